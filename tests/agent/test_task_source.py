@@ -380,7 +380,7 @@ async def test_key_without_task_permission_begins_no_incarnation(
     assert (record.incarnation, record.status) == (1, "deregistered")
 
 
-def test_tasks_require_a_handler_and_no_other_source() -> None:
+def test_tasks_without_a_handler_are_refused() -> None:
     with pytest.raises(InvalidValue, match="tasks: expected an on_assignment, without another source"):
         AgentRunner("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
 

@@ -54,7 +54,7 @@ def page(**changed: object) -> Page:
     return Page(as_html(take_census(facts(**changed))))
 
 
-def test_the_page_needs_nothing_from_elsewhere() -> None:
+def test_census_page_loads_nothing_from_other_origins() -> None:
     shown = page()
     assert {"script", "link", "img", "iframe", "object"}.isdisjoint(tag for tag, _ in shown.elements)
     loading = {"src", "href", "style", "onload", "onclick", "xlink:href"}
@@ -63,7 +63,7 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
     assert "@import" not in STYLE
 
 
-def test_its_policy_allows_its_own_style_and_nothing_else() -> None:
+def test_content_security_policy_allows_only_the_inline_style() -> None:
     written = as_html(take_census(facts()))
     style = written.partition("<style>")[2].partition("</style>")[0]
     digest = b64encode(sha256(style.encode()).digest()).decode()
@@ -73,7 +73,7 @@ def test_its_policy_allows_its_own_style_and_nothing_else() -> None:
     assert metas == [{"http-equiv": "Content-Security-Policy", "content": POLICY}]
 
 
-def test_no_name_becomes_an_element() -> None:
+def test_names_in_the_census_page_are_escaped() -> None:
     shown = page(name=EVIL)
     assert not shown.of("script")
     assert any("<script>alert" in text for text in shown.texts)
@@ -116,7 +116,7 @@ def test_bars_are_hidden_from_screen_readers_and_the_trend_is_text() -> None:
     assert trend_plot["aria-label"] == ("From 40.0 % alive on 2026-09-19 to 50.0 % on 2026-09-21, in 3 runs.")
 
 
-def test_an_empty_census_is_a_page_too() -> None:
+def test_empty_census_gives_a_page() -> None:
     empty = as_html(take_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[])))
     assert "There are no targets." in "".join(Page(empty).texts)
 
@@ -138,7 +138,7 @@ def test_a_latency_beyond_the_scale_is_drawn_at_its_end() -> None:
     assert places[-1] == 98
 
 
-def test_one_run_is_no_trend() -> None:
+def test_single_run_has_no_trend_plot() -> None:
     runs = take_census(facts()).runs
     assert trend(runs[:1]) == ""
     assert len(Page(trend(runs)).of("circle")) == 3

@@ -36,7 +36,7 @@ HOSTS = st.builds(
 )
 
 
-def test_every_result_class_is_of_one_group() -> None:
+def test_each_result_class_belongs_to_one_group() -> None:
     assert set(GROUPS) == {None, *ResultClass}
     assert {result for result, group in GROUPS.items() if group is Group.ALIVE} == {
         "ok", "gated", "credentials_rejected", "token_error",
@@ -46,7 +46,7 @@ def test_every_result_class_is_of_one_group() -> None:
     assert GROUPS[None] is Group.NEVER_PROBED
 
 
-def test_the_groups_are_counted_apart() -> None:
+def test_each_group_is_counted_separately() -> None:
     census = take_census(facts())
     assert census.listed == 100
     groups = census.groups
@@ -69,7 +69,7 @@ def test_unmeasured_target_lowers_no_ratio() -> None:
     assert [row.result for row in after.results] == [ResultClass.NOT_MEASURED, ResultClass.OK]
 
 
-def test_where_nothing_is_known_there_is_no_ratio_of_zero() -> None:
+def test_ratio_without_results_is_absent() -> None:
     census = take_census(facts(hosts=[HostCount("a.example", None, None, 200)], runs=()))
     assert census.alive_ratio is None
     assert census.results == ()
@@ -121,7 +121,7 @@ def test_targets_are_counted_by_kind_and_servers_have_no_generation() -> None:
     assert unnamed == [1, 0]
 
 
-def test_platforms_come_with_those_of_most_targets_first() -> None:
+def test_platforms_are_listed_by_number_of_targets() -> None:
     census = take_census(facts())
     assert [part.name for part in census.platforms] == [
         "example.co.uk",
@@ -144,7 +144,7 @@ def test_platforms_beyond_the_bound_are_counted_together(monkeypatch: pytest.Mon
     assert (others.lowest_alive_ratio, others.highest_alive_ratio) == (0.2, 0.2)
 
 
-def test_only_the_living_have_a_generation() -> None:
+def test_only_alive_agents_have_a_protocol_version() -> None:
     census = take_census(facts())
     assert {row.name: row.count for row in census.generations} == {"1.0": 3, "0.3": 1, UNNAMED: 1}
 
@@ -165,7 +165,7 @@ def test_liveness_signals_are_counted_over_alive_agents() -> None:
     ]
 
 
-def test_results_are_shares_of_all_and_their_groups_add_up() -> None:
+def test_result_shares_are_of_all_targets_and_groups_add_up() -> None:
     census = take_census(facts())
     assert {row.result: row.share for row in census.results} == {
         "dns_failure": 0.6, "refused": 0.16, "blocked_address": 0.05, "ok": 0.04, "gated": 0.01,
@@ -189,7 +189,7 @@ def test_runs_are_in_order_and_each_is_compared_with_the_one_before() -> None:
     assert [round(run.change or 0, 3) for run in runs[1:]] == [0.05, 0.05]
 
 
-def test_a_run_that_measured_nothing_changes_nothing() -> None:
+def test_run_without_measurements_has_no_change() -> None:
     nothing = RunFacts(began_at_s=MADE_AT_S + DAY_S, ended_at_s=None, counts={None: 10})
     first = RunFacts(began_at_s=MADE_AT_S, ended_at_s=MADE_AT_S, counts={ResultClass.OK: 1})
     runs = take_census(facts(runs=[nothing, first])).runs
@@ -209,7 +209,7 @@ def test_a_run_that_measured_nothing_changes_nothing() -> None:
         (8, 0, None),
     ],
 )
-def test_a_list_that_changed_by_more_than_a_tenth_is_another_one(
+def test_list_that_changed_by_more_than_10_percent_is_not_compared(
     before: int, now: int, other_list_of: int | None
 ) -> None:
     runs = [
@@ -220,7 +220,7 @@ def test_a_list_that_changed_by_more_than_a_tenth_is_another_one(
     assert (first.other_list_of, second.other_list_of) == (None, other_list_of)
 
 
-def test_the_oldest_runs_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_runs_above_the_limit_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RUNS", 2)
     assert [run.groups.alive for run in take_census(facts()).runs] == [9, 10]
 

@@ -19,7 +19,7 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import TargetKind
 
 
-def test_every_class_and_every_group_has_words() -> None:
+def test_each_result_class_and_group_has_a_text() -> None:
     assert set(RESULT_WORDS) == set(ResultClass)
     assert set(GROUP_WORDS) == set(Group)
 
@@ -64,7 +64,7 @@ def test_headline_gives_the_share_of_measured_targets(hosts: list[HostCount], to
         ([], False),
     ],
 )
-def test_where_nothing_answered_the_first_line_names_the_probers_own_network(
+def test_headline_without_any_answer_suspects_the_probers_network(
     results: list[ResultClass | None], *, is_told: bool
 ) -> None:
     hosts = [HostCount("a.example", result, None, 1) for result in results]
@@ -98,7 +98,7 @@ def test_kinds_have_a_table_if_there_are_mcp_servers(*, has_servers: bool) -> No
     assert ("card" in words) == (not has_servers)
 
 
-def test_every_share_says_of_what_it_is_one() -> None:
+def test_each_share_states_its_total() -> None:
     heads = {table.key: table.heads[-1] for table in tables(take_census(facts()))}
     living = dict.fromkeys(("generations", "health", "shown"), "of the living")
     parts = dict.fromkeys(("platforms", "directories"), "alive of measured")

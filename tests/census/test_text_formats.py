@@ -45,7 +45,7 @@ def test_columns_of_markdown_are_aligned() -> None:
         assert len({len(line) for line in table}) == 1
 
 
-def test_no_name_breaks_out_of_its_cell() -> None:
+def test_names_in_text_tables_are_escaped() -> None:
     written = as_markdown(take_census(facts(name=EVIL)))
     assert "\\<script\\>" in written
     assert "<script>" not in written
@@ -78,7 +78,7 @@ def test_csv_has_one_fact_per_row() -> None:
     assert ["platforms", "example.org", "alive_ratio", ""] in rows
 
 
-def test_every_format_says_that_two_runs_were_not_of_the_same_list() -> None:
+def test_each_format_reports_runs_of_different_lists() -> None:
     counts: list[dict[R | None, int]] = [{R.OK: 48, R.REFUSED: 206}, {R.OK: 3, R.REFUSED: 4, None: 1}]
     runs = [
         RunFacts(began_at_s=MADE_AT_S + at, ended_at_s=MADE_AT_S + at, counts=count)
@@ -94,7 +94,7 @@ def test_every_format_says_that_two_runs_were_not_of_the_same_list() -> None:
     assert "254" not in as_markdown(take_census(facts()))
 
 
-def test_no_spreadsheet_computes_a_name() -> None:
+def test_names_in_csv_cannot_start_a_formula() -> None:
     evil = '=HYPERLINK("http://evil.example","x")'
     written = as_csv(take_census(facts(directories=[(evil, None, 1)])))
     names = {row[1] for row in csv.reader(io.StringIO(written, newline=""))}

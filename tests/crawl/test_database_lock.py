@@ -13,7 +13,7 @@ def lock_of(file: Path) -> Path:
     return file.with_name(file.name + LOCK_SUFFIX)
 
 
-def test_a_second_crawl_is_refused_also_by_a_link(tmp_path: Path) -> None:
+def test_second_crawl_of_a_database_is_refused_also_through_a_symbolic_link(tmp_path: Path) -> None:
     file, link = tmp_path / "crawl.db", tmp_path / "link.db"
     file.touch()
     link.symlink_to(file)
@@ -37,7 +37,7 @@ def test_lock_file_stays_only_beside_an_existing_database(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("was_there", [False, True])
-def test_a_foreign_database_keeps_no_lock_file_of_ours(tmp_path: Path, was_there: bool) -> None:  # noqa: FBT001 - a table
+def test_refused_foreign_database_leaves_no_lock_file(tmp_path: Path, was_there: bool) -> None:  # noqa: FBT001 - a table
     file = tmp_path / "foreign.db"
     file.touch()
     if was_there:
@@ -47,11 +47,11 @@ def test_a_foreign_database_keeps_no_lock_file_of_ours(tmp_path: Path, was_there
     assert lock_of(file).exists() is was_there
 
 
-def test_a_file_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_lock_file_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue), locked_database(tmp_path / "missing" / "crawl.db"):
         pass
 
 
-def test_without_a_file_nothing_is_locked(tmp_path: Path) -> None:
+def test_in_memory_database_is_not_locked(tmp_path: Path) -> None:
     with locked_database(None):
         assert list(tmp_path.iterdir()) == []

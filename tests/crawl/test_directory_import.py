@@ -64,7 +64,7 @@ def a_list(tmp_path: Path) -> ProbeDefinition:
     return defined(tmp_path, directories=[{"file": "agents.txt"}])
 
 
-async def test_a_list_becomes_targets_and_says_what_was_left_out(
+async def test_imported_list_adds_targets_and_reports_skipped_entries(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     write_list(tmp_path, "a.example", "b.example", "https://a.example/", "https://{tenant}.example")
@@ -74,7 +74,7 @@ async def test_a_list_becomes_targets_and_says_what_was_left_out(
     assert await sizes(database) == {"agents.txt": 2}
 
 
-async def test_skipped_entries_are_named_by_examples(
+async def test_skipped_entries_are_reported_with_examples(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     good = [f"{name}.example" for name in "abcdefg"]
@@ -187,7 +187,7 @@ async def test_added_and_removed_targets_are_reported(
     assert (await read(database, a_list)).text == "agents.txt: 4 targets, 2 new, 1 left"
 
 
-async def test_a_list_that_shrinks_by_more_than_half_is_held_until_it_recovers(
+async def test_list_that_shrinks_by_more_than_half_is_suspended_until_it_recovers(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     hosts = [f"a{number}.example" for number in range(40)]
@@ -205,7 +205,7 @@ async def test_a_list_that_shrinks_by_more_than_half_is_held_until_it_recovers(
     assert await sizes(database) == {"agents.txt": 40}
 
 
-async def test_a_list_that_may_shrink_does(database: Database, tmp_path: Path) -> None:
+async def test_list_with_allowed_shrinking_removes_targets(database: Database, tmp_path: Path) -> None:
     definition = defined(tmp_path, directories=[{"file": "agents.txt", "allow_shrink": True}])
     write_list(tmp_path, *(f"a{number}.example" for number in range(40)))
     await read(database, definition)
@@ -213,9 +213,7 @@ async def test_a_list_that_may_shrink_does(database: Database, tmp_path: Path) -
     assert (await read(database, definition)).text == "agents.txt: 1 target, 0 new, 39 left"
 
 
-async def test_mcp_servers_are_targets_only_if_the_definition_wants_them(
-    database: Database, tmp_path: Path
-) -> None:
+async def test_mcp_servers_are_targets_only_if_configured(database: Database, tmp_path: Path) -> None:
     servers = {"servers": [{"server": {"remotes": [{"url": "https://m.example/mcp"}]}}], "metadata": {}}
     (tmp_path / "servers.json").write_text(json.dumps(servers))
     for settings, size in (({"kinds": ["a2a"]}, 0), ({"kinds": ["mcp"]}, 1), ({}, 1)):
@@ -224,7 +222,7 @@ async def test_mcp_servers_are_targets_only_if_the_definition_wants_them(
         assert await sizes(database) == {"servers.json": size}
 
 
-async def test_a_list_that_cannot_be_read_leaves_what_was_known(
+async def test_unreadable_list_keeps_its_known_targets(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     outcome = await read(database, a_list)
@@ -238,7 +236,7 @@ async def test_a_list_that_cannot_be_read_leaves_what_was_known(
     assert await sizes(database) == {"agents.txt": 1}
 
 
-async def test_opted_out_entry_leaves_an_unchanged_list(
+async def test_opted_out_entry_is_removed_from_an_unchanged_list(
     database: Database, tmp_path: Path, a_list: ProbeDefinition
 ) -> None:
     write_list(tmp_path, "a.example", "b.example", "sub.c.example")
@@ -253,7 +251,7 @@ async def test_opted_out_entry_leaves_an_unchanged_list(
     assert outcome.text == "agents.txt: 1 target, 0 new, 2 left, 2 opted out"
 
 
-def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path) -> None:
+def test_unreadable_opt_out_list_stops_the_crawl(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="a readable file"):
         opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["none.txt"]}))
     os.mkfifo(tmp_path / "pipe")
@@ -264,7 +262,7 @@ def test_a_list_of_opt_outs_that_cannot_be_read_stops_everything(tmp_path: Path)
         opt_outs_of(defined(tmp_path, targets=["a.example"], opt_out={"files": ["wrong.txt"]}))
 
 
-async def test_targets_in_the_definition_itself_follow_it(database: Database, tmp_path: Path) -> None:
+async def test_targets_of_the_definition_change_with_it(database: Database, tmp_path: Path) -> None:
     first = importer(database, defined(tmp_path, targets=["a.example", "b.example"]))
     assert (
         await first.import_inline() or ImportOutcome(directory="", text="")
@@ -278,7 +276,7 @@ async def test_targets_in_the_definition_itself_follow_it(database: Database, tm
     assert await fewer.unnamed() == []
 
 
-async def test_odd_targets_of_the_definition_are_reported(database: Database, tmp_path: Path) -> None:
+async def test_unusual_targets_of_the_definition_are_reported(database: Database, tmp_path: Path) -> None:
     odd = importer(database, defined(tmp_path, targets=["javascript:1", "a.example"]))
     outcome = await odd.import_inline()
     assert outcome is not None
@@ -316,7 +314,7 @@ async def test_directory_missing_from_the_definition_is_reported(
     assert await importer(database, a_list).import_inline() is None
 
 
-async def test_a_long_list_goes_in_pages(
+async def test_long_list_is_imported_in_pages(
     database: Database, tmp_path: Path, a_list: ProbeDefinition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_PAGE_URLS", 7)
@@ -339,7 +337,7 @@ async def test_all_directories_together_list_no_more_than_the_definition_allows(
     assert await sizes(database) == {"few.txt": 2}
 
 
-async def test_a_directory_at_a_url_is_asked_conditionally(database: Database, tmp_path: Path) -> None:
+async def test_directory_at_a_url_is_requested_conditionally(database: Database, tmp_path: Path) -> None:
     listed = answer(200, b'["https://a.example"]', Content_Type="application/json", ETag='"one"')
     replies: dict[str, Reply] = {"/list.json": listed}
     async with serving(replies) as server, Resolver() as resolver:

@@ -52,7 +52,7 @@ async def nobody(wanted: WantedDocument) -> Got:
         (None, {"file": "/lists/agents.txt"}, True),
     ],
 )
-async def test_a_list_is_known_by_its_place_too(
+async def test_list_is_identified_by_name_and_location(
     database: Database, tmp_path: Path, stored: str | None, source: dict[str, str], *, is_same: bool
 ) -> None:
     lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
@@ -97,7 +97,7 @@ def fleet(tmp_path: Path, database: Database) -> Fleet:
     return Fleet(tmp_path, database)
 
 
-async def test_another_list_of_the_same_name_is_refused_by_a_registry_too(fleet: Fleet) -> None:
+async def test_registry_refuses_another_list_of_the_same_name(fleet: Fleet) -> None:
     fleet.has("one", "a.example", "b.example", "c.example")
     await fleet.crawls("one")
     fleet.has("two", "a.example", "x.example")
@@ -117,7 +117,7 @@ async def test_machines_with_copies_of_one_list_do_not_refuse_each_other(fleet: 
     await fleet.crawls("one")
 
 
-async def test_a_list_may_change_where_it_lies(fleet: Fleet) -> None:
+async def test_list_contents_may_change_at_the_same_path(fleet: Fleet) -> None:
     fleet.has("one", "a.example", "b.example")
     await fleet.crawls("one")
     fleet.has("one", "a.example", "c.example", "d.example")
@@ -125,7 +125,7 @@ async def test_a_list_may_change_where_it_lies(fleet: Fleet) -> None:
     assert await fleet.size() == 3
 
 
-async def test_the_same_path_is_the_same_place_on_every_machine(fleet: Fleet, tmp_path: Path) -> None:
+async def test_list_identity_of_a_path_is_equal_on_each_machine(fleet: Fleet, tmp_path: Path) -> None:
     fleet.has("one", "a.example")
     await fleet.crawls("one")
     # Like a restarted container with another list in its image.

@@ -147,7 +147,7 @@ async def test_reported_results_are_stored_and_assessed(database: Database, cloc
     assert [agent.agent_id for agent in found] == [target_id(URLS[0])]
 
 
-async def test_results_of_a_shard_that_is_lost_are_not_taken(database: Database, clock: WoundClock) -> None:
+async def test_results_of_a_lost_shard_are_refused(database: Database, clock: WoundClock) -> None:
     await imported(database, URLS)
     slow = LocalLedger(database)
     claims = {claim.shard: claim for claim in (await slow.claim("slow", TTL_S, {})).claims}
@@ -189,7 +189,7 @@ async def test_shards_claimed_together_are_distinguished(database: Database) -> 
     assert {page.version for page in pages} == {pages[0].version}
 
 
-async def test_nothing_is_reported_where_there_is_nothing_to_report(database: Database) -> None:
+async def test_empty_report_writes_nothing(database: Database) -> None:
     assert await LocalLedger(database).report([], 300.0) == ReportAnswer()
 
 

@@ -68,14 +68,14 @@ async def test_crawl_reports_its_progress_as_metrics(tmp_path: Path, monkeypatch
     ("text", "place"),
     [("127.0.0.1:9109", ("127.0.0.1", 9109)), ("[::1]:0", ("::1", 0)), ("h:65535", ("h", 65_535))],
 )
-def test_a_place_is_an_address_and_a_port(text: str, place: tuple[str, int]) -> None:
+def test_metrics_address_is_host_and_port(text: str, place: tuple[str, int]) -> None:
     assert place_in(text) == place
 
 
 @pytest.mark.parametrize(
     "text", ["", "9109", ":9109", "host:", "host:x", "::1:9109", "h:65536", "h:٣", "h:" + "9" * 99]
 )
-def test_anything_else_is_refused_before_anything_is_opened(
+def test_invalid_metrics_address_is_refused_before_listening(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InvalidValue):

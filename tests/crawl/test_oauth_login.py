@@ -149,7 +149,7 @@ def test_a_login_stores_a_refresh_token_that_works(
         {"code": ""},
     ],
 )
-def test_a_redirect_that_is_not_as_asked_stores_nothing(
+def test_invalid_redirect_stores_no_token(
     place: Place,
     browser: Browser,
     extras: dict[str, str],
@@ -164,7 +164,7 @@ def test_a_redirect_that_is_not_as_asked_stores_nothing(
     assert "canary" not in printed.err
 
 
-def test_another_state_ends_nothing_until_the_time_is_up(place: Place, browser: Browser) -> None:
+def test_redirect_with_another_state_is_ignored_until_the_timeout(place: Place, browser: Browser) -> None:
     given = place.provider
     given.redirect_extras = {"state": "another"}
     assert log_in(place, "--timeout", "1s") == 1
@@ -192,7 +192,7 @@ def test_a_token_endpoint_that_is_down_is_a_fault(
 
 
 @pytest.mark.parametrize("more", ["", "      authorization_url: http://login.example/authorize\n"])
-def test_a_provider_without_a_safe_place_to_log_in_is_refused(
+def test_provider_without_a_safe_authorization_url_is_refused(
     place: Place, browser: Browser, more: str
 ) -> None:
     assert log_in(place, more=more) == 3
@@ -214,7 +214,7 @@ def test_the_file_is_locked_before_the_browser_opens(
     assert "token_file" in capsys.readouterr().err
 
 
-def test_without_a_terminal_the_command_needs_yes(place: Place, browser: Browser) -> None:
+def test_login_without_a_terminal_requires_yes(place: Place, browser: Browser) -> None:
     log_in(place, more="")
     file = place.directory / "acme.yml"
     file.write_text(

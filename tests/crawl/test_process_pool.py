@@ -110,7 +110,7 @@ async def test_processes_that_ignore_sigterm_are_killed(
     assert on_signal.died == []
 
 
-def test_the_sums_of_a_process_that_died_stay() -> None:
+def test_sums_of_a_dead_process_are_kept() -> None:
     statuses = WorkerStatuses(total=200)
     statuses.note("a", replace(STANDING, unanswered=5, missed=3000, given_up=4))
     statuses.note("b", replace(STANDING, unanswered=2, missed=400))
@@ -123,7 +123,7 @@ def test_the_sums_of_a_process_that_died_stay() -> None:
     assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
 
 
-def test_faults_of_workers_are_in_the_note() -> None:
+def test_monitoring_faults_of_workers_are_in_the_progress_line() -> None:
     statuses = WorkerStatuses(total=None)
     statuses.note("a", replace(STANDING, is_ledger_unreachable=True, held=70, given_up=5, missed=3))
     unreached = ("public_ipv6", "public_ipv4")
@@ -136,7 +136,7 @@ def test_faults_of_workers_are_in_the_note() -> None:
     )
 
 
-def test_a_crawl_without_an_end_counts_each_target_once_however_often_it_was_probed() -> None:
+def test_endless_crawl_counts_each_target_once() -> None:
     statuses = WorkerStatuses(total=None)
     often = replace(STANDING, probed=300, classes={ResultClass.OK: 300})
     statuses.note("a", replace(often, latest={ResultClass.OK: 20, None: 1}))
@@ -186,14 +186,14 @@ def test_only_worker_reports_no_shards_of_others() -> None:
     assert (statuses.elsewhere, "shards" in statuses.state.note) == (0, False)
 
 
-def test_a_pass_starts_no_more_processes_than_it_has_use_for() -> None:
+def test_pass_starts_only_as_many_processes_as_needed() -> None:
     assert worth_starting(4, 0, 500) == worth_starting(4, 500, 500) == 1
     assert [worth_starting(4, targets, 500) for targets in (501, 1_500, 1_501, 2_000_000)] == [2, 3, 4, 4]
     assert worth_starting(2, 12, 2) == 2, "each asks few at once"
     assert worth_starting(4, 2_000, 100_000) == 2, "each has much to do"
 
 
-def test_results_that_were_handed_over_are_counted_over_deaths() -> None:
+def test_reported_results_are_counted_across_process_deaths() -> None:
     statuses = WorkerStatuses(total=None)
     statuses.note("a", replace(STANDING, reported=3))
     statuses.keep_totals("a")
@@ -201,6 +201,6 @@ def test_results_that_were_handed_over_are_counted_over_deaths() -> None:
     assert statuses.reported == 5
 
 
-def test_a_worker_that_is_alone_keeps_its_name_over_restarts() -> None:
+def test_single_worker_keeps_its_name_after_restarts() -> None:
     assert worker_name(3, is_alone=True) == "worker-3"
     assert worker_name(3, is_alone=False).endswith(f"-{os.getpid()}-3")

@@ -63,13 +63,13 @@ def test_line_shows_progress_and_remaining_time() -> None:
     assert line_of(noted, None) == "0 of 7 probed: nothing yet; registry away"
 
 
-def test_without_targets_no_share_is_given() -> None:
+def test_progress_without_targets_has_no_percentage() -> None:
     assert last_line(CrawlState(probed=0, total=0), 3.0) == "there was no target to probe"
     noted = CrawlState(probed=0, total=0, note="registry away")
     assert last_line(noted, 3.0) == "there was no target to probe; registry away"
 
 
-def test_a_crawl_without_an_end_counts_targets_and_not_probes() -> None:
+def test_progress_of_an_endless_crawl_counts_targets() -> None:
     latest = {ResultClass.OK: 30, ResultClass.REFUSED: 3, None: 2}
     text = line_of(CrawlState(probed=302, total=None, results=latest, note="3 missed"), 0.5)
     targets = "35 targets: 30 alive, 3 not alive, 2 never probed (ok 30, refused 3)"
@@ -85,13 +85,13 @@ def test_remaining_time_needs_an_end_and_a_rate(total: int | None, rate: float |
     assert seconds_left(CrawlState(probed=1, total=total), rate) is None
 
 
-def test_more_than_all_of_them_leaves_nothing_to_do() -> None:
+def test_progress_above_the_total_leaves_no_remaining_time() -> None:
     # Targets are added while a census goes on.
     assert seconds_left(CrawlState(probed=12, total=10), 1.0) == 0
     assert "left" not in line_of(CrawlState(probed=12, total=10), 1.0)
 
 
-def test_the_rate_is_that_of_the_last_seconds() -> None:
+def test_progress_rate_is_that_of_the_last_seconds() -> None:
     assert Rate().per_second is None
     rate = Rate()
     for second in range(30):
@@ -108,7 +108,7 @@ def test_two_reads_at_one_moment_give_no_rate() -> None:
     assert rate.per_second is None
 
 
-def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
+def test_progress_in_a_log_is_a_periodic_line_and_a_last_one() -> None:
     clock, stream = Clock(), io.StringIO()
     with PlainProgress(stream, clock) as progress:
         for second in range(int(LINE_EVERY_SECONDS) * 2 + 3):
@@ -119,7 +119,7 @@ def test_a_log_gets_a_line_now_and_then_and_one_at_the_end() -> None:
     assert [line.split(" ")[0] for line in lines] == ["10", "20", "a", "22"]
 
 
-def test_for_programs_every_line_is_a_record_of_the_log() -> None:
+def test_json_progress_is_one_log_record_per_line() -> None:
     stream = io.StringIO()
     with (
         progress_on("census", stream, LogFormat.JSON) as progress,
@@ -182,7 +182,7 @@ def test_last_line_gives_the_total_time() -> None:
     assert last_line(CrawlState(probed=0, total=None, note="away"), 0.0) == "0 probes in 0 s; 0 targets; away"
 
 
-def test_no_name_steers_the_terminal() -> None:
+def test_control_characters_in_names_are_replaced_on_the_terminal() -> None:
     stream = io.StringIO()
     with PlainProgress(stream) as progress:
         progress.say("evil\x1b[2J\u202e")
@@ -197,7 +197,7 @@ def test_no_name_steers_the_terminal() -> None:
     assert "[bold]" in shown
 
 
-def test_a_terminal_gets_a_bar_and_what_stays_above_it() -> None:
+def test_terminal_shows_a_progress_bar_below_the_messages() -> None:
     clock, stream = Clock(), Terminal()
     with DrawnProgress("census", stream, clock) as progress:
         for second in range(3):
@@ -213,7 +213,7 @@ def test_a_terminal_gets_a_bar_and_what_stays_above_it() -> None:
     assert "1,000 of 2,000 probed in 2 s, 500/s: 12 alive" in last
 
 
-def test_a_crawl_without_an_end_has_no_bar() -> None:
+def test_endless_crawl_has_no_progress_bar() -> None:
     stream = Terminal()
     with DrawnProgress("watch", stream, Clock()) as progress:
         progress.show(CrawlState(probed=5, total=None))

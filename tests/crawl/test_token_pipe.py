@@ -101,7 +101,7 @@ async def test_all_processes_together_request_a_token_once_in_its_lifetime() -> 
     assert endpoint.requests == 2
 
 
-async def test_a_process_that_asks_late_gets_what_is_left_of_the_lifetime() -> None:
+async def test_late_token_request_gets_the_remaining_lifetime() -> None:
     endpoint, clock = Endpoint(), Clock()
     async with workers(endpoint, clock, 2) as crew:
         first, second = crew.sources()
@@ -111,7 +111,7 @@ async def test_a_process_that_asks_late_gets_what_is_left_of_the_lifetime() -> N
         assert (first.token, first.left_s) == (second.token, second.left_s) == ("access-canary-1", 10)
 
 
-async def test_a_rejected_token_is_replaced_once_a_minute_over_all_processes() -> None:
+async def test_processes_together_replace_a_rejected_token_once_a_minute() -> None:
     endpoint, clock = Endpoint(), Clock()
     async with workers(endpoint, clock) as crew:
         sources = crew.sources()
@@ -159,7 +159,7 @@ async def test_credentials_of_the_same_client_share_their_tokens() -> None:
     assert tokens[0] is not tokens[2]
 
 
-async def test_without_the_owner_there_is_no_token() -> None:
+async def test_token_request_without_the_owner_process_is_a_fault() -> None:
     ours, theirs = Pipe()
     pipe = TokenPipe(theirs)
     credential = Credential(settings(), "client-canary")

@@ -44,7 +44,7 @@ def test_wrong_method_on_a_page_lists_the_allowed_ones(sample: Sample, path: str
         assert (page.status, page.headers["allow"]) == (405, allowed)
 
 
-def test_a_form_s_address_that_is_opened_says_so_and_an_api_s_own_stays_json(sample: Sample) -> None:
+def test_opening_a_form_url_shows_an_error_page_and_api_urls_answer_json(sample: Sample) -> None:
     opened = sample.visitor().get("/agents/translator/drain")
     assert (opened.status, opened.headers["allow"]) == (405, "POST")
     assert is_our_page(opened)
@@ -52,7 +52,7 @@ def test_a_form_s_address_that_is_opened_says_so_and_an_api_s_own_stays_json(sam
     assert (probed.status, probed.headers["content-type"]) == (405, JSON)
 
 
-def test_where_pages_are_by_https_alone_their_refusals_say_so_too(filled: Filled, tmp_path: Path) -> None:
+def test_error_pages_send_hsts_if_the_public_url_is_https(filled: Filled, tmp_path: Path) -> None:
     with filled.served(tmp_path, public_url="https://registry.example") as served:
         seen = served.visitor().get("/nowhere")
         assert (seen.status, is_our_page(seen)) == (404, True)

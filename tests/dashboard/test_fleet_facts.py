@@ -62,7 +62,7 @@ async def test_failed_count_is_logged_and_retried(nowhere: Database, monkeypatch
     await nowhere.close()
 
 
-async def test_counting_takes_a_hundredth_of_the_time_at_most(nowhere: Database) -> None:
+async def test_counting_uses_at_most_one_percent_of_the_time(nowhere: Database) -> None:
     def count(_transaction: Transaction) -> str:
         time.sleep(0.05)
         return "counted"
@@ -73,7 +73,7 @@ async def test_counting_takes_a_hundredth_of_the_time_at_most(nowhere: Database)
     await nowhere.close()
 
 
-def test_the_dead_say_nothing() -> None:
+def test_dead_agents_are_excluded_from_reported_health() -> None:
     counts = FleetCounts({("active", "healthy"): 3, ("unhealthy", "unknown"): 2, ("dead", "healthy"): 5})
     assert counts.total == 10
     assert counts.by_status["dead"] == 5

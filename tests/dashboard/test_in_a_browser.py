@@ -125,7 +125,7 @@ def told(message: ConsoleMessage) -> str | None:
 
 
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
-def test_every_page_is_accessible_fits_and_loads_nothing_from_elsewhere(
+def test_each_page_is_accessible_and_loads_nothing_from_other_origins(
     browser: Browser, served: Sample, look: str
 ) -> None:
     scheme, size = ("dark" if look == "dark" else "light"), (PHONE if look == "phone" else DESK)
@@ -285,7 +285,7 @@ def test_number_of_changes_and_pending_reviews_are_updated(context: BrowserConte
     expect(table.locator('[data-agent="newcomer"]')).to_have_count(1)
 
 
-def test_an_open_page_says_that_its_session_is_over_and_leads_back_to_itself(
+def test_open_page_reports_an_expired_session_and_the_login_leads_back(
     browser: Browser, served: Sample
 ) -> None:
     visitor = Visitor(served.server.url)
@@ -311,7 +311,7 @@ def test_an_open_page_says_that_its_session_is_over_and_leads_back_to_itself(
         expect(left.locator("#live")).to_have_text("live")
 
 
-def test_people_decide_in_the_browser(context: BrowserContext, served: Sample) -> None:
+def test_task_decision_works_in_the_browser(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto(f"/tasks/{served.tasks['review']}")
     page.get_by_label("Comment", exact=True).fill("looks right")
@@ -340,9 +340,7 @@ def test_long_reason_leaves_a_short_url_on_one_line(context: BrowserContext, ser
     assert beside["height"] == before["height"]
 
 
-def test_long_names_of_pools_and_of_facts_leave_their_neighbours_room(
-    context: BrowserContext, served: Sample
-) -> None:
+def test_long_pool_and_fact_names_do_not_overflow(context: BrowserContext, served: Sample) -> None:
     page = context.new_page()
     page.goto("/agents?pool=billing")
     page.locator("tbody td.short a").evaluate_all(
@@ -359,7 +357,7 @@ def test_long_names_of_pools_and_of_facts_leave_their_neighbours_room(
     assert room["width"] > beside["width"]
 
 
-def test_on_a_phone_each_word_of_an_agent_says_what_it_is(browser: Browser, served: Sample) -> None:
+def test_narrow_agent_table_labels_each_value(browser: Browser, served: Sample) -> None:
     with browser.new_context(viewport=PHONE, base_url=served.server.url) as context:
         context.set_default_timeout(PATIENCE_MS)
         log_in(context, served)
@@ -387,7 +385,7 @@ def test_checkbox_is_aligned_with_its_button(context: BrowserContext, served: Sa
     assert abs(middles[0] - middles[1]) < 3, middles
 
 
-def test_without_a_script_everything_can_be_read(browser: Browser, served: Sample) -> None:
+def test_pages_are_readable_without_javascript(browser: Browser, served: Sample) -> None:
     with browser.new_context(java_script_enabled=False, base_url=served.server.url) as context:
         context.set_default_timeout(PATIENCE_MS)
         log_in(context, served)

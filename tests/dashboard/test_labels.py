@@ -40,7 +40,7 @@ def test_each_result_has_one_label(result: ResultClass | None, word: str) -> Non
     assert labels.label_of_result(result).word == word
 
 
-def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
+def test_known_card_counts_although_it_was_not_read_again() -> None:
     def layer(result: ResultClass, hour: int) -> ObservedLayer:
         return ObservedLayer(result=result, reason="", observed_at=datetime(2026, 11, 22, hour, tzinfo=UTC))
 
@@ -63,7 +63,7 @@ def test_a_card_that_is_known_counts_though_it_was_not_read_again() -> None:
         (AssertionOutcome.OK, HealthStatus.UNHEALTHY, False),
     ],
 )
-def test_health_by_assertions_is_not_that_of_the_document(
+def test_health_from_assertions_has_its_own_label(
     outcome: AssertionOutcome, health: HealthStatus, *, is_by_assertions: bool
 ) -> None:
     assertion = AssertionResult(of="message", check=Check.TEXT_CONTAINS, result=outcome, expected="OK")
@@ -83,7 +83,7 @@ def test_words_for_an_mcp_server_name_no_card() -> None:
     assert "card" not in label_of_observed(seen).why.split()
 
 
-def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_there() -> None:
+def test_discounted_failure_is_shown_as_unknown() -> None:
     requested_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
     absent = ObservedLayer(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=requested_at)
     seen = ObservedState(failures_in_row=0, recent_interactions="", readiness=absent)
@@ -91,27 +91,27 @@ def test_a_failure_that_did_not_count_leaves_it_unknown_whether_an_agent_is_ther
     assert (label.word, label.why.split("; ")[0]) == ("unknown", "HTTP 404")
 
 
-def test_every_word_is_explained() -> None:
+def test_each_label_has_an_explanation() -> None:
     seen = {labels.label_of_result(result).word for result in [*ResultClass, None]}
     assert seen == {"answers", "gated", "down", "unknown", "never probed"}
     assert all(labels.meaning(word) for word in seen)
 
 
 @given(st.text(), st.integers(min_value=1, max_value=50))
-def test_a_text_from_elsewhere_stays_in_its_line(text: str, most: int) -> None:
+def test_foreign_text_stays_on_one_line(text: str, most: int) -> None:
     shown = labels.brief(text, most)
     assert len(shown) <= most
     assert shown.isprintable()
 
 
 @given(st.text(), st.integers(min_value=1, max_value=50))
-def test_a_block_from_elsewhere_keeps_its_lines_and_nothing_else(text: str, most: int) -> None:
+def test_foreign_multi_line_text_keeps_only_its_line_breaks(text: str, most: int) -> None:
     shown = labels.block(text, most)
     assert len(shown) <= most
     assert shown.replace("\n", "").isprintable()
 
 
-def test_lines_stay_in_a_block_and_join_in_a_brief_text() -> None:
+def test_line_breaks_are_kept_in_a_block_and_joined_in_a_summary() -> None:
     assert labels.block("one\r\ntwo\n\nthree\x1b[2J") == "one\ntwo\n\nthree\ufffd[2J"
     assert labels.brief("one\r\ntwo\nthree") == "one two three"
 
@@ -129,7 +129,7 @@ def test_lines_stay_in_a_block_and_join_in_a_brief_text() -> None:
         "http://[",
     ],
 )
-def test_no_page_leads_to_what_is_no_page(url: str | None) -> None:
+def test_unsafe_url_is_not_a_link(url: str | None) -> None:
     assert labels.safe_link(url) is None
 
 
@@ -148,7 +148,7 @@ def test_links_to_pages_stay_as_they_are() -> None:
         (90_061, "1 d 1 h"),
     ],
 )
-def test_spans_have_two_units_at_most(seconds: float | None, told: str) -> None:
+def test_time_spans_have_at_most_two_units(seconds: float | None, told: str) -> None:
     assert labels.duration_s(seconds) == told
 
 
@@ -156,7 +156,7 @@ def test_spans_have_two_units_at_most(seconds: float | None, told: str) -> None:
     st.lists(st.tuples(st.floats(0, 200_000), st.sampled_from(["active", "unhealthy", "dead"])), max_size=30),
     st.floats(0, 200_000),
 )
-def test_a_strip_is_filled_from_end_to_end_and_nothing_overlaps(
+def test_status_strip_segments_are_adjacent_and_cover_its_width(
     changes: list[tuple[float, str]], began_s: float
 ) -> None:
     now_s = 200_000.0

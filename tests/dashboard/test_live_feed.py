@@ -113,13 +113,13 @@ def test_reconnecting_client_gets_missed_events(served: Sample) -> None:
 
 
 @pytest.mark.parametrize("after", ["", "1", "99999999999", "-1", "x", "1" * 30])
-def test_reader_that_was_away_too_long_continues_from_now(served: Sample, after: str) -> None:
+def test_client_that_missed_too_many_events_continues_with_new_ones(served: Sample, after: str) -> None:
     with open_page(served, after) as stream:
         missed = stream.next("missed")
         assert int(missed["data"]) == int(missed["id"]) == position(served)
 
 
-def test_counts_follow_what_happens(served: Sample) -> None:
+def test_live_feed_updates_the_counts(served: Sample) -> None:
     with open_page(served, position(served)) as stream:
         create_task(served)
         counts = json.loads(stream.next("counts")["data"])
@@ -166,7 +166,7 @@ def test_https_url_streams_and_sends_hsts(filled: Filled, tmp_path: Path) -> Non
             assert next_of(stream, "task.created")
 
 
-def test_more_than_so_many_pages_are_put_off(served: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_open_live_feeds_is_bounded(served: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifesign.dashboard.live_feed.MAX_WATCHERS_OF_ADDRESS", 0)
     with open_page(served, 0) as stream:
         assert stream.answer.status == 503
@@ -178,13 +178,13 @@ def test_title_of_a_task_is_not_in_events(served: Sample) -> None:
         assert "secret" not in next_of(stream, "task.created")["data"]
 
 
-def test_the_script_puts_in_texts_as_texts() -> None:
+def test_live_feed_script_inserts_text_not_html() -> None:
     script = Path("src/lifesign/dashboard/static/live.js").read_text()
     for markup in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert markup not in script
 
 
-def test_open_pages_go_with_a_server_that_gets_no_signal(
+def test_server_that_stops_without_a_signal_closes_open_pages(
     filled: Filled, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example one that runs in a thread: open streams forced its end after the grace period."""

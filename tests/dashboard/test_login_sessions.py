@@ -26,7 +26,7 @@ def asked(*lines: str) -> Request:
         (("a=\xe9",), "\xe9"),
     ],
 )
-def test_a_cookie_is_read_as_it_was_sent(lines: tuple[str, ...], expected: str) -> None:
+def test_session_token_is_read_from_its_cookie(lines: tuple[str, ...], expected: str) -> None:
     assert cookie_in(asked(*lines), "a") == expected
 
 

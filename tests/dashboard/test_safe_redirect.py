@@ -27,7 +27,7 @@ def as_browsers_read_it(text: str) -> str:
         "/events?subject=a/b?c",
     ],
 )
-def test_a_path_of_ours_is_gone_back_to_as_it_was(path: str) -> None:
+def test_redirect_to_a_local_path_is_unchanged(path: str) -> None:
     assert local_path(path) == path
 
 
@@ -61,7 +61,7 @@ def test_a_path_of_ours_is_gone_back_to_as_it_was(path: str) -> None:
         "/" + "a" * MAX_CHARACTERS,
     ],
 )
-def test_everything_else_leads_home(said: str) -> None:
+def test_unsafe_redirect_leads_to_the_overview(said: str) -> None:
     assert local_path(said) == HOME_PATH
 
 

@@ -27,7 +27,7 @@ def test_lock_file_is_not_opened_through_a_link(path: Path, tmp_path: Path) -> N
         open_lock_file(path)
 
 
-def test_a_lock_has_one_holder_and_is_given_back(path: Path) -> None:
+def test_lock_has_one_holder_and_is_released(path: Path) -> None:
     with path.open("w") as one, path.open("w") as other:
         assert try_lock(one.fileno())
         assert not try_lock(other.fileno())
@@ -42,7 +42,7 @@ def test_a_lock_has_one_holder_and_is_given_back(path: Path) -> None:
         assert try_lock(one.fileno())
 
 
-def test_a_lock_is_given_back_though_its_holder_raises(path: Path) -> None:
+def test_lock_is_released_if_its_holder_raises(path: Path) -> None:
     def work(fd: int) -> None:
         with lock_if_free(fd):
             raise LookupError
@@ -63,7 +63,7 @@ sys.stdin.read()
 """
 
 
-def test_a_lock_ends_with_its_process_however_it_ends(path: Path) -> None:
+def test_lock_is_released_when_its_process_ends_in_any_way(path: Path) -> None:
     with (
         path.open("w") as file,
         subprocess.Popen(

@@ -36,7 +36,7 @@ def test_missing_private_file_is_none(path: Path) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-def test_a_file_is_made_for_its_owner_alone_whatever_the_umask(path: Path, umask: int) -> None:
+def test_opened_private_file_ignores_the_umask(path: Path, umask: int) -> None:
     before = os.umask(umask)
     try:
         fd = open_private(path, create=True)
@@ -114,7 +114,7 @@ def test_insecure_file_is_quarantined_with_a_warning(
 
 
 @ONLY_ROOT
-def test_a_file_of_another_user_is_set_aside(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_of_another_user_is_quarantined(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.touch(mode=0o600)
     os.chown(path, 65_534, 65_534)
     assert open_private(path, create=True) is None
@@ -138,7 +138,7 @@ def test_unmovable_file_stays_without_an_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("has_posix_fallocate", [True, False])
-def test_allocated_room_is_on_disk_and_what_was_written_stays(
+def test_allocation_reserves_disk_space_and_keeps_content(
     path: Path, monkeypatch: pytest.MonkeyPatch, *, has_posix_fallocate: bool
 ) -> None:
     if not has_posix_fallocate:
@@ -152,7 +152,7 @@ def test_allocated_room_is_on_disk_and_what_was_written_stays(
     assert path.read_bytes().startswith(b"counts\0")
 
 
-def test_two_mappings_see_the_same_and_one_for_reading_cannot_write(path: Path) -> None:
+def test_mappings_share_content_and_a_read_only_one_cannot_write(path: Path) -> None:
     fd = open_private(path, create=True)
     assert fd is not None
     allocate(fd, 4096)
@@ -164,7 +164,7 @@ def test_two_mappings_see_the_same_and_one_for_reading_cannot_write(path: Path) 
         reading[0] = 1
 
 
-def test_a_file_is_at_its_path_until_another_takes_its_place(path: Path) -> None:
+def test_file_is_at_its_path_until_it_is_replaced(path: Path) -> None:
     with path.open("w") as file:
         assert is_at(file.fileno(), path)
         path.rename(path.with_name("elsewhere"))
@@ -211,7 +211,7 @@ def test_write_private_replaces_a_file_as_a_whole(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-def test_a_replacement_that_fails_leaves_the_file_as_it_was(path: Path) -> None:
+def test_failed_replacement_keeps_the_file(path: Path) -> None:
     def write(file_path: Path) -> None:
         with replacing_private(file_path) as file:
             file.write(b"half")

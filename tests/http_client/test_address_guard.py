@@ -15,7 +15,7 @@ PUBLIC, PUBLIC_6, PRIVATE = "93.184.215.14", "2606:4700::1", "10.1.2.3"
     ("is_public_allowed", "vetted"),
     [(True, [PUBLIC, PUBLIC_6, PRIVATE]), (False, [PRIVATE])],
 )
-def test_guard_without_contact_vets_allowed_networks_only(
+def test_guard_without_contact_allows_only_allowed_networks(
     *, is_public_allowed: bool, vetted: list[str]
 ) -> None:
     guard = AddressGuard(read_networks(["10.0.0.0/8"]), is_public_allowed=is_public_allowed)

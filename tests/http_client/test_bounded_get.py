@@ -116,7 +116,7 @@ FAILURES = {
         for name, reply in replies.items()
     ],
 )
-async def test_any_other_answer_has_a_class_and_a_reason(result: ResultClass, reply: Reply) -> None:
+async def test_each_failed_answer_has_a_class_and_a_reason(result: ResultClass, reply: Reply) -> None:
     checked = await check({CARD_PATH: reply, HEALTH_PATH: reply})
     assert checked.document_result is result
     assert checked.document_reason
@@ -140,7 +140,7 @@ async def test_non_http_answer_is_described_in_plain_words(sent: bytes, told: st
     assert checked.card_reason == f"not an HTTP answer: {told}"
 
 
-async def test_an_endless_chunk_extension_ends() -> None:
+async def test_endless_chunk_extension_is_cut_off() -> None:
     checked = await check({HEALTH_PATH: hostile.endless_chunk_extension}, timeout_seconds=SHORT_SECONDS)
     assert checked.document_result in {ResultClass.TIMEOUT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE}
 
@@ -157,13 +157,13 @@ async def test_a_silent_peer_ends_at_the_deadline() -> None:
     assert (checked.card_result, checked.document_result) == (ResultClass.TIMEOUT, ResultClass.TIMEOUT)
 
 
-async def test_a_card_that_drips_does_not_hide_the_document() -> None:
+async def test_slow_card_does_not_prevent_the_health_document() -> None:
     replies: dict[str, Reply] = {CARD_PATH: hostile.silence, HEALTH_PATH: as_json(document())}
     checked = await check(replies, timeout_seconds=3)
     assert (checked.card_result, checked.document_result) == (ResultClass.TIMEOUT, ResultClass.OK)
 
 
-async def test_a_closed_port_is_refused_and_asked_only_once() -> None:
+async def test_closed_port_is_requested_only_once() -> None:
     async with serving({}) as server:
         pass
     checked = await fetch_health(server.url)
@@ -176,7 +176,7 @@ async def test_a_name_without_an_address_is_a_dns_failure() -> None:
     assert checked.document_result is ResultClass.DNS_FAILURE
 
 
-async def test_a_gated_document_offends_the_draft() -> None:
+async def test_health_document_behind_a_login_is_reported_as_a_violation() -> None:
     assert "health_is_gated" in names(await check({HEALTH_PATH: answer(401)}))
 
 
@@ -190,7 +190,7 @@ async def test_a_gated_document_offends_the_draft() -> None:
         ("Wed, 01 Jan 2020 00:00:00 GMT", 0),
     ],
 )
-async def test_a_rate_limit_says_when_to_ask_again(retry_after: str, expected: int) -> None:
+async def test_rate_limited_answer_has_its_retry_after(retry_after: str, expected: int) -> None:
     checked = await check({HEALTH_PATH: answer(429, Retry_After=retry_after)})
     assert checked.document_result is ResultClass.RATE_LIMITED
     assert checked.decision.retry_after_seconds == expected
@@ -258,7 +258,7 @@ async def _fetch_raw(data: bytes) -> HealthCheck:
 
 @settings(max_examples=examples(60))
 @given(st.binary(max_size=400))
-def test_no_answer_makes_it_raise(data: bytes) -> None:
+def test_any_answer_is_read_without_an_exception(data: bytes) -> None:
     checked = asyncio.run(_fetch_raw(data))
     assert checked.decision.status is HealthStatus.UNKNOWN
 
@@ -274,7 +274,9 @@ def test_no_answer_makes_it_raise(data: bytes) -> None:
     st.sampled_from([200, 203, 206, 301, 302, 429, 503]),
     st.binary(max_size=60),
 )
-def test_no_header_or_body_makes_it_raise(headers: dict[str, str], status: int, body: bytes) -> None:
+def test_any_header_and_body_are_read_without_an_exception(
+    headers: dict[str, str], status: int, body: bytes
+) -> None:
     fields = {"Content-Type": "application/json"} | headers
     reply = answer(status, body, **fields)
     checked = asyncio.run(check({HEALTH_PATH: reply, CARD_PATH: reply}, timeout_seconds=5))
@@ -315,7 +317,7 @@ async def test_errors_of_the_library_become_classes(
     assert checked.document_reason
 
 
-async def test_over_https_there_is_nothing_to_find(mocked: aioresponses) -> None:
+async def test_document_over_https_has_no_findings(mocked: aioresponses) -> None:
     mocked.get(
         "https://agent.example" + CARD_PATH, payload=card(), content_type="application/json",
         response_class=MockedResponse,
@@ -334,6 +336,6 @@ async def test_unrequested_content_coding_is_reported(coding: str) -> None:
     assert {"Content-Encoding", "gzip", "deflate"} <= set(checked.document_reason.split())
 
 
-async def test_a_body_that_says_to_be_as_it_is_is_read() -> None:
+async def test_identity_content_encoding_is_read() -> None:
     checked = await check({HEALTH_PATH: packed("Identity", json.dumps(document()).encode())})
     assert checked.document_result is ResultClass.OK

@@ -15,7 +15,7 @@ def test_bytes_besides_the_body_are_limited() -> None:
 
 
 @given(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=20))
-def test_a_body_that_is_read_in_time_is_never_too_long(pieces: list[int]) -> None:
+def test_timely_read_body_never_exceeds_the_byte_limit(pieces: list[int]) -> None:
     counter = ByteCounter()
     for piece in pieces:
         size = min(piece, MAX_SPARE_BYTES)
@@ -24,7 +24,7 @@ def test_a_body_that_is_read_in_time_is_never_too_long(pieces: list[int]) -> Non
 
 
 @given(st.integers(0, 1 << 20), st.integers(1, 1 << 24))
-def test_the_limit_grows_with_the_body_only(body: int, received: int) -> None:
+def test_byte_limit_grows_only_with_the_body(body: int, received: int) -> None:
     counter = ByteCounter()
     counter.take(body)
     assert counter.receive(received) == (received <= MAX_SPARE_BYTES + MAX_BYTES_PER_BODY_BYTE * body)

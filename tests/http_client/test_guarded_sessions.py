@@ -57,7 +57,7 @@ def agent() -> dict[str, Reply]:
         ("127.0.0.1.", "127.0.0.1 is loopback"),
     ],
 )
-async def test_a_redirect_to_our_own_network_is_not_followed(host: str, reason: str, named: Named) -> None:
+async def test_redirect_to_a_private_network_is_not_followed(host: str, reason: str, named: Named) -> None:
     named({
         "inward.example": [[ELSEWHERE]],
         "mapped.example": [["::ffff:127.0.0.2"]],
@@ -73,19 +73,19 @@ async def test_a_redirect_to_our_own_network_is_not_followed(host: str, reason: 
     assert checked.decision.action is Action.PROCEED_AND_MONITOR
 
 
-async def test_an_agent_that_leads_inward_still_has_its_own_health() -> None:
+async def test_card_redirect_to_a_private_address_does_not_hide_the_agents_health() -> None:
     checked = await check({CARD_PATH: redirect("http://localhost:1/"), HEALTH_PATH: as_json(document())})
     assert (checked.card_result, checked.document_result) == (ResultClass.BLOCKED_ADDRESS, ResultClass.OK)
 
 
-async def test_one_hop_on_the_host_that_was_named_does_not_open_the_next() -> None:
+async def test_redirect_on_the_named_host_does_not_allow_a_private_next_hop() -> None:
     async with serving(agent(), host=ELSEWHERE) as inner:
         checked = await check({CARD_PATH: redirect("/card"), "/card": redirect(inner.url + CARD_PATH)})
     assert inner.heads == []
     assert checked.card_result is ResultClass.BLOCKED_ADDRESS
 
 
-async def test_the_host_that_was_named_may_be_a_name_of_our_own_network(named: Named) -> None:
+async def test_named_host_may_resolve_to_a_private_address(named: Named) -> None:
     named({"agent.example": [["127.0.0.1"]]})
     async with serving(agent()) as server:
         server.replies[CARD_PATH] = redirect("/card")
@@ -94,7 +94,7 @@ async def test_the_host_that_was_named_may_be_a_name_of_our_own_network(named: N
     assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
 
 
-async def test_a_network_that_was_allowed_is_followed_into() -> None:
+async def test_redirect_into_an_allowed_network_is_followed() -> None:
     async with serving(agent(), host=ELSEWHERE) as moved:
         replies = {CARD_PATH: redirect(moved.url + CARD_PATH)}
         checked = await check(replies, allowed_networks=["127.0.0.2"])
@@ -149,7 +149,7 @@ async def test_name_that_resolves_differently_later_is_checked_again(named: Name
         pytest.param([[ELSEWHERE, "127.0.0.1"]], id="another one that was silent at first"),
     ],
 )
-async def test_the_host_that_was_named_stays_the_machine_that_answered(
+async def test_named_host_is_pinned_to_its_first_address(
     lookups: Sequence[Sequence[str]], named: Named
 ) -> None:
     named({"agent.example": lookups})
@@ -160,7 +160,7 @@ async def test_the_host_that_was_named_stays_the_machine_that_answered(
     assert checked.card_result is ResultClass.REFUSED
 
 
-async def test_public_addresses_are_found_under_any_name(named: Named) -> None:
+async def test_any_name_with_public_addresses_is_contacted(named: Named) -> None:
     named(
         {"moved.example": [["10.0.0.5", "93.184.216.34", "::1", "2606:2800:220:1::1"]], "in": [["10.0.0.5"]]}
     )

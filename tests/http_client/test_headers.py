@@ -73,12 +73,12 @@ def test_retry_after_is_a_number_or_a_date(text: str, expected: int | None) -> N
         (['</a>; rel="x"'] * 40 + ['</b>; rel="status"'], ()),
     ],
 )
-def test_links_to_the_status_are_found(fields: list[str], targets: tuple[str, ...]) -> None:
+def test_status_links_are_read_from_the_link_header(fields: list[str], targets: tuple[str, ...]) -> None:
     assert status_links(fields) == targets
 
 
 @given(st.text())
-def test_no_header_makes_it_raise(text: str) -> None:
+def test_any_header_is_read_without_an_exception(text: str) -> None:
     max_age_seconds([text])
     status_links([text])
     seconds = retry_after_seconds(text, NOW)
@@ -89,6 +89,6 @@ def test_no_header_makes_it_raise(text: str) -> None:
     ("field", "expected"),
     [("Text/HTML; charset=utf-8", "text/html"), ("application/json;;;", "application/json"), ("", "")],
 )
-def test_a_media_type_has_no_parameters(field: str, expected: str) -> None:
+def test_media_type_is_returned_without_parameters(field: str, expected: str) -> None:
     assert media_type({"Content-Type": field}) == expected
     assert media_type({}) == ""

@@ -197,19 +197,19 @@ async def measure(
 
 @pytest.mark.parametrize("flood", FLOODS)
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_a_flood_is_cut_off(client: str, flood: str) -> None:
+async def test_flooding_response_is_cut_off(client: str, flood: str) -> None:
     largest_body = LARGEST_BODIES.get(client, MAX_BODY_BYTES) if flood in PLAIN_BODIES else MAX_BODY_BYTES
     await measure(CLIENTS[client], *FLOODS[flood], largest_body=largest_body)
 
 
 @pytest.mark.parametrize("flood", BODY_FLOODS)
-async def test_a_flood_is_cut_off_from_a_session_of_ones_own(flood: str) -> None:
+async def test_flooding_response_is_cut_off_in_a_callers_own_session(flood: str) -> None:
     await measure(by_a_session_of_ones_own, *FLOODS[flood])
 
 
 @pytest.mark.parametrize("flood", FLOODS)
 @on_both_loops
-async def test_a_flood_is_cut_off_on_both_loops(flood: str) -> None:
+async def test_flooding_response_is_cut_off_on_both_event_loops(flood: str) -> None:
     await measure(by_the_prober, *FLOODS[flood])
     await measure(by_a_model, *FLOODS[flood])
 
@@ -241,7 +241,7 @@ async def by_a_follower_of_sessions(server: FloodingServer) -> None:
 
 @pytest.mark.parametrize("flood", STREAM_FLOODS)
 @pytest.mark.parametrize("client", [by_a_follower_of_events, by_a_follower_of_sessions])
-async def test_a_stream_of_events_that_says_nothing_is_cut_off(
+async def test_event_stream_of_only_comments_is_cut_off(
     client: Callable[[FloodingServer], Awaitable[None]], flood: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_stream, "MAX_MESSAGE_BYTES", LARGEST_MESSAGE_BYTES)
@@ -271,7 +271,7 @@ async def test_a_body_in_chunks_of_one_byte_is_read() -> None:
 
 
 @on_both_loops
-async def test_the_largest_body_is_read_however_it_is_packed() -> None:
+async def test_largest_body_is_read_for_each_transfer_encoding() -> None:
     body = os.urandom(8 * 1024 * 1024)
     replies = {
         "/plain": kept(body),
@@ -295,7 +295,7 @@ async def test_the_largest_body_is_read_however_it_is_packed() -> None:
                 assert answer.body == body
 
 
-async def test_a_connection_serves_one_request_after_another() -> None:
+async def test_connection_serves_sequential_requests() -> None:
     body = b"{}"
     deadline_s = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     ask = Ask(max_bytes=100, deadline_s=deadline_s)

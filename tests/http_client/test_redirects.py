@@ -14,7 +14,7 @@ def is_followed(target: str, *, url: URL = HERE, has_token: bool = False, may_le
 @pytest.mark.parametrize(
     "target", ["/other", "other?x=1#y", "//agent.example/x", "https://AGENT.example:443/x", ""]
 )
-def test_the_own_origin_is_always_followed(target: str, *, has_token: bool) -> None:
+def test_redirect_within_the_origin_is_followed(target: str, *, has_token: bool) -> None:
     assert is_followed(target, has_token=has_token)
 
 
@@ -35,7 +35,7 @@ def test_another_origin_is_followed_only_for_cards_and_never_with_a_token(target
     assert not is_followed(target, may_leave=True, has_token=True)
 
 
-def test_from_http_to_https_of_one_host_is_no_other_origin_unless_there_is_a_token() -> None:
+def test_upgrade_to_https_on_one_host_is_followed_unless_a_token_is_sent() -> None:
     plain = URL("http://agent.example/")
     assert is_followed("https://agent.example/", url=plain)
     assert not is_followed("https://agent.example/", url=plain, has_token=True)
@@ -52,7 +52,7 @@ def test_uncallable_url_is_never_followed(target: str) -> None:
     assert not is_followed(target, may_leave=True)
 
 
-def test_a_reason_is_short_and_plain() -> None:
+def test_redirect_refusal_has_a_short_reason() -> None:
     target = joined(HERE, "https://other.example/" + "\u202e" * 500)
     reason = refusal(HERE, target, has_token=False, may_leave_origin=False)
     assert reason is not None

@@ -69,7 +69,7 @@ async def answered(
     return played.outcome
 
 
-async def test_headers_of_an_iterator_are_read_and_passed_on() -> None:
+async def test_response_headers_given_as_an_iterator_are_read_and_sent() -> None:
     pairs = [(b"content-type", b"application/json"), (b"x-a", b"1")]
     for body in ([final(FAULT)], [chunk(FAULT[:5]), final(FAULT[5:])]):
         for headers in (iter(pairs), (pair for pair in pairs), dict(pairs).items()):
@@ -117,7 +117,7 @@ async def test_a_json_rpc_error_counts_by_its_code_in_json_and_in_events(code: i
         {"Content-Type": "application/json"},
     ],
 )
-async def test_json_is_recognised_in_every_spelling(headers: dict[str, str]) -> None:
+async def test_json_content_type_is_recognised_in_each_spelling(headers: dict[str, str]) -> None:
     """The last is Django's, which writes the names of headers as people do, not as ASGI asks for."""
     assert await answered(FAULT, headers) == "server_fault"
 
@@ -144,7 +144,7 @@ async def test_a_failed_task_in_the_answer_to_a_poll_is_a_good_answer(method: st
 
 
 @pytest.mark.parametrize("end", ["}", ',"method":"GetTask","a":{}}'])
-async def test_a_failed_task_in_answer_to_a_call_that_hides_its_method_is_not_inspected(end: str) -> None:
+async def test_failed_task_after_a_call_of_unknown_method_is_not_inspected(end: str) -> None:
     text = '{"jsonrpc":"2.0","id":1,"method":"\\u0047etTask","params":{"tenant":"%s"}' % ("x" * 3000)
     asked = request((text + end).encode())
     for body, outcome in ((FAILED, "not_inspected"), (FAULT, "server_fault"), (RESULT, "answered")):
@@ -171,7 +171,7 @@ async def test_rest_binding_separates_sends_from_polls_by_path(method: str, path
         assert await answered(body, JSON, asked=asked, scope=scope) == outcome
 
 
-async def test_call_whose_method_is_not_found_is_no_poll_below_any_path() -> None:
+async def test_call_of_unknown_method_is_no_poll_on_any_path() -> None:
     long = b'{"params":{"text":"%s"},"method":"SendMessage","jsonrpc":"2.0","id":1,"more":{}}' % (b"y" * 2000)
     for scope in (http_scope("/tasks/rpc"), http_scope("/tasks/rpc", "GET"), http_scope("/")):
         assert await answered(FAILED, JSON, asked=request(long), scope=scope) == "not_inspected"
@@ -179,7 +179,7 @@ async def test_call_whose_method_is_not_found_is_no_poll_below_any_path() -> Non
         assert await answered(FAILED, JSON, asked=nameless, scope=scope) == "task_failed"
 
 
-async def test_a_call_in_many_messages_is_read_as_one() -> None:
+async def test_call_in_many_asgi_messages_is_read_as_one() -> None:
     body = call("GetTask")["body"]
     parts = [request(body[at : at + 1], more_body=True) for at in range(len(body))]
     steps: list[Step] = [*[RECEIVE for _ in parts], RECEIVE, start(headers=JSON), final(FAILED)]
@@ -187,13 +187,13 @@ async def test_a_call_in_many_messages_is_read_as_one() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 1000, 40 * KIB, 2 * MEBIBYTE])
-async def test_poll_is_known_however_long_the_call(length: int) -> None:
+async def test_poll_is_recognised_for_any_length_of_the_call(length: int) -> None:
     assert await answered(FAILED, JSON, asked=call("GetTask", params="x" * length)) == "answered"
     assert await answered(FAILED, JSON, asked=call("SendMessage", params="x" * length)) == "task_failed"
 
 
 @pytest.mark.parametrize("length", [10, 2000])
-async def test_poll_in_front_of_a_send_makes_no_failure_good(length: int) -> None:
+async def test_repeated_method_of_poll_and_send_still_counts_a_failed_task(length: int) -> None:
     text = b"x" * length
     whole = (
         b'{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"x":"%s"},"method":"message/send"}' % text
@@ -202,7 +202,7 @@ async def test_poll_in_front_of_a_send_makes_no_failure_good(length: int) -> Non
 
 
 @pytest.mark.parametrize("length", [10, 1000, 40 * KIB, 2 * MEBIBYTE])
-async def test_failure_counts_however_long_the_callers_message(length: int) -> None:
+async def test_failed_task_counts_for_any_length_of_the_callers_message(length: int) -> None:
     """SDKs repeat the message in the answer's `history`."""
     text = "x" * min(length, MEBIBYTE - KIB)
     task = {"status": {"state": "TASK_STATE_FAILED"}, "history": [{"parts": [{"text": text}]}]}
@@ -222,7 +222,7 @@ async def test_error_that_is_sent_byte_by_byte_counts() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 16, 17, 100])
-async def test_error_counts_whatever_number_of_events_follows(count: int) -> None:
+async def test_error_counts_for_any_number_of_later_events(count: int) -> None:
     for heartbeat in (b": ping\r\n\r\n", working(), event(RESULT)):
         assert await answered([working(), event(FAULT), *[heartbeat] * count], EVENTS) == "server_fault"
 
@@ -271,7 +271,7 @@ async def test_stream_that_answers_a_json_rpc_call_must_have_json_rpc(data: byte
 
 
 @pytest.mark.parametrize("body", [b"null", b"{}", b"[]", b'{"ok":true}'])
-async def test_other_json_answers_what_is_no_json_rpc_call(body: bytes) -> None:
+async def test_other_json_is_a_good_answer_to_requests_that_are_no_json_rpc_call(body: bytes) -> None:
     notification = request(b'{"jsonrpc":"2.0","method":"m"}')
     answer = request(b'{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}')
     for asked in (request(), request(b"{}"), notification, answer, request(b'{"id":1,"method":"m"}')):
@@ -282,7 +282,7 @@ async def test_other_json_answers_what_is_no_json_rpc_call(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("asked", [request(b'{"message":{}}'), request(), call()])
-async def test_answer_to_a_rest_send_has_a_task_or_a_message(asked: Any) -> None:
+async def test_rest_send_answer_without_a_task_or_message_is_malformed(asked: Any) -> None:
     scope = http_scope("/v1/message:send")
     for body in (b"{}", b"null", b"[]", b'{"error":{"code":500}}', b'{"message":"down"}', b'{"task":null}'):
         assert await answered(body, JSON, asked=asked, scope=scope) == "malformed"
@@ -314,7 +314,7 @@ OTHER_TYPES = [
 
 
 @pytest.mark.parametrize("headers", OTHER_TYPES)
-async def test_answer_to_a_call_is_read_as_json_whatever_its_type(headers: dict[str, str]) -> None:
+async def test_answer_to_a_call_is_read_as_json_for_any_content_type(headers: dict[str, str]) -> None:
     long = call(params={"text": "x" * 5000})
     for asked in (call(), long):
         for body, outcome in ((FAULT, "server_fault"), (FAILED, "task_failed"), (RESULT, "answered")):
@@ -327,7 +327,7 @@ async def test_answer_to_a_call_is_read_as_json_whatever_its_type(headers: dict[
 
 @pytest.mark.parametrize("body", [b"", b"<h1>down</h1>", FAULT + b"\n" + FAULT, event(FAULT), b"{"])
 @pytest.mark.parametrize("headers", [{}, PLAIN, {"content-type": "application/x-ndjson"}])
-async def test_answer_to_a_call_that_is_no_json_and_does_not_claim_it_was_not_inspected(
+async def test_answer_to_a_call_with_another_content_and_type_is_not_inspected(
     body: bytes, headers: dict[str, str]
 ) -> None:
     for scope in (http_scope(), http_scope("/v1/message:send")):
@@ -337,7 +337,7 @@ async def test_answer_to_a_call_that_is_no_json_and_does_not_claim_it_was_not_in
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])
-async def test_empty_answer_to_a_call_is_no_good_answer(status: int) -> None:
+async def test_empty_answer_to_a_call_is_malformed_or_not_inspected(status: int) -> None:
     sending: dict[str, Any] = {"scope": http_scope("/v1/message:send"), "asked": request(b'{"message":{}}')}
     for headers in ({}, PLAIN, JSON):
         outcome = "malformed" if status == 200 and headers is JSON else "not_inspected"
@@ -349,7 +349,7 @@ async def test_empty_answer_to_a_call_is_no_good_answer(status: int) -> None:
 
 
 @pytest.mark.parametrize("result", [b"null", b"{}", b"[]", b'"ok"', b"true"])
-async def test_result_of_a_send_has_members(result: bytes) -> None:
+async def test_empty_result_of_a_send_is_malformed(result: bytes) -> None:
     empty = b'{"jsonrpc":"2.0","id":1,"result":%s}' % result
     for method in ("SendMessage", "message/send", "tasks/send", "SendStreamingMessage", "message/stream"):
         for asked in (call(method), call(method, params={"text": "x" * 5000})):
@@ -370,7 +370,7 @@ async def test_result_of_a_send_has_members(result: bytes) -> None:
         assert await answered([event(empty)], EVENTS, asked=asked) == "answered"
 
 
-async def test_events_that_were_not_parsed_may_be_the_result() -> None:
+async def test_empty_result_beside_unparsed_events_is_not_malformed() -> None:
     empty = event(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert await answered([empty, event(RESULT) * 6000], EVENTS) == "answered"
     assert await answered([empty, event(RESULT[:-1] + b"x" * MEBIBYTE)], EVENTS) == "not_inspected"
@@ -385,7 +385,7 @@ async def test_any_error_event_is_an_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 14, 15, 16, 17, 100])
 @pytest.mark.parametrize("last", [FAILED, FAULT])
-async def test_the_last_event_of_a_stream_decides_however_long_it_is(count: int, last: bytes) -> None:
+async def test_last_event_of_a_stream_decides_for_any_length(count: int, last: bytes) -> None:
     outcome = "task_failed" if last is FAILED else "server_fault"
     assert await answered([*[working()] * count, event(last)], EVENTS) == outcome
     # All in one message, and with the last event in the final one.
@@ -436,7 +436,7 @@ async def test_carriage_return_in_an_event_of_a_known_shape_hides_no_error(spec_
 
 
 @pytest.mark.parametrize("last", [FAULT, FAILED, RESULT])
-async def test_failure_that_a_stream_stated_counts_though_the_caller_leaves(last: bytes) -> None:
+async def test_failure_in_a_stream_counts_although_the_caller_disconnects(last: bytes) -> None:
     """Clients leave once they have read the requested answer."""
     steps: list[Step] = [
         RECEIVE, start(headers=EVENTS), chunk(working()), chunk(event(last)), RECEIVE, final(),
@@ -479,7 +479,7 @@ async def test_deeply_nested_answer_is_not_inspected() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b'{"jsonrpc":"2.0"', b"\xff\xfe", b"{}{}"])
-async def test_an_answer_to_a_json_rpc_call_must_be_what_it_claims(body: bytes) -> None:
+async def test_answer_to_a_json_rpc_call_must_match_its_content_type(body: bytes) -> None:
     assert await answered(body, JSON) == "malformed"
     assert await answered([body], JSON) == "malformed"
     if body:
@@ -487,7 +487,7 @@ async def test_an_answer_to_a_json_rpc_call_must_be_what_it_claims(body: bytes) 
 
 
 @pytest.mark.parametrize("count", [3, 12_000])
-async def test_stream_of_a_call_has_json_only_however_many_events_come_at_once(count: int) -> None:
+async def test_stream_of_a_call_with_other_data_is_malformed_for_any_chunk_size(count: int) -> None:
     text = event(b"Internal Server Error") * count
     assert await answered([event(RESULT) + text], EVENTS) == "malformed"
     assert await answered([text], EVENTS) == "malformed"
@@ -544,7 +544,7 @@ async def test_declared_json_must_be_json(asked: Any) -> None:
 @pytest.mark.parametrize("status", [200, 206])
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
 @pytest.mark.parametrize("part", [b'{"a"', b"data: {\n\n", b""])
-async def test_part_of_an_answer_counts_by_its_status(
+async def test_partial_content_of_a_get_counts_by_its_status(
     status: int, headers: dict[str, str], part: bytes
 ) -> None:
     """Any caller can ask for a part, by `Range`, of what a GET returns."""
@@ -558,7 +558,7 @@ async def test_part_of_an_answer_counts_by_its_status(
 
 
 @pytest.mark.parametrize("status", [200, 206])
-async def test_answer_to_a_post_is_no_part(status: int) -> None:
+async def test_content_range_of_a_post_does_not_prevent_inspection(status: int) -> None:
     ranged = JSON | {"Content-Range": "bytes 0-9/400"}
     for body in (FAULT, event(FAULT)):
         headers = ranged if body is FAULT else ranged | EVENTS
@@ -601,7 +601,7 @@ async def test_a_mebibyte_is_inspected_by_default(size: int) -> None:
     assert await answered([body[:1000], body[1000:]], JSON) == outcome
 
 
-async def test_large_request_is_not_held_until_the_answer_ends() -> None:
+async def test_large_request_body_is_released_before_the_answer_ends() -> None:
     """The server's message is passed to the app; parts that the app drops are released."""
     held: list[int] = []
 
@@ -641,7 +641,7 @@ async def test_background_task_keeps_no_inspected_bytes(headers: dict[str, str],
 
 
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
-async def test_nothing_is_kept_once_a_request_has_ended(headers: dict[str, str]) -> None:
+async def test_no_body_bytes_are_held_after_a_request(headers: dict[str, str]) -> None:
     begun: list[Step] = [RECEIVE, start(headers=headers), chunk(b'data: {"a":')]
     scripts: list[list[Step]] = [
         [*begun, final(b"1}\n\n")],
@@ -658,7 +658,7 @@ async def test_nothing_is_kept_once_a_request_has_ended(headers: dict[str, str])
         assert KEPT.held == 0
 
 
-async def test_an_app_may_use_its_message_again_for_the_next_chunk() -> None:
+async def test_app_may_reuse_a_message_object_for_the_next_chunk() -> None:
     """The server has taken each when `send` returns."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -674,7 +674,9 @@ async def test_an_app_may_use_its_message_again_for_the_next_chunk() -> None:
 
 
 @pytest.mark.parametrize("body", [memoryview(FAULT), bytearray(FAULT)])
-async def test_a_body_may_be_any_bytes(body: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_any_response_body_is_classified_without_an_exception(
+    body: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """Starlette takes a memoryview for an answer."""
     assert (await play([start(headers=JSON), final(body)])).outcome == "server_fault"
     assert not caplog.records

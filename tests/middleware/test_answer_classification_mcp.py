@@ -96,7 +96,7 @@ async def test_result_counts_if_its_operation_is_an_interaction(method: str, for
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
-async def test_result_of_an_interaction_is_an_object(form: str) -> None:
+async def test_mcp_result_that_is_no_object_is_malformed(form: str) -> None:
     results: tuple[Any, ...] = (None, [], "ok")
     for result in results:
         for method in INTERACTIONS:
@@ -177,7 +177,7 @@ async def test_listening_and_ending_a_session_are_no_interactions(status: int) -
     assert await asked(start(200, PLAIN), final(b"ended"), http="DELETE", headers=()) == "answered"
 
 
-async def test_error_counts_unless_its_operation_is_known_to_be_none() -> None:
+async def test_error_counts_unless_its_mcp_operation_is_no_interaction() -> None:
     failed = sent(error(-32603), JSON)["one"]
     assert await asked(*failed, method="tools/list") == "excluded"
     assert await asked(*failed, server=Server(request(b"x" * 2000))) == "server_fault"
@@ -189,7 +189,7 @@ async def test_error_counts_unless_its_operation_is_known_to_be_none() -> None:
 
 @pytest.mark.parametrize("headers", [(ACCEPT,), ((b"mcp-x", b"1"),), ((b"mcp-method", b"tools/call"),)])
 @pytest.mark.parametrize("code", [-32001, -32003, -32004, -32005, -32007, -32009])
-async def test_header_of_mcp_makes_no_code_of_a2a_the_agents_fault(
+async def test_mcp_header_on_an_a2a_call_keeps_caller_error_codes_caller_faults(
     code: int, headers: tuple[tuple[bytes, bytes], ...]
 ) -> None:
     hidden = request(message(params={"text": "x" * 2000}, method="?").replace(b'"?"', b'"\\u0047etTask"'))
@@ -200,7 +200,7 @@ async def test_header_of_mcp_makes_no_code_of_a2a_the_agents_fault(
             assert await asked(*events, server=Server(asking), headers=headers) == "caller_fault"
 
 
-async def test_header_of_mcp_makes_no_result_of_a_ping_a_tools() -> None:
+async def test_mcp_tool_header_does_not_make_a_ping_result_a_tool_result() -> None:
     headers = ((b"mcp-method", b"tools/call"),)
     assert await asked(*sent(message(result={}), JSON)["one"], headers=headers, method="ping") == "excluded"
 
@@ -211,7 +211,7 @@ async def test_request_that_hangs_counts_only_if_it_is_an_interaction() -> None:
     assert await asked(*late, method="initialize") == "excluded"
 
 
-async def test_message_with_a_method_never_decides() -> None:
+async def test_mcp_server_request_in_a_stream_does_not_decide_the_outcome() -> None:
     odd = event(message(method="sampling/createMessage", error={"code": -32603}, result=FAILED_TOOL))
     body = PROGRESS + odd + event(message(result=TOOL))
     assert await asked(*sent(body, EVENTS)["one"]) == "answered"

@@ -59,14 +59,16 @@ async def outcomes_of(
 
 @pytest.mark.parametrize("state", OPEN)
 @pytest.mark.parametrize("method", SENDS)
-async def test_stream_of_a_send_that_ends_in_mid_work_is_unfinished(method: str, state: str) -> None:
+async def test_stream_of_a_send_that_ends_with_an_unfinished_task_is_unfinished(
+    method: str, state: str
+) -> None:
     left = rpc_event(status(state))
     for events in ([left], [left] * 20, [left, rpc_event(ARTIFACT)], [*[rpc_event(ARTIFACT)] * 20, left]):
         assert await outcomes_of(*events, method=method) == {"unfinished"}
 
 
 @pytest.mark.parametrize("state", OPEN)
-async def test_stream_of_another_call_may_end_in_mid_work(state: str) -> None:
+async def test_stream_of_another_call_may_end_with_an_unfinished_task(state: str) -> None:
     for method in ("SubscribeToTask", "tasks/resubscribe"):
         assert await outcomes_of(rpc_event(status(state)), method=method) == {"answered"}
     hidden = request(
@@ -82,7 +84,7 @@ async def test_stream_that_ends_with_its_task_is_an_answer(state: str) -> None:
         assert await outcomes_of(*events) == {"answered"}
 
 
-async def test_state_that_is_called_final_ends_the_stream() -> None:
+async def test_state_marked_final_ends_the_stream() -> None:
     assert await outcomes_of(rpc_event(status("submitted", final=True))) == {"answered"}
     assert await outcomes_of(rpc_event(status("working", final=False))) == {"unfinished"}
 
@@ -93,13 +95,13 @@ async def test_stream_of_the_rest_binding_counts_alike(state: str, outcome: str)
     assert await outcomes_of(rest_event(status(state)), asked=asked, scope=scope) == {outcome}
 
 
-async def test_answer_in_json_may_leave_the_task_in_work() -> None:
+async def test_json_answer_with_an_unfinished_task_counts_as_answered() -> None:
     body = rpc_event(status("working")).removeprefix(b"data: ")
     played = await play([RECEIVE, start(200, JSON), final(body)], server=Server(call("message/send")))
     assert played.outcome == "answered"
 
 
-async def test_caller_that_leaves_in_mid_work_is_no_failure() -> None:
+async def test_caller_that_disconnects_during_a_task_is_no_failure() -> None:
     steps: list[Step] = [RECEIVE, start(200, EVENTS), chunk(rpc_event(status("working"))), RECEIVE]
     played = await play(steps, server=Server(call("message/stream"), DISCONNECT))
     assert played.outcome == "abandoned"

@@ -63,7 +63,7 @@ async def test_other_scopes_than_http_pass_unchanged(kind: str, path: str) -> No
     assert outcomes(middleware) == {}
 
 
-async def test_an_exception_from_what_is_no_request_passes_untouched() -> None:
+async def test_exception_from_a_non_http_scope_is_reraised_unchanged() -> None:
     error = KeyError()
     server = Server()
     with pytest.raises(KeyError) as caught:
@@ -92,7 +92,7 @@ async def test_no_thread_and_no_task_is_made() -> None:
 
 @pytest.mark.parametrize("path", ["/ask", "/metrics", CARDS[0]])
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
-async def test_the_scope_reaches_the_app_as_it_came(path: str, method: str) -> None:
+async def test_app_gets_the_original_scope(path: str, method: str) -> None:
     seen: list[Any] = []
     scope = http_scope(path, method, extensions={"x": {}})
     await play(spy(seen), scope=scope, exclude=["/metrics"])
@@ -108,7 +108,7 @@ async def test_lifespan_opens_the_windows() -> None:
     assert middleware.health._windows is not None
 
 
-async def test_windows_that_cannot_be_opened_never_fail_the_startup(
+async def test_failure_to_open_the_windows_does_not_fail_the_startup(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("lifesign.middleware.recorder.open_windows", fail)
@@ -154,7 +154,7 @@ async def test_failing_recorder_is_logged_once_a_minute(caplog: pytest.LogCaptur
     assert len(caplog.records) == 2
 
 
-async def test_a_failing_recorder_hides_no_exception_of_the_app() -> None:
+async def test_recorder_failure_does_not_hide_an_exception_of_the_app() -> None:
     error = ValueError()
     middleware = agent(app_of([start(), final(b"x"), error], HandClock()))
     middleware.count = middleware.count_quick_answer = fail
@@ -165,7 +165,7 @@ async def test_a_failing_recorder_hides_no_exception_of_the_app() -> None:
 
 
 @pytest.mark.parametrize("broken", ["self_report", "open_windows", "WindowWriter"])
-async def test_a_document_that_cannot_be_made_says_unknown(
+async def test_failure_to_build_the_document_is_served_as_unknown(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(f"lifesign.middleware.recorder.{broken}", fail)
@@ -182,7 +182,7 @@ async def test_a_document_that_cannot_be_made_says_unknown(
 # Uncounted requests (B10).
 
 
-async def test_request_for_health_is_no_interaction() -> None:
+async def test_health_request_is_not_counted_as_an_interaction() -> None:
     middleware = agent()
     for _ in range(1000):
         await ask(middleware, HEALTH)
@@ -194,14 +194,14 @@ async def test_request_for_health_is_no_interaction() -> None:
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/ask", "/", "/metrics", *CARDS])
-async def test_head_and_options_are_no_interactions(method: str, path: str) -> None:
+async def test_head_and_options_are_not_counted_as_interactions(method: str, path: str) -> None:
     played = await play([start(500), final()], scope=http_scope(path, method))
     assert played.outcomes == {"excluded": 1}
 
 
 @pytest.mark.parametrize("path", CARDS)
 @pytest.mark.parametrize("status", [200, 404, 500])
-async def test_request_for_the_card_is_no_interaction(path: str, status: int) -> None:
+async def test_card_request_is_not_counted_as_an_interaction(path: str, status: int) -> None:
     played = await play([start(status), final()], scope=http_scope(path, "GET"))
     assert played.outcomes == {"excluded": 1}
 
@@ -294,7 +294,7 @@ async def test_context_variables_pass_both_ways() -> None:
         ("/api", "/api", {"path": "/health"}, "/api/health"),
     ],
 )
-async def test_a_card_names_the_document(
+async def test_card_response_gets_a_link_to_the_health_document(
     path: str, root: str, spelled: str, settings: dict[str, Any], link: str
 ) -> None:
     sent = start(headers={"content-type": "application/json", "link": "</terms>; rel=terms"})
@@ -310,20 +310,20 @@ async def test_a_card_names_the_document(
 
 
 @pytest.mark.parametrize("path", ["/ask", "/x/.well-known/agent-card.json", "/.well-known/agent-card.json/"])
-async def test_no_other_answer_is_changed(path: str) -> None:
+async def test_responses_on_other_paths_are_unchanged(path: str) -> None:
     sent = start()
     played = await play([sent, final(b"{}")], scope=http_scope(path, "GET"))
     assert played.server.sent[0] is sent
 
 
-async def test_a_card_without_headers_gets_its_link() -> None:
+async def test_card_response_without_headers_gets_the_link() -> None:
     played = await play(
         [{"type": "http.response.start", "status": 200}, final()], scope=http_scope(CARDS[0], "GET")
     )
     assert [name for name, _ in played.server.sent[0]["headers"]] == [b"link"]
 
 
-async def test_a_real_card_stays_what_it_was() -> None:
+async def test_card_response_is_otherwise_unchanged() -> None:
     async def card(request: Request) -> Response:
         return JSONResponse({"name": "Adder"})
 
@@ -344,7 +344,7 @@ def test_app_that_cannot_be_called_is_refused_at_once(app: Any) -> None:
 
 
 @pytest.mark.parametrize("framework", [Starlette, FastAPI])
-async def test_add_middleware_puts_it_around_routes_that_come_later(framework: Any) -> None:
+async def test_add_middleware_also_wraps_routes_added_later(framework: Any) -> None:
     """Wrapping the app first would leave no `app.get` to add a route with."""
     app = framework()
     app.add_middleware(AgentHealthMiddleware, agent_id="agent", refresh_seconds=1)

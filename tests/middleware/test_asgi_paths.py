@@ -72,17 +72,17 @@ async def test_app_answers_all_other_paths(path: str, root: str) -> None:
     assert outcomes(app) == {"answered": 1}
 
 
-async def test_the_well_known_path_is_the_apps_where_another_is_set() -> None:
+async def test_configured_path_leaves_the_well_known_path_to_the_app() -> None:
     app = agent(path="/health")
     assert await agent_at(app, HEALTH) is None
     assert await agent_at(app, "/health") == "agent"
 
 
-async def test_a_path_of_another_alphabet_is_served() -> None:
+async def test_health_path_with_non_ascii_characters_is_served() -> None:
     assert await agent_at(agent(path="/gesundheit/ärztin"), "/gesundheit/ärztin") == "agent"
 
 
-async def test_a_scope_without_a_root_path_is_read_as_one_without_a_prefix() -> None:
+async def test_scope_without_root_path_equals_an_empty_root_path() -> None:
     """ASGI: optional, and empty if it is absent."""
     app = agent()
 
@@ -128,7 +128,7 @@ async def test_two_agents_of_one_origin_have_their_own_documents_and_cards(
         assert card.header("link") == f'<{root}{path}>; rel="status"'
 
 
-async def test_document_of_the_origin_is_beside_those_of_its_agents() -> None:
+async def test_origin_and_its_mounted_agents_have_separate_documents() -> None:
     front = AgentHealthMiddleware(origin(Starlette(), added=False), agent_id="front", exclude=["/agents/*"])
     assert await agent_at(front, HEALTH) == "front"
     assert await agent_at(front, "/agents/adder" + HEALTH) == "adder"

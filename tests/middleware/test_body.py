@@ -57,7 +57,7 @@ def json_body(parts: list[bytes], max_bytes: int) -> JsonBody:
 @example(parts=[b"x" * 101, b""], max_bytes=100)
 @example(parts=[], max_bytes=0)
 @example(parts=[b"x"], max_bytes=0)
-def test_json_body_is_kept_whole_or_not_at_all(parts: list[bytes], max_bytes: int) -> None:
+def test_json_body_is_kept_completely_or_not_at_all(parts: list[bytes], max_bytes: int) -> None:
     body = json_body(parts, max_bytes)
     whole = b"".join(parts)
     if len(whole) <= max_bytes:
@@ -69,7 +69,7 @@ def test_json_body_is_kept_whole_or_not_at_all(parts: list[bytes], max_bytes: in
     assert body_module.KEPT.held == 0
 
 
-def test_last_piece_counts_against_the_limit() -> None:
+def test_last_chunk_counts_towards_the_size_limit() -> None:
     body = json_body([b'{"a":'], 8)
     assert body.read(b"10}") is OTHER_JSON
     assert body.read(b"100}") is Inspection.OVERSIZED
@@ -95,7 +95,7 @@ def test_bytes_of_all_bodies_together_are_bounded(kept: KeptBytes) -> None:
     assert third.read(b"]") is OTHER_JSON
 
 
-def test_a_process_keeps_64_mebibytes_at_most() -> None:
+def test_process_keeps_at_most_64_mebibytes_of_bodies() -> None:
     assert KeptBytes().max_bytes == 64 * MEBIBYTE
     bodies = [JsonBody(16 * MEBIBYTE) for _ in range(5)]
     for body in bodies:
@@ -103,7 +103,7 @@ def test_a_process_keeps_64_mebibytes_at_most() -> None:
     assert [body.missed for body in bodies] == [None] * 4 + [Inspection.NO_ROOM]
 
 
-def test_child_process_has_kept_nothing() -> None:
+def test_forked_child_starts_with_zero_kept_bytes() -> None:
     code = (
         "import os, sys; from lifesign.middleware.body import KEPT; KEPT.take(1000); child = os.fork();"
         "os._exit(KEPT.held) if not child else sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
@@ -139,7 +139,7 @@ def request_body(*parts: bytes) -> RequestBody:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 100, 10_000])
-def test_second_method_is_counted_however_the_body_is_cut(size: int) -> None:
+def test_second_method_of_a_call_is_found_for_any_chunks(size: int) -> None:
     text = b'"text":"%s"' % (b"x" * 3000)
     whole = b'{"jsonrpc":"2.0","id":1,"method":"tasks/get",%s,"method":"message/send",%s,"a":{}}' % (
         text,
@@ -155,7 +155,7 @@ def test_second_method_is_counted_however_the_body_is_cut(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 511, 512, 513, 10_000])
-def test_call_is_known_however_its_body_is_cut(size: int) -> None:
+def test_method_of_a_call_is_found_for_any_chunks(size: int) -> None:
     for length in (10, 600, 5000):
         whole = call("GetTask", params={"text": "x" * length})["body"]
         parts = [whole[at : at + size] for at in range(0, len(whole), size)]
@@ -233,7 +233,7 @@ def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("declared", "is_complete"), [("6", True), ("7", False), ("x", False), ("", False)])
-def test_an_answer_is_whole_if_it_is_as_long_as_declared(declared: str, is_complete: bool) -> None:  # noqa: FBT001
+def test_answer_is_complete_if_it_has_its_declared_length(declared: str, is_complete: bool) -> None:  # noqa: FBT001
     body = StreamedBody(start(headers={"content-length": declared}), http_scope(), "other", 100)
     body.append(b"abc")
     body.append(b"")
@@ -260,7 +260,7 @@ def test_unencoded_answer_is_inspected(encoding: str) -> None:
 
 @pytest.mark.parametrize("status", [199, 301, 403, 500])
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
-def test_nothing_is_kept_of_what_its_status_decides(status: int, headers: dict[str, str]) -> None:
+def test_body_is_not_kept_if_the_status_decides(status: int, headers: dict[str, str]) -> None:
     begin = start(status, headers)
     assert StreamedBody(begin, http_scope(), content_of(begin), 100).kept is None
 
@@ -287,11 +287,11 @@ def test_text_and_untyped_answers_are_not_inspected(headers: dict[str, str]) -> 
         ("text/event-stream", "events"),
     ],
 )
-def test_a_type_is_found_however_its_header_is_written(name: str, value: str, content: str) -> None:
+def test_content_type_is_found_in_each_header_spelling(name: str, value: str, content: str) -> None:
     assert content_of(start(headers={name: value})) == content
 
 
-def test_a_header_is_found_and_the_first_one_counts() -> None:
+def test_first_header_of_a_name_is_returned() -> None:
     pairs = [(b"a", b"1"), (b"b", b"2"), (b"b", b"3")]
     message = {"type": "http.response.start", "status": 200, "headers": pairs}
     assert [header(message, name) for name in (b"a", b"b", b"c")] == [b"1", b"2", b""]
@@ -307,7 +307,7 @@ def test_a_header_is_found_and_the_first_one_counts() -> None:
     ),
     cuts=st.lists(st.integers(0, 60), max_size=5),
 )
-def test_how_an_answer_is_cut_into_messages_changes_nothing(document: object, cuts: list[int]) -> None:
+def test_chunks_of_an_answer_do_not_change_its_classification(document: object, cuts: list[int]) -> None:
     whole = json.dumps(document).encode()
     edges = [0, *sorted(min(cut, len(whole)) for cut in cuts), len(whole)]
     parts = [whole[begin:end] for begin, end in pairwise(edges)]

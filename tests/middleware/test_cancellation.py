@@ -41,7 +41,7 @@ ClosedResourceError.__module__ = "trio"
         (TimeoutError(), False),
     ],
 )
-def test_without_a_task_every_cancellation_is_from_outside(error: BaseException, *, expected: bool) -> None:
+def test_cancellation_outside_of_a_task_is_external(error: BaseException, *, expected: bool) -> None:
     assert is_from_outside(error) is expected
 
 
@@ -53,14 +53,14 @@ async def caught(app: Callable[[], object]) -> bool:
     raise AssertionError
 
 
-async def test_cancellation_of_the_task_is_from_outside() -> None:
+async def test_cancellation_of_the_request_task_is_external() -> None:
     task = asyncio.create_task(caught(asyncio.Event().wait))
     await asyncio.sleep(0)
     task.cancel()
     assert await task is True
 
 
-async def test_cancellation_of_something_that_the_app_awaits_is_its_own() -> None:
+async def test_cancellation_of_an_awaited_future_is_the_apps_own() -> None:
     async def app() -> None:
         shared = asyncio.get_running_loop().create_future()
         shared.cancel()
@@ -69,7 +69,7 @@ async def test_cancellation_of_something_that_the_app_awaits_is_its_own() -> Non
     assert await caught(app) is False
 
 
-async def test_deadline_within_the_app_is_its_own() -> None:
+async def test_timeout_within_the_app_is_the_apps_own() -> None:
     async def app() -> None:
         async with asyncio.timeout(0):
             await asyncio.Event().wait()
@@ -77,7 +77,7 @@ async def test_deadline_within_the_app_is_its_own() -> None:
     assert await caught(app) is False
 
 
-async def test_deadline_around_the_app_is_from_outside() -> None:
+async def test_timeout_around_the_app_is_external() -> None:
     seen: list[bool] = []
 
     async def around() -> None:

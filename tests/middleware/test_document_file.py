@@ -50,11 +50,11 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 # --- notices ----------------------------------------------------------------------------------------------
 
 
-def test_a_board_without_a_notice_says_none(path: Path) -> None:
+def test_new_document_file_has_no_document(path: Path) -> None:
     assert DocumentFile(path).read() is None
 
 
-def test_the_newest_notice_is_read_by_all(path: Path) -> None:
+def test_newest_document_is_read_by_all_workers(path: Path) -> None:
     one, other = DocumentFile(path), DocumentFile(path)
     for number in range(1, 6):
         (one, other)[number % 2].write(notice(number, b"%d" % number))
@@ -62,13 +62,13 @@ def test_the_newest_notice_is_read_by_all(path: Path) -> None:
     assert DocumentFile(path).read() == notice(5, b"5")
 
 
-def test_the_board_is_small_and_private(path: Path) -> None:
+def test_document_file_is_small_and_private(path: Path) -> None:
     DocumentFile(path)
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_size <= 128 * 1024
 
 
-def test_a_notice_may_be_as_long_as_it_says_and_no_longer(path: Path) -> None:
+def test_document_above_the_size_limit_is_refused(path: Path) -> None:
     board = DocumentFile(path)
     longest = notice(1, b"x" * MOST_DOCUMENT_BYTES)
     board.write(longest)
@@ -92,7 +92,7 @@ def written_over(whole: bytes, board: DocumentFile) -> tuple[bytes, int, int]:
     return after, changed[0], changed[-1] + 1
 
 
-def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzzed: DocumentFile) -> None:
+def test_writer_killed_at_any_byte_leaves_the_older_document(whole: bytes, fuzzed: DocumentFile) -> None:
     after, start, end = written_over(whole, fuzzed)
     for cut in range(start, end):
         os.pwrite(fuzzed.fd, after[:cut] + whole[cut:], 0)
@@ -102,7 +102,7 @@ def test_a_writer_killed_at_any_byte_leaves_the_older_notice(whole: bytes, fuzze
 
 
 @given(st.data())
-def test_so_does_one_whose_bytes_arrived_in_any_order(
+def test_partially_written_document_in_any_byte_order_leaves_the_older_one(
     whole: bytes, fuzzed: DocumentFile, data: st.DataObject
 ) -> None:
     after, start, end = written_over(whole, fuzzed)
@@ -119,7 +119,7 @@ def test_so_does_one_whose_bytes_arrived_in_any_order(
 @example(0, bytes(8192))
 @example(4096, b"\xff" * 40_960)
 @example(4096 + 24, b"\xff\xff\xff\xff")
-def test_any_bytes_anywhere_leave_a_notice_that_was_written_or_none(
+def test_overwritten_bytes_leave_a_document_that_was_written_or_none(
     whole: bytes, fuzzed: DocumentFile, at: int, noise: bytes
 ) -> None:
     os.pwrite(fuzzed.fd, whole, 0)
@@ -127,7 +127,7 @@ def test_any_bytes_anywhere_leave_a_notice_that_was_written_or_none(
     assert fuzzed.read() in {None, OLD, OLDER}
 
 
-def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: DocumentFile) -> None:
+def test_each_flipped_bit_of_the_newest_document_is_detected(whole: bytes, fuzzed: DocumentFile) -> None:
     _, first, _ = written_over(whole, fuzzed)
     second = 4096 + 40_960 if first < 4096 + 40_960 else 4096
     for at in range(second, second + 28 + len(OLD.document) + 4):
@@ -140,7 +140,7 @@ def test_each_flipped_bit_of_the_newest_notice_is_noticed(whole: bytes, fuzzed: 
 @given(st.binary(max_size=20_000))
 @example(b"")
 @example(b"# notes of an operator\n" * 500)
-def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: DocumentFile, content: bytes) -> None:
+def test_workers_reuse_a_file_with_foreign_content(fuzzed: DocumentFile, content: bytes) -> None:
     os.pwrite(fuzzed.fd, content + bytes(BOARD_BYTES - len(content)), 0)
     assert fuzzed.read() is None
     offset_ns = fuzzed.agree_on_offset(7, WALL_NS)
@@ -151,7 +151,7 @@ def test_over_a_foreign_file_workers_agree_and_publish(fuzzed: DocumentFile, con
 
 
 @pytest.mark.parametrize("content", [b"", b"\0", b"text", b"x" * 1_000_000])
-def test_a_file_of_any_size_becomes_a_board(path: Path, content: bytes) -> None:
+def test_file_of_any_size_becomes_a_document_file(path: Path, content: bytes) -> None:
     path.touch(mode=0o600)
     path.write_bytes(content)
     board = DocumentFile(path)
@@ -202,14 +202,14 @@ def reboot(monkeypatch: pytest.MonkeyPatch, name: bytes) -> None:
     monkeypatch.setattr(board_module, "_boot_id", lambda *_: name)
 
 
-def test_all_workers_of_a_boot_share_one_offset_whatever_is_done_to_the_wall_clock(path: Path) -> None:
+def test_workers_share_one_clock_offset_per_boot_despite_clock_changes(path: Path) -> None:
     offset_ns = DocumentFile(path).agree_on_offset(100 * SECOND_NS, WALL_NS)
     assert offset_ns + 100 * SECOND_NS == WALL_NS
     for step_ns in (3600 * SECOND_NS, -3600 * SECOND_NS):
         assert DocumentFile(path).agree_on_offset(200 * SECOND_NS, WALL_NS + step_ns) == offset_ns
 
 
-def test_window_continues_by_the_wall_clock_after_a_reboot(
+def test_window_continues_with_the_wall_clock_after_a_reboot(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DocumentFile(path).agree_on_offset(10**6 * SECOND_NS, WALL_NS)
@@ -219,7 +219,7 @@ def test_window_continues_by_the_wall_clock_after_a_reboot(
 
 
 @pytest.mark.parametrize("back_s", [1, 3600, 50 * 365 * 86_400])
-def test_after_a_reboot_it_never_goes_back_behind_what_was_published(
+def test_clock_after_a_reboot_is_not_before_the_published_document(
     path: Path, monkeypatch: pytest.MonkeyPatch, back_s: int
 ) -> None:
     board = DocumentFile(path)
@@ -232,7 +232,7 @@ def test_after_a_reboot_it_never_goes_back_behind_what_was_published(
     assert board.read() == notice(60)
 
 
-def test_where_there_is_no_boot_id_a_reboot_shows_in_the_clocks(
+def test_reboot_is_detected_from_the_clocks_without_a_boot_id(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: Path) -> bytes:
@@ -263,7 +263,7 @@ def test_damaged_time_base_is_recreated(whole: bytes, fuzzed: DocumentFile) -> N
         assert fuzzed.agree_on_offset(3, WALL_NS) == anew_ns
 
 
-def test_lock_of_another_worker_is_not_waited_for(path: Path) -> None:
+def test_locked_document_file_does_not_block_a_worker(path: Path) -> None:
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
     one, other = DocumentFile(path), DocumentFile(path)
@@ -276,7 +276,7 @@ def test_lock_of_another_worker_is_not_waited_for(path: Path) -> None:
     assert DocumentFile(path).agree_on_offset(9, WALL_NS + 3600 * SECOND_NS) == offset_ns
 
 
-def test_offset_that_another_worker_wrote_meanwhile_stays(path: Path) -> None:
+def test_clock_offset_written_by_another_worker_is_kept(path: Path) -> None:
     held = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(held, fcntl.LOCK_EX)
     late = DocumentFile(path)

@@ -46,7 +46,7 @@ async def get(
 
 
 @pytest.mark.parametrize("status", STATUSES)
-async def test_the_answer_is_200_whatever_the_status(status: str) -> None:
+async def test_health_document_is_200_for_each_status(status: str) -> None:
     answer = await get(agent(status))
     assert answer.status == 200
     assert answer.header("content-type") == "application/json"
@@ -67,9 +67,7 @@ async def test_health_json_form_has_its_own_http_status(status: str) -> None:
 
 @pytest.mark.parametrize("status", ["healthy", "unhealthy"])
 @pytest.mark.parametrize("accept", [b"application/json", FORM])
-async def test_every_form_may_be_read_by_browsers_and_kept_apart_by_caches(
-    status: str, accept: bytes
-) -> None:
+async def test_each_format_has_cors_and_vary_headers(status: str, accept: bytes) -> None:
     answer = await get(agent(status), {"accept": accept})
     assert answer.header("access-control-allow-origin") == "*"
     assert answer.header("vary") == "Accept, Authorization"
@@ -145,12 +143,12 @@ async def test_other_methods_get_405_with_allow(method: str) -> None:
         ("application/health+json" + ",x/y" * 20_000, False),
     ],
 )
-async def test_the_form_is_what_is_asked_for_by_name(accept: str, is_form: bool) -> None:  # noqa: FBT001
+async def test_accept_header_selects_the_format_by_exact_name(accept: str, is_form: bool) -> None:  # noqa: FBT001
     answer = await get(agent(), {"accept": accept})
     assert answer.header("content-type") == (FORM.decode() if is_form else "application/json")
 
 
-async def test_several_accept_headers_are_one() -> None:
+async def test_several_accept_headers_are_combined() -> None:
     headers = [(b"accept", b"application/health+json;q=0.5"), (b"accept", b"application/json")]
     for pairs in (headers, headers[::-1]):
         answer = await ask(agent(), HEALTH, headers=pairs)
@@ -185,7 +183,7 @@ async def test_the_age_is_never_negative_nor_longer_than_the_refresh() -> None:
         clock.advance(0.3)
 
 
-async def test_within_the_refresh_the_bytes_are_the_same_whatever_is_counted() -> None:
+async def test_document_bytes_are_unchanged_within_the_refresh_interval() -> None:
     clock = HandClock()
     middleware = agent(clock=clock)
     first = await get(middleware)
@@ -200,7 +198,7 @@ async def test_within_the_refresh_the_bytes_are_the_same_whatever_is_counted() -
     assert last.header("etag") != first.header("etag")
 
 
-async def test_ten_thousand_at_once_cost_one_computation(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_ten_thousand_concurrent_requests_compute_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def counted(*args: Any, **given_: Any) -> HealthDocument:
@@ -247,7 +245,7 @@ async def test_other_entity_tag_gets_the_document(broken: str) -> None:
     assert (answer.status, answer.body) == (200, first.body)
 
 
-async def test_each_form_has_its_own_tag() -> None:
+async def test_each_format_has_its_own_etag() -> None:
     middleware = agent()
     plain, form = await get(middleware), await get(middleware, {"accept": FORM})
     assert plain.header("etag") != form.header("etag")
@@ -283,7 +281,7 @@ COARSE = {"detail": "coarse", "detail_token": "x" * 16}
     query=st.binary(max_size=20),
     given_=st.sampled_from([{}, COARSE]),
 )
-async def test_no_request_makes_it_fail(
+async def test_any_request_gets_a_valid_health_response(
     pairs: list[tuple[bytes, bytes]], method: str, query: bytes, given_: dict[str, Any]
 ) -> None:
     middleware = AgentHealthMiddleware(app_of([], HandClock()), agent_id="agent", **given_)
@@ -294,7 +292,7 @@ async def test_no_request_makes_it_fail(
         assert isinstance(json.loads(answer.body), dict)
 
 
-async def test_any_number_of_header_lines_means_the_same_as_one() -> None:
+async def test_header_lines_of_one_name_are_combined() -> None:
     """Joining them one by one once took minutes for so many, on the event loop."""
     lines = [(b"accept", b"application/json" * 10)] * 100_000 + [(b"a", b"b")] * 100_000
     assert (await ask(agent(), HEALTH, headers=lines)).status == 200

@@ -90,7 +90,7 @@ async def test_coarse_document_shows_only_the_state(status: str, published: str,
         ("unknown", "warn", 200),
     ],
 )
-async def test_the_other_form_is_as_coarse(status: str, said: str, http_status: int) -> None:
+async def test_health_json_format_is_as_coarse(status: str, said: str, http_status: int) -> None:
     answer = await get(coarse(status), (b"accept", FORM))
     assert (answer.status, answer.json()["status"]) == (http_status, said)
     assert set(answer.json()) <= {"status", "serviceId", "description"}
@@ -108,7 +108,7 @@ async def test_token_gets_a_private_full_document(scheme: bytes, accept: bytes) 
     assert "Authorization" in (answer.header("vary") or "")
 
 
-async def test_the_public_answer_is_for_every_cache_and_has_another_tag() -> None:
+async def test_public_document_is_cacheable_with_its_own_etag() -> None:
     middleware = coarse()
     public, private = await get(middleware), await get(middleware, bearer(TOKEN))
     assert "private" not in (public.header("cache-control") or "")
@@ -135,7 +135,7 @@ WRONG = [
 
 @pytest.mark.parametrize("token", WRONG)
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-async def test_a_wrong_token_gets_nothing_that_the_public_does_not(token: bytes, method: str) -> None:
+async def test_wrong_token_gets_no_more_than_the_public_document(token: bytes, method: str) -> None:
     answer = await get(coarse(), bearer(token), method=method)
     assert answer.status in {200, 401}
     assert b"calibration" not in answer.body
@@ -158,14 +158,14 @@ async def test_a_wrong_token_gets_nothing_that_the_public_does_not(token: bytes,
         b"\xff",
     ],
 )
-async def test_another_scheme_is_the_public(value: bytes) -> None:
+async def test_another_authorization_scheme_gets_the_public_document(value: bytes) -> None:
     """A caller may be authenticated to the agent in another way."""
     answer = await get(coarse(), (b"authorization", value))
     assert answer.status == 200
     assert answer.body == (await get(coarse())).body
 
 
-async def test_a_token_opens_nothing_where_none_is_set() -> None:
+async def test_bearer_token_is_ignored_if_none_is_configured() -> None:
     for token in (TOKEN, "", "None"):
         answer = await get(coarse(token=None), bearer(token))
         assert answer.status == 200
@@ -258,7 +258,7 @@ async def test_no_response_contains_internal_details(
     middleware.health.close()
 
 
-async def test_the_full_document_has_only_the_drafts_members() -> None:
+async def test_full_document_has_only_members_of_the_draft() -> None:
     document = (await get(agent("healthy"))).json()
     assert set(document) == {
         "schema_version", "agent_id", "timestamp", "health", "calibration", "decay", "extensions",

@@ -92,7 +92,7 @@ async def test_a_status_is_counted_in_its_class(status: int, outcome: str) -> No
         (500, "server_faults", (0, 1)),
     ],
 )
-async def test_the_profile_says_on_which_side_a_status_counts(
+async def test_counting_profile_decides_how_a_status_counts(
     status: int, counting: str, sides: tuple[int, int]
 ) -> None:
     played = await play([start(status), final(b"x")], counting=counting)
@@ -134,7 +134,7 @@ async def test_the_profile_says_on_which_side_a_status_counts(
         [RECEIVE, start(), final(b"x")],
     ],
 )
-async def test_an_answer_is_whole_in_every_form_that_asgi_knows(steps: list[Step]) -> None:
+async def test_answer_is_complete_for_each_asgi_message_form(steps: list[Step]) -> None:
     played = await play(steps)
     assert played.error is None
     assert played.outcome == "answered"
@@ -172,7 +172,7 @@ async def test_a_file_that_the_app_sends_is_answered(tmp_path: Path, name: str) 
         [start(trailers=True), TRAILERS],
     ],
 )
-async def test_an_answer_that_the_app_never_finished_is_its_failure(steps: list[Step]) -> None:
+async def test_unfinished_answer_is_a_failure_of_the_app(steps: list[Step]) -> None:
     assert (await play(steps)).outcome == "unfinished"
 
 
@@ -192,7 +192,7 @@ async def test_messages_after_the_end_are_not_counted(headers: dict[str, str], s
     assert (await play([start(headers=headers), final(b'{"a":1}'), *surplus])).outcome == "answered"
 
 
-async def test_the_first_start_is_the_one_that_the_caller_saw() -> None:
+async def test_first_of_two_response_starts_counts() -> None:
     assert (await play([start(500), start(200), final(b"x")])).outcome == "server_fault"
 
 
@@ -206,7 +206,7 @@ async def test_the_first_start_is_the_one_that_the_caller_saw() -> None:
         lambda task: JSONResponse({}, status_code=422, background=task),
     ],
 )
-async def test_a_background_task_is_no_latency(response: Any) -> None:
+async def test_background_task_does_not_add_to_the_latency(response: Any) -> None:
     clock = HandClock()
     played = await play(response(BackgroundTask(clock.advance, 0.3)), clock=clock)
     assert played.latency_ms < 50
@@ -223,7 +223,7 @@ async def test_a_background_task_is_no_latency(response: Any) -> None:
         [start(204, {}), final()],
     ],
 )
-async def test_an_exception_after_a_whole_answer_is_no_error_of_the_answer(steps: list[Step]) -> None:
+async def test_exception_after_a_complete_answer_is_no_error(steps: list[Step]) -> None:
     error = ValueError("later")
     played = await play([*steps, 0.3, error])
     assert played.error is error
@@ -239,7 +239,7 @@ async def test_an_error_that_was_answered_and_raised_counts_once() -> None:
 
 
 @pytest.mark.parametrize(("stream_latency", "latency_ms"), [("first_byte", 100), ("last_byte", 400)])
-async def test_the_latency_of_a_stream_is_its_first_byte_unless_the_last_is_asked_for(
+async def test_latency_of_a_stream_ends_with_its_first_byte_or_last_if_configured(
     stream_latency: str, latency_ms: float
 ) -> None:
     event = b"data: {}\n\n"
@@ -282,7 +282,7 @@ async def test_event_stream_that_a_get_opens_has_neither_latency_nor_timeout(
     assert "io.github.lifesign.first-byte" not in (document.extensions or {})
 
 
-async def test_standing_stream_is_never_overdue() -> None:
+async def test_open_stream_of_a_get_is_never_overdue() -> None:
     clock = HandClock()
     server = Server(request())
 
@@ -304,7 +304,7 @@ async def test_standing_stream_is_never_overdue() -> None:
 
 @pytest.mark.parametrize("headers", [PLAIN, JSON])
 @pytest.mark.parametrize("end", [final(), final(b" ")])
-async def test_the_latency_of_any_other_answer_is_its_last_byte(headers: dict[str, str], end: Step) -> None:
+async def test_latency_of_other_answers_ends_with_the_last_byte(headers: dict[str, str], end: Step) -> None:
     played = await play([0.1, start(headers=headers), 0.1, chunk(b"1"), 0.1, end, 5.0])
     assert played.latency_ms == pytest.approx(300, rel=0.01)
 
@@ -324,17 +324,17 @@ async def test_a_first_byte_that_takes_longer_than_the_timeout_is_an_error(
 
 
 @pytest.mark.parametrize("headers", [PLAIN, JSON, EVENTS])
-async def test_a_stream_may_take_as_long_as_it_likes_after_its_first_byte(headers: dict[str, str]) -> None:
+async def test_stream_has_no_timeout_after_its_first_byte(headers: dict[str, str]) -> None:
     steps: list[Step] = [start(headers=headers), 1.0, chunk(b"{"), 3600.0, chunk(b"}"), 3600.0, final()]
     assert (await play(steps)).outcome == "answered"
 
 
-async def test_a_late_answer_is_late_also_when_a_background_task_fails_after_it() -> None:
+async def test_late_answer_stays_late_if_a_background_task_fails() -> None:
     steps: list[Step] = [40.0, start(headers=JSON_7), chunk(b'{"a":1}'), final(), ValueError()]
     assert (await play(steps)).outcome == "timed_out"
 
 
-async def test_no_clock_step_makes_a_latency_negative_or_loses_a_request() -> None:
+async def test_clock_change_neither_makes_a_latency_negative_nor_loses_a_request() -> None:
     clock = HandClock()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -348,7 +348,7 @@ async def test_no_clock_step_makes_a_latency_negative_or_loses_a_request() -> No
     assert played.latency_ms == pytest.approx(200, rel=0.01)
 
 
-async def test_a_request_in_several_messages_reaches_the_app_as_it_came() -> None:
+async def test_request_in_several_messages_reaches_the_app_unchanged() -> None:
     parts = [request(b"a", more_body=True), request(b"b", more_body=True), request(b"c")]
     received = []
 

@@ -117,7 +117,7 @@ async def run(app: App, seen: Seen, scope: Scope, server: Server, send: Send) ->
     kind=st.sampled_from(["coroutine function", "plain function", "object"]),
     most_bytes=st.sampled_from([0, 50, 32_768]),
 )
-async def test_an_app_sees_the_same_with_and_without_and_is_counted_once(
+async def test_middleware_passes_messages_unchanged_and_counts_once(
     *,
     script: list[Do],
     incoming: list[Message],
@@ -153,9 +153,7 @@ async def test_an_app_sees_the_same_with_and_without_and_is_counted_once(
 
 
 @given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=40), content=HEADERS)
-async def test_a_good_stream_is_a_response_however_it_is_cut(
-    sizes: list[int], content: dict[str, str]
-) -> None:
+async def test_valid_stream_is_answered_for_any_chunks(sizes: list[int], content: dict[str, str]) -> None:
     """Requests that are no JSON-RPC calls may be answered with anything but what claims JSON and is none."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -188,7 +186,7 @@ async def test_return_value_of_send_is_awaitable_with_every_server(steps: list[M
     assert outcomes(middleware) == {"answered": 1}
 
 
-async def test_return_value_of_a_coroutine_function_can_become_a_task() -> None:
+async def test_send_of_a_coroutine_function_can_become_a_task() -> None:
     async def app(scope: Scope, receive: Receive, send: Any) -> None:
         for step in (start(headers=JSON), chunk(b"{"), final(b"}")):
             await asyncio.create_task(send(step))

@@ -171,7 +171,7 @@ async def test_a_failing_background_task_behind_a_middleware_is_no_error_of_the_
 
 @pytest.mark.parametrize("headers", TYPES)
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
-async def test_an_answer_that_the_server_refuses_is_an_error(headers: dict[str, str], fails_at: int) -> None:
+async def test_answer_rejected_by_the_server_is_an_error(headers: dict[str, str], fails_at: int) -> None:
     """uvicorn and h11 do so if the body does not match its Content-Length."""
     error = RuntimeError("too short")
     steps: list[Step] = [start(headers=headers), chunk(b"x"), final(b"y")]
@@ -181,7 +181,7 @@ async def test_an_answer_that_the_server_refuses_is_an_error(headers: dict[str, 
 
 
 @pytest.mark.parametrize("headers", TYPES)
-async def test_an_only_message_that_the_server_refuses_is_an_error(headers: dict[str, str]) -> None:
+async def test_single_message_rejected_by_the_server_is_an_error(headers: dict[str, str]) -> None:
     error = RuntimeError("too short")
     played = await play([start(headers=headers), final(b"y")], server=Server(fails_at=2, error=error))
     assert played.error is error
@@ -200,7 +200,7 @@ STREAM: list[Step] = [chunk(b"data: {}\n\n"), chunk(b"data: {}\n\n"), final()]
 @pytest.mark.parametrize(
     ("steps", "fails_at"), [(UNARY, 1), (UNARY, 2), (STREAM, 1), (STREAM, 2), (STREAM, 3), (STREAM, 4)]
 )
-async def test_an_oserror_of_the_server_says_that_the_caller_has_left(
+async def test_oserror_from_send_counts_as_a_disconnect(
     steps: list[Step], headers: dict[str, str], fails_at: int, send: str
 ) -> None:
     server = Server(fails_at=fails_at)
@@ -213,7 +213,7 @@ async def test_an_oserror_of_the_server_says_that_the_caller_has_left(
 @pytest.mark.parametrize(
     ("steps", "fails_at"), [(UNARY, 2), (STREAM, 2), (STREAM, 3), (STREAM, 4), ([chunk(b"x")], 2)]
 )
-async def test_the_caller_has_left_also_if_the_app_does_not_mind(
+async def test_oserror_from_send_counts_as_a_disconnect_if_the_app_ignores_it(
     steps: list[Any], headers: dict[str, str], fails_at: int
 ) -> None:
     tolerant = [Tolerantly(step) for step in steps]
@@ -226,7 +226,7 @@ async def test_the_caller_has_left_also_if_the_app_does_not_mind(
     ("steps", "fails_at"), [([start(), *UNARY], 2), ([start(headers=EVENTS), *STREAM], 3), ([start()], 1)]
 )
 @pytest.mark.parametrize("disguise", ["from", "while", "group", "groups", "chain"])
-async def test_the_caller_has_left_however_the_app_dresses_it(
+async def test_oserror_from_send_counts_as_a_disconnect_if_the_app_wraps_it(
     steps: list[Any], fails_at: int, disguise: str
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -253,7 +253,9 @@ async def test_the_caller_has_left_however_the_app_dresses_it(
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
 @pytest.mark.parametrize("is_surrounded", [False, True])
-async def test_the_caller_of_a_starlette_stream_leaves(*, fails_at: int, is_surrounded: bool) -> None:
+async def test_disconnect_during_a_starlette_stream_is_abandoned(
+    *, fails_at: int, is_surrounded: bool
+) -> None:
     """Only since HTTP spec 2.4 does a server raise; of an earlier one Starlette asks `receive`."""
 
     async def many() -> AsyncIterator[bytes]:
@@ -266,7 +268,7 @@ async def test_the_caller_of_a_starlette_stream_leaves(*, fails_at: int, is_surr
     assert played.outcome == "abandoned"
 
 
-async def test_an_oserror_of_the_apps_own_is_its_own_also_after_messages_that_went_well() -> None:
+async def test_oserror_raised_by_the_app_counts_as_an_error() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await send(start(headers=EVENTS))
         await send(chunk(b"data: {}\n\n"))
@@ -307,18 +309,20 @@ async def test_disconnect_from_a_stream_counts_by_its_first_byte(
 
 @pytest.mark.parametrize("rest", [[], [final()], [chunk(), final()], [ValueError()]])
 @pytest.mark.parametrize("headers", TYPES)
-async def test_work_after_a_disconnect_is_no_waiting(rest: list[Step], headers: dict[str, str]) -> None:
+async def test_work_after_a_disconnect_does_not_count_as_waiting_time(
+    rest: list[Step], headers: dict[str, str]
+) -> None:
     steps: list[Step] = [start(headers=headers), chunk(), 1.0, RECEIVE, 3600.0, *rest]
     assert (await play(steps, server=Server(DISCONNECT))).outcome == "abandoned"
 
 
 @pytest.mark.parametrize("steps", [[RECEIVE, ValueError()], [start(), chunk(), RECEIVE, ValueError()]])
-async def test_an_exception_after_the_caller_left_is_not_held_against_the_agent(steps: list[Step]) -> None:
+async def test_exception_after_a_disconnect_is_no_error(steps: list[Step]) -> None:
     assert (await play(steps, server=Server(DISCONNECT))).outcome == "abandoned"
 
 
 @pytest.mark.parametrize("headers", TYPES)
-async def test_a_disconnect_after_the_end_is_how_every_connection_ends(headers: dict[str, str]) -> None:
+async def test_disconnect_after_a_complete_answer_counts_as_answered(headers: dict[str, str]) -> None:
     body = b"data: {}\n\n" if headers is EVENTS else b"{}"
     whole: list[Step] = [start(headers=headers), final(body)]
     streamed: list[Step] = [start(headers=headers), chunk(body), final()]
@@ -337,12 +341,12 @@ async def test_only_a_late_disconnect_is_a_sample(counting: str, seconds: int, e
     assert calibration.response_ratio == (0 if errors else None)
 
 
-async def test_the_caller_may_leave_before_the_trailers() -> None:
+async def test_disconnect_before_the_trailers_is_abandoned() -> None:
     steps: list[Step] = [start(trailers=True), final(b"x"), TRAILERS]
     assert (await play(steps, server=Server(fails_at=3))).outcome == "abandoned"
 
 
-async def test_a_request_that_never_ends_is_counted_once_it_is_overdue() -> None:
+async def test_endless_request_is_counted_when_overdue() -> None:
     """Its caller may have left long ago, unnoticed: a handler that hangs does not call `receive`."""
     clock = HandClock()
     waiting = asyncio.Event()
@@ -365,7 +369,7 @@ async def test_a_request_that_never_ends_is_counted_once_it_is_overdue() -> None
     assert outcomes(middleware) == {"timed_out": 1}
 
 
-async def test_a_slow_upload_is_the_callers_time() -> None:
+async def test_upload_time_does_not_add_to_the_latency() -> None:
     clock = HandClock()
 
     async def slowly() -> Message:
@@ -386,7 +390,7 @@ async def test_a_slow_upload_is_the_callers_time() -> None:
     assert document.calibration.latency_p99_ms == pytest.approx(100, rel=0.01)
 
 
-async def test_upload_during_the_answer_makes_no_negative_latency() -> None:
+async def test_upload_during_the_answer_gives_no_negative_latency() -> None:
     clock = HandClock()
     incoming: asyncio.Queue[Message] = asyncio.Queue()
 
@@ -446,7 +450,7 @@ async def test_stalled_upload_is_never_overdue(outcome: str) -> None:
     assert outcomes(middleware) == {outcome: 1}
 
 
-async def test_cancelled_receive_does_not_count_as_upload_forever() -> None:
+async def test_cancelled_receive_ends_the_upload_time() -> None:
     clock = HandClock()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

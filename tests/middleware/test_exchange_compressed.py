@@ -37,7 +37,7 @@ async def in_pieces(_: Request) -> Response:
 
 
 @pytest.mark.parametrize("endpoint", [whole, in_pieces])
-async def test_a_failure_is_found_though_its_answer_is_compressed_outside(endpoint: object) -> None:
+async def test_failure_is_found_if_outer_middleware_compresses_the_answer(endpoint: object) -> None:
     agent = Starlette(routes=[Route("/", endpoint, methods=["POST"])])  # type: ignore[arg-type]
     app = GZipMiddleware(AgentHealthMiddleware(agent, agent_id="https://agent.example/card"), minimum_size=1)
     answer = await ask(app, "/", method="POST", headers=[(b"accept-encoding", b"gzip")])
@@ -52,7 +52,7 @@ def document_of(app: AgentHealthMiddleware) -> Any:
 
 
 @pytest.mark.parametrize("endpoint", [whole, in_pieces])
-async def test_answer_that_is_compressed_inside_is_not_inspected(
+async def test_answer_compressed_by_the_app_is_not_inspected(
     endpoint: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     agent = Starlette(routes=[Route("/", endpoint, methods=["POST"])])  # type: ignore[arg-type]

@@ -79,19 +79,19 @@ async def outcome_at(app: Any, path: str, **scope: Any) -> str:
 
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("path", ["/tasks/7", "/jobs/7"])
-async def test_a_404_of_an_endpoint_is_about_the_callers_request(agent: str, path: str) -> None:
+async def test_status_404_of_a_matched_route_is_a_caller_fault(agent: str, path: str) -> None:
     assert await outcome_at(AGENTS[agent](), path) == "caller_fault"
 
 
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("path", ["/", "/wp-login.php", "/tasks", "/tasks/7/x"])
-async def test_a_404_without_a_route_reached_no_operation(agent: str, path: str) -> None:
+async def test_status_404_without_a_matched_route_is_unmatched(agent: str, path: str) -> None:
     assert await outcome_at(AGENTS[agent](), path) == "no_operation"
 
 
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_a_404_of_an_endpoint_of_a_mounted_app_is_about_the_callers_request(
+async def test_status_404_of_a_matched_route_of_a_mounted_app_is_a_caller_fault(
     agent: str, home: str
 ) -> None:
     assert await outcome_at(HOMES[home](AGENTS[agent]()), "/one/tasks/7") == "caller_fault"
@@ -100,7 +100,7 @@ async def test_a_404_of_an_endpoint_of_a_mounted_app_is_about_the_callers_reques
 @pytest.mark.parametrize("home", HOMES)
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("path", ["/one/wp-login.php", "/two", "/one"])
-async def test_a_404_without_a_route_reached_no_operation_of_a_mounted_app(
+async def test_status_404_without_a_matched_route_of_a_mounted_app_is_unmatched(
     agent: str, home: str, path: str
 ) -> None:
     app = HOMES[home](AGENTS[agent]())
@@ -134,7 +134,7 @@ async def test_a_mounted_agent_that_adds_the_middleware_itself_counts_the_same()
     assert await outcome_at(home, "/one/tasks/7") == "caller_fault"
 
 
-async def test_a_file_that_is_not_there_reached_no_operation(tmp_path: Path) -> None:
+async def test_missing_static_file_is_unmatched(tmp_path: Path) -> None:
     """Files have no routes; else any scanner of a mounted folder would decide an agent's status."""
     (tmp_path / "there.txt").write_text("here")
     for home in (Starlette(), FastAPI()):
@@ -144,7 +144,7 @@ async def test_a_file_that_is_not_there_reached_no_operation(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-async def test_a_method_that_no_route_takes_reached_no_operation(agent: str) -> None:
+async def test_method_without_a_route_is_unmatched(agent: str) -> None:
     played = await play(AGENTS[agent](), scope=http_scope("/tasks/7", "DELETE"))
     assert played.server.sent[0]["status"] == 405
     assert played.outcome == "no_operation"

@@ -55,7 +55,9 @@ async def read_slowly(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("headers", [PLAIN, JSON, EVENTS])
-async def test_wait_for_a_slow_reader_is_in_no_latency(headers: dict[str, str], version: str) -> None:
+async def test_time_waiting_for_a_slow_reader_does_not_add_to_the_latency(
+    headers: dict[str, str], version: str
+) -> None:
     steps: list[Step] = [
         start(headers=headers),
         chunk(b"[1"),
@@ -73,7 +75,7 @@ async def test_wait_for_a_slow_reader_is_in_no_latency(headers: dict[str, str], 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("steps", [BODY, [start(headers=JSON), final(b"{}")], [start(), final(b"x")]])
-async def test_server_that_takes_the_start_late_makes_no_timeout(steps: list[Step], version: str) -> None:
+async def test_delayed_send_of_the_response_start_is_no_timeout(steps: list[Step], version: str) -> None:
     played = await read_slowly(steps, 40.0, "http.response.start", version=version)
     assert played.outcome == "answered"
     assert played.latency_ms < 1
@@ -83,7 +85,7 @@ async def test_server_that_takes_the_start_late_makes_no_timeout(steps: list[Ste
 
 @pytest.mark.parametrize("own", [0.0, 31.0])
 @pytest.mark.parametrize("headers", [PLAIN, JSON])
-async def test_slow_reader_that_leaves_is_late_only_by_the_time_of_the_app(
+async def test_disconnect_of_a_slow_reader_is_late_only_by_the_time_of_the_app(
     headers: dict[str, str], own: float
 ) -> None:
     steps: list[Step] = [start(headers=headers), chunk(b"{"), own, chunk(b"}"), chunk(b"}")]
@@ -131,7 +133,7 @@ async def stalled(*, is_told: bool) -> AgentHealthMiddleware:
 
 
 @pytest.mark.parametrize("is_told", [False, True])
-async def test_caller_that_stops_reading_and_leaves_is_no_error(*, is_told: bool) -> None:
+async def test_disconnect_of_a_caller_that_stopped_reading_is_no_error(*, is_told: bool) -> None:
     assert outcomes(await stalled(is_told=is_told)) == {"abandoned": 1}
 
 

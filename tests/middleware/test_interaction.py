@@ -20,7 +20,7 @@ def health(clock: HandClock) -> AgentHealth:
     return agent(clock)
 
 
-def test_an_interaction_takes_as_long_as_its_body(health: AgentHealth, clock: HandClock) -> None:
+def test_interaction_latency_is_the_duration_of_its_block(health: AgentHealth, clock: HandClock) -> None:
     with health.interaction():
         clock.advance(0.25)
     assert outcomes(health) == {"answered": 1}
@@ -61,7 +61,7 @@ async def test_a_cancelled_task_is_cancelled_and_counted_as_abandoned(health: Ag
     assert outcomes(health) == {"abandoned": 1}
 
 
-async def test_cancellation_of_something_that_the_agent_awaits_is_a_failure(health: AgentHealth) -> None:
+async def test_cancellation_of_an_awaited_future_is_a_failure(health: AgentHealth) -> None:
     shared = asyncio.get_running_loop().create_future()
     shared.cancel()
     with pytest.raises(asyncio.CancelledError), health.interaction():
@@ -77,7 +77,7 @@ async def test_a_deadline_within_the_interaction_is_a_timeout(health: AgentHealt
 
 
 @pytest.mark.parametrize("outcome", ["task_failed", Outcome.TASK_FAILED])
-def test_an_outcome_set_by_hand_says_otherwise(health: AgentHealth, outcome: Outcome | str) -> None:
+def test_explicitly_set_outcome_is_recorded(health: AgentHealth, outcome: Outcome | str) -> None:
     with health.interaction() as interaction:
         interaction.outcome = outcome
     assert outcomes(health) == {"task_failed": 1}
@@ -140,7 +140,7 @@ async def test_decorated_coroutine_function_is_counted_when_it_ends(
     assert outcomes(health) == {"answered": 2}
 
 
-def test_generator_is_refused_as_its_call_is_no_work(health: AgentHealth) -> None:
+def test_interaction_decorator_refuses_a_generator_function(health: AgentHealth) -> None:
     def chunks() -> Iterator[str]:
         yield "chunk"
 
@@ -153,7 +153,7 @@ def test_generator_is_refused_as_its_call_is_no_work(health: AgentHealth) -> Non
         assert refused.value.name == "function"
 
 
-def test_a_mistyped_outcome_is_refused_where_it_is_written() -> None:
+def test_invalid_outcome_raises_at_its_assignment() -> None:
     health = AgentHealth(agent_id="urn:agent")
     with pytest.raises(InvalidValue, match="outcome"), health.interaction() as interaction:
         interaction.outcome = "task failed"

@@ -30,7 +30,7 @@ def wrapped(**settings: Any) -> AgentHealthMiddleware:
     return AgentHealthMiddleware(app, agent_id="agent-1", **settings)
 
 
-async def test_metrics_of_the_document_are_at_a_path() -> None:
+async def test_metrics_are_served_at_the_configured_path() -> None:
     agent = wrapped(metrics_path="/metrics")
     for number in range(20):
         await ask(agent, "/fails" if number < 5 else "/")
@@ -65,7 +65,7 @@ async def test_uninspected_responses_are_exported_by_reason() -> None:
 
 
 @pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")
-async def test_promtool_finds_nothing_to_complain_of() -> None:
+async def test_promtool_reports_no_problems() -> None:
     agent = wrapped(metrics_path="/metrics")
     for _ in range(3):
         await ask(agent, "/streams", method="POST")
@@ -76,7 +76,7 @@ async def test_promtool_finds_nothing_to_complain_of() -> None:
     assert complaints(text) == ""
 
 
-async def test_every_number_is_in_the_document_of_all_numbers() -> None:
+async def test_each_exported_metric_is_documented() -> None:
     served = set()
     for family in HealthCollector(wrapped().health).collect():
         served.add(f"{family.name}_info" if family.type == "info" else family.name)
@@ -92,7 +92,7 @@ async def test_only_get_is_answered_and_head_is_empty() -> None:
     assert (head.status, head.body) == (200, b"")
 
 
-async def test_below_a_root_path_and_without_the_setting() -> None:
+async def test_metrics_path_is_served_below_a_root_path_and_only_if_configured() -> None:
     assert (await ask(wrapped(metrics_path="/metrics"), "/sub/metrics", root_path="/sub")).body[
         :6
     ] == b"# HELP"
@@ -116,12 +116,12 @@ async def test_restricted_details_require_the_token_for_metrics() -> None:
         {"metrics_path": "/metrics", "detail": "coarse"},
     ],
 )  # fmt: skip
-def test_wrong_settings_are_refused_by_name(settings: dict[str, str]) -> None:
+def test_invalid_metrics_settings_are_refused_by_name(settings: dict[str, str]) -> None:
     with pytest.raises(InvalidValue, match="metrics_path"):
         wrapped(**settings)
 
 
-def test_a_registry_of_ones_own_gets_all_agents_of_the_process() -> None:
+def test_custom_registry_exports_all_agents_of_the_process() -> None:
     registry = CollectorRegistry()
     one, two = AgentHealth(agent_id="https://one.example"), AgentHealth(agent_id='two"\\')
     one.record(latency_ms=12)
@@ -137,6 +137,6 @@ def test_a_registry_of_ones_own_gets_all_agents_of_the_process() -> None:
 
 
 @pytest.mark.parametrize("module", ["prometheus_client", "pbr", "setuptools"])
-def test_the_middleware_does_not_load(module: str) -> None:
+def test_importing_the_middleware_does_not_import_optional_modules(module: str) -> None:
     code = f"import sys, lifesign.middleware; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_SECONDS).returncode == 0

@@ -45,7 +45,7 @@ def complaints(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], list[s
 # --- record -----------------------------------------------------------------------------------------------
 
 
-def test_the_outcomes_that_the_protocol_samples_are_all_there_are() -> None:
+def test_outcomes_are_those_of_the_protocol() -> None:
     assert {outcome.name.lower() for outcome in Outcome} == SAMPLED | NOT_SAMPLED
 
 
@@ -57,7 +57,7 @@ def test_an_interaction_is_counted_under_the_name_of_its_outcome(health: AgentHe
     assert samples(health) == (2 if name in SAMPLED else 0)
 
 
-def test_without_an_outcome_it_was_answered(health: AgentHealth) -> None:
+def test_record_without_an_outcome_counts_as_answered(health: AgentHealth) -> None:
     health.record(latency_ms=5)
     assert outcomes(health) == {"answered": 1}
 
@@ -84,7 +84,7 @@ def test_a_latency_that_is_no_number_is_refused_by_its_name(
 
 
 @pytest.mark.parametrize("latency_ms", [-1, -1e300, 0, 0.0])
-def test_a_negative_latency_counts_as_none_at_all(health: AgentHealth, latency_ms: float) -> None:
+def test_negative_latency_counts_as_zero(health: AgentHealth, latency_ms: float) -> None:
     health.record(latency_ms=latency_ms)
     assert samples(health) == 1
     assert 0 <= p99_ms(health) < 0.001
@@ -93,7 +93,7 @@ def test_a_negative_latency_counts_as_none_at_all(health: AgentHealth, latency_m
 @pytest.mark.parametrize(
     "latency_ms", [HOUR_MS, HOUR_MS + 1, 10 * HOUR_MS, 1e290, 1e305, pytest.param(10**400, id="10**400")]
 )
-def test_more_than_an_hour_counts_as_an_hour(health: AgentHealth, latency_ms: float) -> None:
+def test_latency_above_an_hour_counts_as_an_hour(health: AgentHealth, latency_ms: float) -> None:
     health.record(latency_ms=latency_ms)
     assert samples(health) == 1
     assert p99_ms(health) == pytest.approx(HOUR_MS, rel=0.01)
@@ -118,7 +118,7 @@ def test_shared_file_is_visible_to_other_workers_at_once(clock: HandClock, tmp_p
     worker.close()
 
 
-def test_the_first_byte_of_a_stream_has_percentiles_of_its_own(health: AgentHealth) -> None:
+def test_first_byte_latency_of_streams_has_its_own_percentiles(health: AgentHealth) -> None:
     health.record(latency_ms=900, first_byte_ms=20)
     health.record(latency_ms=100)
     document = health.document()
@@ -134,7 +134,7 @@ def test_the_first_byte_of_a_stream_has_percentiles_of_its_own(health: AgentHeal
 # --- document and published -------------------------------------------------------------------------------
 
 
-def test_document_is_current_and_published_one_is_of_the_last_refresh(
+def test_document_is_current_and_published_document_is_of_the_last_refresh(
     health: AgentHealth, clock: HandClock
 ) -> None:
     before = published(health)
@@ -173,7 +173,7 @@ def test_document_is_computed_once_for_ten_thousand_requests(clock: HandClock) -
         clock.advance(60)
 
 
-def test_thread_that_asks_during_a_refresh_gets_the_new_document(clock: HandClock) -> None:
+def test_thread_waiting_during_a_refresh_gets_the_new_document(clock: HandClock) -> None:
     answers: list[bytes] = []
     threads: list[Thread] = []
 
@@ -217,7 +217,7 @@ def test_moments_are_utc_and_ages_whole_days(clock: HandClock, moment: Any) -> N
     assert decay.last_capability_update.tzinfo is UTC
 
 
-def test_a_function_is_asked_whenever_the_document_is_made(clock: HandClock) -> None:
+def test_setting_given_as_a_function_is_called_for_each_document(clock: HandClock) -> None:
     moments = [LONG_AGO, NOW]
     health = agent(clock, capabilities_updated_at=moments.pop)
     for moment in (NOW, LONG_AGO):
@@ -243,7 +243,7 @@ def _text() -> Any:
     ("name", "member"),
     [("model_changed_at", "days_since_model_change"), ("capabilities_updated_at", "last_capability_update")],
 )
-def test_a_function_that_gives_no_time_is_left_out_with_one_line_a_minute(
+def test_function_that_returns_no_time_is_omitted_and_logged_once_a_minute(
     clock: HandClock, complaints: Callable[[], list[str]], name: str, member: str, function: Any
 ) -> None:
     health = agent(clock, **{name: function})
@@ -266,7 +266,7 @@ def test_a_moment_without_a_zone_is_refused_at_once(clock: HandClock, wrong: Any
         agent(clock, capabilities_updated_at=wrong)
 
 
-def test_a_function_may_record_and_ask_in_its_turn(clock: HandClock) -> None:
+def test_function_of_a_setting_may_record_and_read_the_document(clock: HandClock) -> None:
     asked: list[bytes] = []
 
     def changed_at() -> datetime:
@@ -301,7 +301,7 @@ def test_broken_recorder_fails_no_request_and_is_logged_once_a_minute(
         clock.advance(61)
 
 
-def test_a_document_that_cannot_be_made_says_unknown_until_it_can(
+def test_document_is_unknown_until_it_can_be_built_again(
     health: AgentHealth,
     clock: HandClock,
     monkeypatch: pytest.MonkeyPatch,

@@ -91,7 +91,7 @@ async def test_used_and_idle_agent_of_one_status_answer_the_same(
             assert max_age_s(answers[0]) == (REFRESH_NS - since_grid_ns) // 10**9
 
 
-async def test_poller_sees_the_same_through_requests_over_asgi(clock: HandClock) -> None:
+async def test_coarse_document_over_asgi_does_not_reveal_usage(clock: HandClock) -> None:
     """Earlier, the first request after a due refresh was visible in the timestamp."""
     used, idle = coarse(clock), coarse(clock)
     for agent in (used, idle):
@@ -104,7 +104,7 @@ async def test_poller_sees_the_same_through_requests_over_asgi(clock: HandClock)
         assert await seen(used) == await seen(idle)
 
 
-async def test_workers_that_share_a_state_answer_the_same_as_idle_ones(
+async def test_coarse_document_of_workers_with_shared_state_does_not_reveal_usage(
     clock: HandClock, tmp_path: Path
 ) -> None:
     used = [coarse(clock, state_dir=tmp_path / "used") for _ in range(3)]
@@ -123,7 +123,9 @@ async def test_workers_that_share_a_state_answer_the_same_as_idle_ones(
         agent.health.close()
 
 
-async def test_restart_shows_nothing_where_there_is_a_state(clock: HandClock, tmp_path: Path) -> None:
+async def test_coarse_document_with_shared_state_does_not_reveal_a_restart(
+    clock: HandClock, tmp_path: Path
+) -> None:
     stays, restarts = (coarse(clock, state_dir=tmp_path / name) for name in ("stays", "restarts"))
     for agent in (stays, restarts):
         use(agent, 20)
@@ -162,7 +164,7 @@ async def test_status_changes_at_a_grid_point_only(clock: HandClock, tmp_path: P
 
 
 @pytest.mark.parametrize("polled_after_s", [0.5, 30, 59])
-async def test_document_is_as_of_the_grid_point_whenever_it_is_made(
+async def test_coarse_document_is_as_of_the_grid_point_for_any_build_time(
     clock: HandClock, tmp_path: Path, polled_after_s: float
 ) -> None:
     """Whichever worker answers first, and however late."""
@@ -190,7 +192,7 @@ def someone_publishing(state_dir: Path) -> Iterator[None]:
         os.close(fd)
 
 
-async def test_publisher_that_is_stuck_makes_no_status_change_between_grid_points(
+async def test_stuck_publisher_causes_no_status_change_between_grid_points(
     clock: HandClock, tmp_path: Path
 ) -> None:
     agent = coarse(clock, state_dir=tmp_path)
@@ -213,7 +215,7 @@ async def test_publisher_that_is_stuck_makes_no_status_change_between_grid_point
         worker.health.close()
 
 
-async def test_request_that_hangs_is_overdue_as_of_the_grid_point(clock: HandClock) -> None:
+async def test_hanging_request_becomes_overdue_at_a_grid_point(clock: HandClock) -> None:
     """Else a late poll would find more of them than an early one."""
 
     async def hang(scope: Any, receive: Any, send: Any) -> None:
@@ -255,7 +257,7 @@ async def test_request_that_hangs_is_overdue_as_of_the_grid_point(clock: HandClo
 
 
 @pytest.mark.parametrize("step_s", [-3600, -61, -1, 1, 61, 3600])
-async def test_grid_is_that_of_the_wall_clock_also_after_a_step(clock: HandClock, step_s: float) -> None:
+async def test_grid_follows_the_wall_clock_after_a_clock_change(clock: HandClock, step_s: float) -> None:
     used, idle = coarse(clock), coarse(clock)
     for agent in (used, idle):
         use(agent, 20)
@@ -273,7 +275,7 @@ async def test_grid_is_that_of_the_wall_clock_also_after_a_step(clock: HandClock
         clock.advance(7.7)
 
 
-async def test_document_that_cannot_be_made_is_of_the_grid_point_too(
+async def test_failed_document_is_also_dated_to_the_grid_point(
     clock: HandClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -289,7 +291,7 @@ async def test_document_that_cannot_be_made_is_of_the_grid_point_too(
     assert caplog.records
 
 
-async def test_full_detail_is_made_when_it_is_due_as_ever(clock: HandClock) -> None:
+async def test_full_document_is_not_aligned_to_the_grid(clock: HandClock) -> None:
     agent = coarse(clock, start(headers=PLAIN), chunk(), final(), detail="full")
     await ask(agent, "/ask")
     answer = await ask(agent, HEALTH)

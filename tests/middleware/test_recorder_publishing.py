@@ -56,7 +56,7 @@ def team(tmp_path: Path) -> Iterator[Team]:
         worker.close()
 
 
-def test_all_workers_serve_identical_bytes_that_one_of_them_made(team: Team) -> None:
+def test_workers_serve_identical_bytes_of_one_publisher(team: Team) -> None:
     for refresh in range(1, 6):
         for number, worker in enumerate(team.workers):
             record(worker, number)
@@ -67,7 +67,7 @@ def test_all_workers_serve_identical_bytes_that_one_of_them_made(team: Team) -> 
         team.clock.advance(2.1)
 
 
-def test_traffic_without_polls_makes_no_more_documents(team: Team) -> None:
+def test_requests_without_health_polls_build_no_documents(team: Team) -> None:
     for _ in range(10):
         for _ in range(60):
             for worker in team.workers:
@@ -77,7 +77,7 @@ def test_traffic_without_polls_makes_no_more_documents(team: Team) -> None:
     assert published(team.workers[0]).health.status is HealthStatus.HEALTHY
 
 
-def test_the_seconds_to_the_next_refresh_are_the_same_for_all(team: Team) -> None:
+def test_seconds_to_the_next_refresh_are_equal_in_all_workers(team: Team) -> None:
     first, *others = team.workers
     served(first)
     team.clock.advance(20)
@@ -86,7 +86,7 @@ def test_the_seconds_to_the_next_refresh_are_the_same_for_all(team: Team) -> Non
         assert worker.seconds_to_refresh(team.clock.monotonic_ns()) == 40
 
 
-def test_while_one_publishes_the_others_serve_what_they_hold_and_then_what_it_published(team: Team) -> None:
+def test_workers_serve_the_last_document_while_another_publishes_the_next(team: Team) -> None:
     (before,) = team.answers()
     team.clock.advance(60)
     publisher, *others = team.workers
@@ -129,7 +129,7 @@ def test_stuck_publisher_blocks_no_worker(team: Team) -> None:
     assert before not in team.answers()
 
 
-def test_a_worker_that_cannot_make_the_document_publishes_nothing(
+def test_worker_that_cannot_build_the_document_publishes_nothing(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> None:
@@ -160,7 +160,7 @@ def test_damaged_shared_state_blocks_no_worker(team: Team, spoil: Callable[[int]
         assert b'"status":"healthy"' in answer
 
 
-def test_an_operators_reading_of_the_documents_changes_nothing(team: Team) -> None:
+def test_reading_the_current_document_does_not_change_the_published_one(team: Team) -> None:
     (before,) = team.answers()
     for worker in team.workers:
         worker.document()
@@ -168,7 +168,7 @@ def test_an_operators_reading_of_the_documents_changes_nothing(team: Team) -> No
 
 
 @pytest.mark.parametrize("detail", ["full", "coarse"])
-async def test_requests_that_hang_in_another_worker_are_counted(
+async def test_hanging_requests_of_another_worker_are_counted(
     tmp_path: Path, detail: Literal["full", "coarse"]
 ) -> None:
     """Their worker may never be the one that makes the document."""

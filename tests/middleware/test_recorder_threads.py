@@ -91,7 +91,7 @@ def test_threads_lose_no_interaction(
     assert sum(health._latencies) == sum(health._first_bytes) == sent
 
 
-def test_threads_lose_no_quick_answer_while_others_read(clock: HandClock) -> None:
+def test_threads_lose_no_fast_answer_during_concurrent_reads(clock: HandClock) -> None:
     health = agent(clock)
     now_ns = clock.monotonic_ns()
     turns = itertools.count()
@@ -122,7 +122,7 @@ class SpyLock:
 
 
 @pytest.mark.parametrize("way", ["record", "count", "count_quick_answer"])
-def test_without_a_gil_every_way_to_count_takes_the_lock(
+def test_each_counting_function_takes_the_lock_without_a_gil(
     clock: HandClock, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     """On a free-threaded build an increment is no longer one step."""
@@ -140,5 +140,5 @@ def test_without_a_gil_every_way_to_count_takes_the_lock(
     assert lock.taken == 1
 
 
-def test_the_thread_safety_is_stated() -> None:
+def test_docstring_states_the_thread_safety() -> None:
     assert "many threads" in (AgentHealth.__doc__ or "")

@@ -43,9 +43,7 @@ def windowed(clock: HandClock) -> AgentHealth:
 
 
 @given(st.floats(0, SLOT_S), st.floats(0, SLOT_S))
-def test_a_sample_leaves_the_window_when_it_is_a_window_old_give_or_take_a_slot(
-    start_s: float, record_s: float
-) -> None:
+def test_sample_leaves_the_window_after_its_length_within_one_slot(start_s: float, record_s: float) -> None:
     clock = HandClock()
     clock.advance(start_s)
     health = windowed(clock)
@@ -58,7 +56,7 @@ def test_a_sample_leaves_the_window_when_it_is_a_window_old_give_or_take_a_slot(
     assert samples(health) == 0
 
 
-def test_a_quick_answer_stays_in_the_slot_in_which_it_came(clock: HandClock) -> None:
+def test_fast_answer_is_counted_in_the_slot_of_its_time(clock: HandClock) -> None:
     health = windowed(clock)
     health.count_quick_answer(5_000_000, clock.monotonic_ns())
     clock.advance(WINDOW_S / 2)
@@ -69,7 +67,7 @@ def test_a_quick_answer_stays_in_the_slot_in_which_it_came(clock: HandClock) -> 
 
 
 @given(st.lists(st.floats(0, 2 * SLOT_S), min_size=1, max_size=40))
-def test_the_window_holds_exactly_what_was_recorded_within_it_give_or_take_a_slot(steps: list[float]) -> None:
+def test_window_contains_exactly_its_samples_within_one_slot(steps: list[float]) -> None:
     clock = HandClock()
     health = windowed(clock)
     ends: list[float] = []
@@ -163,7 +161,7 @@ def test_every_latency_is_in_the_histogram_once(latencies_s: list[float]) -> Non
         (79, 90, Trend.IMPROVING),
     ],
 )
-def test_the_trend_compares_this_window_with_the_one_before(
+def test_trend_compares_the_current_and_the_previous_window(
     clock: HandClock, before: int, after: int, expected: Trend
 ) -> None:
     health = windowed(clock)
@@ -174,7 +172,7 @@ def test_the_trend_compares_this_window_with_the_one_before(
     assert trend(health) is expected
 
 
-def test_there_is_no_trend_without_a_window_before_or_with_too_few_samples_in_it(clock: HandClock) -> None:
+def test_trend_is_absent_without_enough_samples_in_the_previous_window(clock: HandClock) -> None:
     health = windowed(clock)
     record(health, 9)
     assert trend(health) is Trend.STABLE
@@ -210,7 +208,7 @@ def test_last_healthy_at_advances_without_requests(clock: HandClock) -> None:
 
 @given(st.integers(0, 50 * 365 * 86_400_000))
 @example(426_556_860_002)  # in 2039, when the seconds since 1970 need one bit more
-def test_no_millisecond_of_it_is_lost_however_long_the_agent_is_degraded(later_ms: int) -> None:
+def test_last_healthy_at_keeps_millisecond_precision_while_degraded(later_ms: int) -> None:
     clock = HandClock()
     clock.step_wall(later_ms / 1000)
     health = agent(clock)
@@ -222,7 +220,7 @@ def test_no_millisecond_of_it_is_lost_however_long_the_agent_is_degraded(later_m
         assert published(health).health.last_healthy_at == healthy_at
 
 
-def test_last_healthy_at_never_goes_back_in_documents(clock: HandClock) -> None:
+def test_last_healthy_at_never_decreases_in_documents(clock: HandClock) -> None:
     health = agent(clock)
     record(health, 10)
     healthy_at = health.document().health.last_healthy_at
@@ -257,7 +255,7 @@ def test_last_healthy_at_is_never_in_the_future(clock: HandClock, step_s: int) -
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S, 400 * 24 * HOUR_S, -400 * 24 * HOUR_S])
-def test_a_step_of_the_wall_clock_loses_no_sample_and_no_time(clock: HandClock, step_s: int) -> None:
+def test_wall_clock_change_loses_no_sample_and_no_time(clock: HandClock, step_s: int) -> None:
     health = agent(clock, window_seconds=HOUR_S)
     record(health, 50)
     with health.interaction():
@@ -279,7 +277,7 @@ def test_a_step_of_the_wall_clock_loses_no_sample_and_no_time(clock: HandClock, 
     assert samples(health) == 100
 
 
-def test_an_interaction_across_a_step_takes_what_it_took(clock: HandClock) -> None:
+def test_wall_clock_change_during_an_interaction_does_not_change_its_latency(clock: HandClock) -> None:
     health = agent(clock)
     for step_s in (HOUR_S, -HOUR_S):
         with health.interaction():
@@ -288,7 +286,7 @@ def test_an_interaction_across_a_step_takes_what_it_took(clock: HandClock) -> No
     assert p99_ms(health) == pytest.approx(200, rel=0.01)
 
 
-def test_uptime_is_the_even_time_since_the_worker_opened_its_window(clock: HandClock) -> None:
+def test_uptime_is_the_monotonic_time_since_the_window_was_opened(clock: HandClock) -> None:
     health = agent(clock)
     health.open()
     clock.advance(HOUR_S)

@@ -123,7 +123,7 @@ def test_every_setting_has_its_default() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), cases(TAKEN))
-def test_a_value_up_to_the_edge_is_taken(name: str, value: Any) -> None:
+def test_value_at_the_limit_is_accepted(name: str, value: Any) -> None:
     middleware = wrapped(**{name: value})
     if name not in MIDDLEWARE_DEFAULTS:
         recorder(**{name: value})
@@ -166,7 +166,7 @@ def test_settings_are_not_taken_by_position() -> None:
 
 
 @pytest.mark.parametrize("token", ["x" * 16, "x" * 1024, TOKEN, "".join(map(chr, range(33, 127)))])
-def test_a_token_of_visible_ascii_is_taken(token: str) -> None:
+def test_token_of_visible_ascii_is_accepted(token: str) -> None:
     wrapped(detail="coarse", detail_token=token)
 
 
@@ -183,7 +183,7 @@ def test_a_token_of_visible_ascii_is_taken(token: str) -> None:
         7,
     ],
 )
-def test_a_token_that_no_header_can_carry_or_that_is_short_is_refused_unseen(token: Any) -> None:
+def test_short_or_unprintable_token_is_refused_without_quoting_it(token: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         wrapped(detail="coarse", detail_token=token)
     told = "".join(traceback.format_exception(caught.value))
@@ -195,19 +195,19 @@ def test_a_token_that_no_header_can_carry_or_that_is_short_is_refused_unseen(tok
         assert token not in told
 
 
-def test_a_token_without_coarse_detail_would_guard_nothing_and_is_refused() -> None:
+def test_token_without_coarse_detail_is_refused() -> None:
     with pytest.raises(InvalidValue, match="detail_token") as caught:
         wrapped(detail_token=TOKEN)
     assert TOKEN not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_token_is_not_shown_beside_another_wrong_setting() -> None:
+def test_error_about_another_setting_does_not_quote_the_token() -> None:
     with pytest.raises(InvalidValue, match="timeout_seconds") as caught:
         wrapped(detail="coarse", detail_token=TOKEN, timeout_seconds=0)
     assert TOKEN not in "".join(traceback.format_exception(caught.value))
 
 
-def test_a_token_is_in_no_text_of_what_holds_it() -> None:
+def test_representations_of_settings_and_middleware_hide_the_token() -> None:
     settings = MiddlewareSettings.checked(**MIDDLEWARE_DEFAULTS | {"detail": "coarse", "detail_token": TOKEN})
     middleware = wrapped(detail="coarse", detail_token=TOKEN)
     for holder in (settings, middleware, middleware.health, middleware.health.settings):
@@ -223,13 +223,13 @@ def test_settings_do_not_change_once_they_are_checked() -> None:
 # The directory and the moments.
 
 
-def test_a_directory_may_be_text_or_a_path_and_is_made(tmp_path: Path) -> None:
+def test_state_dir_may_be_text_or_path_and_is_created(tmp_path: Path) -> None:
     for given in (str(tmp_path / "text" / "deep"), tmp_path / "path"):
         wrapped(state_dir=given)
         assert Path(given).is_dir()
 
 
-def test_a_directory_that_can_never_be_made_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_state_dir_that_cannot_be_created_is_refused_at_the_start(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     for given in (file, file / "below"):
@@ -237,7 +237,7 @@ def test_a_directory_that_can_never_be_made_is_refused_at_the_start(tmp_path: Pa
             wrapped(state_dir=given)
 
 
-def test_a_moment_is_what_is_given_or_returned_in_utc() -> None:
+def test_given_or_returned_time_is_converted_to_utc() -> None:
     elsewhere = MOMENT.astimezone(timezone(timedelta(hours=5)))
     for moment in (MOMENT, elsewhere, lambda: elsewhere):
         found = moment_now(moment)
@@ -247,7 +247,7 @@ def test_a_moment_is_what_is_given_or_returned_in_utc() -> None:
     assert moment_now(lambda: None) is None
 
 
-def test_a_returned_moment_without_a_zone_is_refused() -> None:
+def test_returned_time_without_a_zone_is_refused() -> None:
     with pytest.raises(InvalidValue, match="time zone"):
         moment_now(lambda: datetime(2025, 11, 20))  # noqa: DTZ001 - the fault
 
@@ -285,6 +285,6 @@ def test_the_middlewares_docstring_names_every_setting_with_its_default(name: st
 
 
 @pytest.mark.parametrize("name", ["agent_id", "clock"])
-def test_the_docstrings_name_the_identity_and_the_clock(name: str) -> None:
+def test_docstrings_describe_agent_id_and_clock(name: str) -> None:
     assert entry(AgentHealth, name)
     assert f"`{name}`" in inspect.cleandoc(AgentHealthMiddleware.__doc__ or "")

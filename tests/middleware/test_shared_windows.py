@@ -83,7 +83,7 @@ def test_a_worker_that_starts_later_is_found(workers: Workers) -> None:
     assert samples(first) == 3
 
 
-def test_uptime_is_that_of_the_oldest_living_worker(workers: Workers) -> None:
+def test_uptime_is_that_of_the_oldest_running_worker(workers: Workers) -> None:
     workers.leave_behind(1)
     workers.clock.advance(100)
     old = workers.start()
@@ -97,7 +97,9 @@ def test_uptime_is_that_of_the_oldest_living_worker(workers: Workers) -> None:
     "others",
     [{"agent_id": "another"}, {"window_seconds": 300}, {"counting": "literal"}, {"agent_id": "agent/"}],
 )
-def test_another_agent_window_or_counting_never_mixes_in(workers: Workers, others: dict[str, Any]) -> None:
+def test_counts_of_another_agent_window_or_profile_are_separate(
+    workers: Workers, others: dict[str, Any]
+) -> None:
     ours, theirs = workers.start(), workers.start(**others)
     record(ours, 3)
     record(theirs, 5, "server_fault")
@@ -106,7 +108,7 @@ def test_another_agent_window_or_counting_never_mixes_in(workers: Workers, other
     assert published(ours) != published(theirs)
 
 
-def test_more_workers_than_there_may_be_report_for_themselves(
+def test_workers_above_the_limit_report_only_their_own_counts(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(shared_windows, "MOST_WORKERS", 3)
@@ -124,7 +126,7 @@ def test_more_workers_than_there_may_be_report_for_themselves(
 # --- the dead ---------------------------------------------------------------------------------------------
 
 
-def test_a_dead_workers_file_is_taken_over_with_its_counts(workers: Workers) -> None:
+def test_file_of_a_dead_worker_is_reused_with_its_counts(workers: Workers) -> None:
     for _ in range(5):
         workers.leave_behind(10)
         assert workers.files() == ["worker-0.window"]
@@ -132,7 +134,7 @@ def test_a_dead_workers_file_is_taken_over_with_its_counts(workers: Workers) -> 
     assert workers.files() == ["worker-0.window"]
 
 
-def test_a_living_workers_file_is_never_taken(workers: Workers) -> None:
+def test_file_of_a_running_worker_is_never_reused(workers: Workers) -> None:
     living = workers.start()
     for _ in range(3):
         workers.leave_behind(10)
@@ -150,7 +152,7 @@ def test_closed_recorder_releases_its_file(workers: Workers) -> None:
     assert workers.files() == ["worker-0.window"]
 
 
-def test_a_closed_recorder_begins_again_where_it_was(workers: Workers) -> None:
+def test_reopened_recorder_continues_with_its_counts(workers: Workers) -> None:
     worker = workers.start()
     record(worker, 10)
     worker.close()
@@ -159,7 +161,7 @@ def test_a_closed_recorder_begins_again_where_it_was(workers: Workers) -> None:
     assert workers.files() == ["worker-0.window"]
 
 
-def test_a_dead_workers_samples_count_until_they_age_out_and_then_its_file_goes(workers: Workers) -> None:
+def test_file_of_a_dead_worker_is_removed_when_its_samples_are_old(workers: Workers) -> None:
     living = workers.start()
     workers.leave_behind(10)
     workers.clock.advance(WINDOW_S - SLOT_S - 1)
@@ -175,7 +177,7 @@ def test_a_dead_workers_samples_count_until_they_age_out_and_then_its_file_goes(
     assert workers.files() == ["worker-0.window"]
 
 
-def test_a_living_workers_file_stays_however_idle_it_is(workers: Workers) -> None:
+def test_file_of_an_idle_running_worker_is_kept(workers: Workers) -> None:
     one, idle = workers.start(), workers.start()
     workers.clock.advance(100 * WINDOW_S)
     record(one, 1)
@@ -236,7 +238,7 @@ class AfterReboot(Workers):
 
 
 @pytest.mark.parametrize("down_s", [0, 30, 1000])
-def test_after_a_reboot_windows_go_on_from_the_wall_clock(
+def test_windows_continue_with_the_wall_clock_after_a_reboot(
     workers: Workers, monkeypatch: pytest.MonkeyPatch, down_s: float
 ) -> None:
     monkeypatch.setattr(document_file, "_boot_id", lambda *_: b"before")
@@ -284,9 +286,7 @@ def test_a_reboot_into_an_earlier_wall_clock_loses_nothing(
 # --- opening ----------------------------------------------------------------------------------------------
 
 
-def test_nothing_sleeps_where_another_worker_holds_the_lock(
-    workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_opening_windows_never_sleeps_for_a_lock(workers: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The windows are opened on the event loop, at ASGI's lifespan startup or with the first request."""
 
     def refuse(_: float) -> None:
@@ -328,7 +328,7 @@ def shape_dirs(workers: Workers) -> set[Path]:
 
 
 @pytest.mark.parametrize(("days", "is_kept"), [(13.9, True), (14.1, False)])
-def test_counts_under_other_settings_are_removed_after_14_days(
+def test_counts_of_other_settings_are_removed_after_14_days(
     workers: Workers, days: float, *, is_kept: bool
 ) -> None:
     workers.leave_behind(10, window_seconds=300)
@@ -339,7 +339,7 @@ def test_counts_under_other_settings_are_removed_after_14_days(
     assert len(shape_dirs(workers)) == 1 + is_kept
 
 
-def test_one_recent_file_keeps_them_all(workers: Workers) -> None:
+def test_one_recent_file_keeps_all_counts_of_its_settings(workers: Workers) -> None:
     workers.leave_behind(10, window_seconds=300)
     (other,) = shape_dirs(workers)
     age(other, 100, workers.clock)
@@ -360,7 +360,7 @@ def test_files_of_other_agents_and_programs_are_not_changed(workers: Workers) ->
     assert notes.exists()
 
 
-def test_other_settings_that_a_living_worker_counts_under_stay(workers: Workers) -> None:
+def test_counts_of_other_settings_of_a_running_worker_are_kept(workers: Workers) -> None:
     """An idle worker writes nothing for weeks; on a tmpfs, no mapping ever changes a file's time."""
     living = workers.start(window_seconds=300)
     (other,) = shape_dirs(workers)

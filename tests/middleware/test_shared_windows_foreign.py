@@ -150,7 +150,7 @@ def test_worker_ignores_a_corrupt_file_and_continues(place: Place, corrupt: Call
     assert published(worker).calibration is not None
 
 
-def test_a_file_whose_maker_was_killed_before_the_first_byte_is_used(place: Place) -> None:
+def test_empty_file_of_a_killed_worker_is_used(place: Place) -> None:
     path = place.leave_behind()
     _empty(path)
     worker = place.start()
@@ -161,7 +161,7 @@ def test_a_file_whose_maker_was_killed_before_the_first_byte_is_used(place: Plac
 
 
 @pytest.mark.parametrize("at", range(HEADER_BYTES))
-def test_each_flipped_byte_of_the_header_is_noticed(
+def test_each_flipped_byte_of_the_header_is_detected(
     place: Place, caplog: pytest.LogCaptureFixture, at: int
 ) -> None:
     worker = place.start()

@@ -52,7 +52,7 @@ def expect_private_counting(health: AgentHealth, caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.fault
 @pytest.mark.parametrize("size", ["8k", "64k", "200k", "1m"])
-def test_on_a_disk_without_room_a_worker_counts_for_itself_and_says_so(
+def test_worker_on_a_full_disk_counts_in_memory_with_a_warning(
     disk: Callable[[str], Path], clock: HandClock, caplog: pytest.LogCaptureFixture, size: str
 ) -> None:
     place = disk(f"size={size}")
@@ -79,7 +79,7 @@ async def test_no_request_fails_for_a_full_disk(
 
 
 @pytest.mark.fault
-def test_a_disk_that_fills_up_later_changes_nothing(
+def test_disk_that_fills_up_later_does_not_affect_counting(
     disk: Callable[[str], Path], clock: HandClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = disk("size=8m")
@@ -104,7 +104,7 @@ def test_a_disk_that_fills_up_later_changes_nothing(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])
-def test_room_that_is_refused_leaves_no_half_made_file(
+def test_failed_allocation_leaves_no_partial_file(
     tmp_path: Path,
     clock: HandClock,
     monkeypatch: pytest.MonkeyPatch,
@@ -144,7 +144,7 @@ def test_read_only_disk_before_the_first_request_fails_no_request(
 
 @pytest.mark.fault
 @pytest.mark.parametrize("is_made", [True, False])
-def test_an_agent_starts_on_a_disk_that_an_error_made_read_only(
+def test_agent_starts_on_a_disk_remounted_read_only(
     disk: Callable[[str], Path], clock: HandClock, caplog: pytest.LogCaptureFixture, *, is_made: bool
 ) -> None:
     """Yesterday it was well: whether the directory is there already makes no difference."""
@@ -172,9 +172,7 @@ except InvalidValue as error:
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
 @pytest.mark.parametrize("mode", [0o555, 0o111, 0o666, 0o700])
 @pytest.mark.parametrize("below", ["", "state"])
-def test_a_directory_that_we_may_not_use_is_refused_at_the_start(
-    tmp_path: Path, mode: int, below: str
-) -> None:
+def test_directory_without_permission_is_refused_at_the_start(tmp_path: Path, mode: int, below: str) -> None:
     for parent in tmp_path.parents[:3]:
         if parent.name.startswith("pytest"):
             parent.chmod(parent.stat().st_mode | 0o011)
@@ -219,7 +217,7 @@ def test_directories_and_files_are_private(tmp_path: Path, clock: HandClock, uma
     health.close()
 
 
-def test_a_directory_of_ours_that_others_may_read_is_closed_to_them(tmp_path: Path, clock: HandClock) -> None:
+def test_own_directory_readable_by_others_becomes_private(tmp_path: Path, clock: HandClock) -> None:
     health = agent(clock, state_dir=tmp_path)
     record(health, 1)
     health.close()
@@ -265,7 +263,7 @@ def _of_another_user(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_link, _dangling_link, _file, _of_another_user])
-def test_an_agents_directory_that_is_not_ours_is_not_used(
+def test_unsafe_directory_of_an_agent_is_not_used(
     tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture, make: Callable[[Path], Any]
 ) -> None:
     health = agent(clock, state_dir=tmp_path)

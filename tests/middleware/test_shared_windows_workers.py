@@ -85,12 +85,12 @@ def test_three_processes_killed_at_once_leave_three_files_and_all_counts(tmp_pat
 
 
 @pytest.mark.long
-def test_so_do_two_hundred(tmp_path: Path) -> None:
+def test_two_hundred_killed_processes_leave_bounded_files_and_all_counts(tmp_path: Path) -> None:
     kill_one_after_another(tmp_path / "one", 200)
     kill_three_at_once(tmp_path / "three", 60)
 
 
-def test_a_publisher_killed_between_lock_and_write_leaves_the_board_to_others(tmp_path: Path) -> None:
+def test_publisher_killed_between_lock_and_write_releases_the_document_file(tmp_path: Path) -> None:
     with worker_processes(tmp_path, 2) as (victim, other):
         other.ask("record 20")
         assert victim.ask("die_publishing") == "dying"
@@ -121,7 +121,7 @@ def test_suspended_publisher_that_holds_the_lock_blocks_no_worker(tmp_path: Path
 
 
 @pytest.mark.long
-def test_a_busy_worker_is_never_overlooked_by_one_that_starts(tmp_path: Path) -> None:
+def test_new_worker_includes_the_counts_of_a_busy_worker(tmp_path: Path) -> None:
     """Its outcomes and latencies are not read at the same moment, and it continues in between."""
     with worker_processes(tmp_path, 4) as workers:
         for worker in workers:
@@ -147,7 +147,7 @@ def test_a_busy_worker_is_never_overlooked_by_one_that_starts(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("function", ["fork", "fork_while_locked"])
-def test_a_fork_counts_neither_twice_nor_never(tmp_path: Path, function: str) -> None:
+def test_each_interaction_is_counted_once_across_a_fork(tmp_path: Path, function: str) -> None:
     with worker_processes(tmp_path) as (parent,):
         parent.ask("record 5")
         assert parent.ask(f"{function} 7") == "5 12"
@@ -160,7 +160,7 @@ def test_a_fork_counts_neither_twice_nor_never(tmp_path: Path, function: str) ->
 
 
 @pytest.mark.parametrize("function", ["fork", "fork_while_locked"])
-def test_in_memory_the_child_starts_empty(function: str) -> None:
+def test_forked_child_starts_empty_without_a_state_dir(function: str) -> None:
     with worker_processes(IN_MEMORY) as (parent,):
         parent.ask("record 5")
         assert parent.ask(f"{function} 7") == "0 7"
@@ -188,7 +188,7 @@ def test_an_app_that_was_loaded_before_the_fork_counts_in_each_worker(
     assert counted(tmp_path) == of_the_master + 400
 
 
-def test_forks_in_the_middle_of_counting_lose_nothing(tmp_path: Path) -> None:
+def test_forks_during_concurrent_counting_lose_no_interaction(tmp_path: Path) -> None:
     with worker_processes(tmp_path) as (parent,):
         assert parent.count() == 0
         sent = int(parent.ask("rush_in_threads 20000"))
@@ -196,7 +196,7 @@ def test_forks_in_the_middle_of_counting_lose_nothing(tmp_path: Path) -> None:
     assert counted(tmp_path) == sent
 
 
-def test_a_child_that_counts_nothing_does_not_keep_its_dead_parents_file(tmp_path: Path) -> None:
+def test_idle_child_does_not_keep_the_file_of_its_dead_parent(tmp_path: Path) -> None:
     """A process pool that outlives its worker must not make a crash loop leave file after file."""
     idle: list[Worker] = []
     try:

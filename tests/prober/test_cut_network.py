@@ -28,7 +28,7 @@ def _in_namespace(cut: str) -> dict[str, list[list[str | None]]]:
 
 
 @pytest.mark.parametrize("cut", sorted(CUTS))
-def test_ipv6_alone_that_is_cut_is_the_fault_of_no_host_behind_it(cut: str) -> None:
+def test_lost_ipv6_of_the_prober_fails_no_ipv6_target(cut: str) -> None:
     told = _in_namespace(cut)
     for number in range(1, HOSTS + 1):
         six = told[f"fd00:9::{number}"]

@@ -32,7 +32,7 @@ BLOCKED_NAMES: dict[str, Answer] = {
 
 @pytest.mark.parametrize("name", BLOCKED_NAMES)
 @on_both_loops
-async def test_a_name_of_an_address_that_is_blocked_is_not_called(name: str) -> None:
+async def test_host_with_a_blocked_address_is_not_contacted(name: str) -> None:
     names = {f"{key}.example": found for key, found in BLOCKED_NAMES.items()}
     names["localhost"] = HERE
     async with serving({"/": answer(200)}) as server, asking(names, networks=()) as asker:
@@ -70,7 +70,7 @@ async def test_a_name_of_an_address_that_is_blocked_is_not_called(name: str) -> 
     ],
 )
 @on_both_loops
-async def test_no_spelling_of_an_address_gets_around_the_judge(url: str) -> None:
+async def test_no_notation_of_a_blocked_address_passes_the_guard(url: str) -> None:
     async with serving({"/": answer(200)}) as server, asking(networks=()) as asker:
         fetched = await asker.get(url.format(port=server.port))
         assert fetched.result is ResultClass.BLOCKED_ADDRESS, fetched
@@ -151,7 +151,7 @@ async def test_redirect_is_checked_again(status: int) -> None:
     ],
 )
 @on_both_loops
-async def test_a_redirect_to_what_is_no_address_is_refused(location: str) -> None:
+async def test_redirect_to_an_invalid_url_is_refused(location: str) -> None:
     async with serving({"/": redirect(location)}) as server, asking({"here.example": HERE}) as asker:
         fetched = await asker.get(f"http://here.example:{server.port}/", may_leave_origin=True)
         if fetched.result is ResultClass.NOT_AN_AGENT:

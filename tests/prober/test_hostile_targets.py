@@ -189,7 +189,7 @@ async def test_cut_connection_is_classified_at_each_stage() -> None:
 
 
 @on_both_loops
-async def test_server_that_talks_first_is_no_http_server() -> None:
+async def test_server_that_sends_before_the_request_is_not_an_agent() -> None:
     async def chatter(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             writer.write(b"220 smtp.example ESMTP\r\n" * 1000)
@@ -205,7 +205,7 @@ async def test_server_that_talks_first_is_no_http_server() -> None:
     suppress_health_check=[*settings().suppress_health_check, Check.function_scoped_fixture],
 )
 @given(data=st.binary(max_size=300), begin=st.sampled_from([b"", b"HTTP/1.1 200 OK\r\n"]))
-def test_no_answer_makes_it_raise(data: bytes, begin: bytes) -> None:
+def test_no_hostile_answer_raises_an_exception(data: bytes, begin: bytes) -> None:
     async def fetch() -> None:
         async with serving({"/": raw(begin + data)}) as server, asking() as asker:
             assert isinstance((await asker.get(f"{server.url}/")).result, ResultClass)
@@ -289,7 +289,7 @@ async def test_tls_records_that_are_garbage_are_a_failure() -> None:
 
 
 @on_both_loops
-async def test_a_thousand_hostile_answers_leave_no_socket_behind() -> None:
+async def test_thousand_hostile_answers_leave_no_socket_open() -> None:
     async def cut(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 

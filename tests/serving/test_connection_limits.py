@@ -228,7 +228,7 @@ async def test_data_after_an_answer_closes_the_connection(drop: bytes) -> None:
 
 
 @on_both_loops
-async def test_a_head_that_grows_without_end_is_refused_as_soon_as_it_is_too_large() -> None:
+async def test_endless_request_head_is_refused_at_the_size_limit() -> None:
     async with served() as server:
         for beginning, drop in (
             (b"GET / HTTP/1.1\r\nX: ", b"a" * 10_000),
@@ -241,7 +241,7 @@ async def test_a_head_that_grows_without_end_is_refused_as_soon_as_it_is_too_lar
 
 
 @on_both_loops
-async def test_a_second_head_that_grows_while_the_first_request_waits_ends_both() -> None:
+async def test_endless_second_request_head_ends_the_connection() -> None:
     async with served() as server:
         caller = await server.connect(b"GET /waits HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nX: ")
         await server.asked.wait()
@@ -322,7 +322,7 @@ async def test_number_of_logged_failures_is_limited_per_second(
     assert [record.exc_info is not None for record in caplog.records] == [True] * most
 
 
-async def test_requests_follow_one_another_on_one_connection() -> None:
+async def test_connection_serves_sequential_requests() -> None:
     async with served() as server:
         caller = await server.connect()
         for _ in range(20):
@@ -363,7 +363,7 @@ async def test_caller_that_reads_nothing_does_not_delay_shutdown(
 
 
 @on_both_loops
-async def test_first_request_that_is_under_way_when_the_server_ends_is_answered(
+async def test_running_request_is_answered_at_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_limits, "FIRST_SECONDS", 2.0 * PATIENCE_SECONDS)
@@ -377,7 +377,7 @@ async def test_first_request_that_is_under_way_when_the_server_ends_is_answered(
 
 
 @on_both_loops
-async def test_new_connection_that_brings_no_request_delays_no_server_that_ends(
+async def test_connection_without_a_request_does_not_delay_shutdown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_limits, "FIRST_SECONDS", 0.1)
@@ -449,7 +449,7 @@ async def test_connections_far_above_the_limit_are_closed(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(("files", "expected"), [(1_024, 768), (100, 1), (resource.RLIM_INFINITY, 50_000)])
-def test_no_more_are_taken_than_files_may_be_open(
+def test_number_of_connections_is_bounded_by_open_file_limit(
     monkeypatch: pytest.MonkeyPatch, files: int, expected: int
 ) -> None:
     limit: Callable[[int], tuple[int, int]] = lambda _: (files, files)  # noqa: E731
@@ -494,7 +494,7 @@ FLOODS = {
 
 @pytest.mark.parametrize("name", FLOODS)
 @on_both_loops
-async def test_a_flood_between_the_parts_of_a_body_ends_the_connection(
+async def test_flood_between_the_chunks_of_a_body_ends_the_connection(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_limits, "HEAD_SECONDS", PATIENCE_SECONDS)
@@ -517,7 +517,7 @@ async def test_a_flood_between_the_parts_of_a_body_ends_the_connection(
 
 
 @on_both_loops
-async def test_requests_that_are_sent_before_the_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_pipelined_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "HEAD_SECONDS", PATIENCE_SECONDS)
     async with served() as server:
         caller = await server.connect(REQUEST * (MAX_PIPELINED + 1))

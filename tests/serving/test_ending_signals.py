@@ -29,7 +29,7 @@ def _hang_up_as_before() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_hang_up_as_before")
-def test_a_closed_terminal_asks_a_command_to_end_unless_it_runs_under_nohup() -> None:
+def test_closed_terminal_ends_a_command_unless_it_runs_under_nohup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     assert set(ending_signals()) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

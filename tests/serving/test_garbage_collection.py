@@ -15,7 +15,7 @@ def _as_before() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_garbage_is_collected_less_often_meanwhile() -> None:
+def test_garbage_collection_is_less_frequent_while_serving() -> None:
     gc.set_threshold(700, 10, 10)
     with rarely_collected():
         assert gc.get_threshold() == (YOUNG_OBJECTS, 10, 10)

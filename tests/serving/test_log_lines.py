@@ -44,7 +44,7 @@ def test_a_long_record_is_cut_in_its_middle() -> None:
 
 
 @pytest.mark.parametrize("access_log", [False, True])
-def test_requests_are_logged_only_if_asked_for(access_log: bool) -> None:  # noqa: FBT001 - a parameter of the test
+def test_requests_are_logged_only_if_configured(access_log: bool) -> None:  # noqa: FBT001 - a parameter of the test
     logging.config.dictConfig(dict(log_config(access_log=access_log)))
     assert logging.getLogger("uvicorn.access").isEnabledFor(logging.INFO) is access_log
 
@@ -56,7 +56,7 @@ def test_extra_members_of_a_record_are_on_its_line() -> None:
     assert line == '2025-11-20T12:00:00.250Z INFO lifesign: done agent_id="a b" count=3 note="say \\"x\\"\\n"'
 
 
-def test_for_programs_a_line_is_json() -> None:
+def test_json_log_format_writes_one_object_per_line() -> None:
     made = record("it\u2028is %s", "so\n\ud800", failed=True)
     made.agent_id, made.nested, made.color_message = "a", {"b": [1]}, "colours"
     line = LogLine("json").format(made)
@@ -72,7 +72,7 @@ def test_for_programs_a_line_is_json() -> None:
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-def test_no_key_and_no_password_comes_through(log_format: LogFormat) -> None:
+def test_keys_and_passwords_are_removed_from_log_lines(log_format: LogFormat) -> None:
     made = record("ahk_%s and postgresql://u:hunter2@h/d", "x" * 43)
     made.given = "Authorization: Bearer abc.def-ghi"
     line = LogLine(log_format).format(made)
@@ -82,7 +82,7 @@ def test_no_key_and_no_password_comes_through(log_format: LogFormat) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["console", "json"])
-def test_a_record_brings_no_more_than_a_line_holds(log_format: LogFormat) -> None:
+def test_log_record_is_cut_to_the_line_limit(log_format: LogFormat) -> None:
     made = record("so")
     for number in range(100):
         setattr(made, f"member_{number}", "x" * 100_000)

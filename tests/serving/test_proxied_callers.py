@@ -35,7 +35,7 @@ async def caller(said: list[str], peer: tuple[str, int] | None = PROXY) -> str |
         ([], "10.0.0.1"),
     ],
 )
-async def test_a_trusted_proxy_is_believed_where_it_names_an_address(said: list[str], told: str) -> None:
+async def test_forwarded_address_of_a_trusted_proxy_is_used(said: list[str], told: str) -> None:
     assert await caller(said) == told
 
 

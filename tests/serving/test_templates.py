@@ -19,7 +19,7 @@ def test_characters_that_reorder_text_are_replaced(environment: Environment) -> 
     assert environment.from_string("{{ name }}").render(name="a\u202eb") == "a\ufffdb"
 
 
-def test_markup_of_a_macro_is_not_escaped_again(environment: Environment) -> None:
+def test_html_of_a_macro_is_not_escaped_twice(environment: Environment) -> None:
     source = "{% macro bold(text) %}<b>{{ text }}</b>{% endmacro %}{{ bold(name) }}"
     assert environment.from_string(source).render(name="<") == "<b>&lt;</b>"
 

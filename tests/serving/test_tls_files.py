@@ -24,7 +24,7 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("certificate", "key"), [("cert1", "key1"), ("both", "both")])
-def test_a_certificate_and_its_key_are_taken(files: Path, certificate: str, key: str) -> None:
+def test_certificate_and_key_files_are_accepted(files: Path, certificate: str, key: str) -> None:
     check_pair(files / certificate, files / key)
 
 
@@ -44,7 +44,9 @@ def test_a_certificate_and_its_key_are_taken(files: Path, certificate: str, key:
         ("cert1", "key2", "tls_key", "the key of "),
     ],
 )
-def test_faulty_tls_file_is_named(files: Path, certificate: str, key: str, name: str, expected: str) -> None:
+def test_invalid_tls_file_is_named_in_the_error(
+    files: Path, certificate: str, key: str, name: str, expected: str
+) -> None:
     with pytest.raises(InvalidValue) as refused:
         check_pair(files / certificate, files / key)
     assert refused.value.name == name

@@ -38,7 +38,7 @@ def kept(wire: Wire) -> WriteCoalescingTransport:
 
 
 @on_both_loops
-async def test_head_and_body_leave_together() -> None:
+async def test_header_and_body_are_sent_in_one_write() -> None:
     wire = Wire()
     answers = kept(wire)
     answers.write(HEAD)
@@ -47,7 +47,7 @@ async def test_head_and_body_leave_together() -> None:
 
 
 @on_both_loops
-async def test_an_answer_without_a_body_leaves_at_once() -> None:
+async def test_response_without_a_body_is_sent_at_once() -> None:
     wire = Wire()
     answers = kept(wire)
     answers.write(HEAD)
@@ -56,7 +56,7 @@ async def test_an_answer_without_a_body_leaves_at_once() -> None:
 
 
 @on_both_loops
-async def test_last_line_is_kept_for_one_turn() -> None:
+async def test_buffered_data_is_written_after_one_loop_iteration() -> None:
     wire = Wire()
     answers = kept(wire)
     answers.write(HEAD)
@@ -68,7 +68,7 @@ async def test_last_line_is_kept_for_one_turn() -> None:
 
 
 @on_both_loops
-async def test_no_more_than_one_piece_is_kept() -> None:
+async def test_at_most_one_chunk_is_buffered() -> None:
     wire = Wire()
     answers = kept(wire)
     for piece in (HEAD, b"a", b"b", b"c"):
@@ -77,7 +77,7 @@ async def test_no_more_than_one_piece_is_kept() -> None:
 
 
 @on_both_loops
-async def test_closing_writes_what_was_kept_and_aborting_does_not() -> None:
+async def test_closing_flushes_buffered_data_and_aborting_drops_it() -> None:
     closed, aborted = Wire(), Wire()
     for wire, end in ((closed, WriteCoalescingTransport.close), (aborted, WriteCoalescingTransport.abort)):
         answers = kept(wire)

@@ -20,7 +20,7 @@ def notices(page: Page) -> list[str]:
     return re.findall(r'<p class="notice[^>]*>(.*?)</p>', page.html)
 
 
-def test_reported_figures_are_beside_observed_ones(sample: Sample) -> None:
+def test_agent_page_shows_reported_and_observed_facts(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get(AGENT).text
     for words in (
         "Observed Health healthy Last probe answers a card, an interface that answers, a health document",
@@ -42,7 +42,7 @@ def test_assertions_are_listed_with_their_values(sample: Sample) -> None:
     assert 'aria-label="Assertions"' not in sample.visitor(Role.READER).get(AGENT).html
 
 
-def test_login_that_the_agent_asks_for_is_shown(sample: Sample) -> None:
+def test_agent_page_shows_the_required_login(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/agents/paywalled").html
     assert re.search(r"<dt>Login</dt><dd>[^<]*bearer[^<]*oauth2</dd>", html)
     assert "<dt>Login</dt>" not in sample.visitor(Role.READER).get(AGENT).html
@@ -71,7 +71,7 @@ def test_page_of_a_heartbeat_agent_explains_missing_numbers(sample: Sample) -> N
     assert "Numbers" not in page.text
 
 
-def test_links_of_agents_lead_out_without_a_trace_and_over_http_only(sample: Sample) -> None:
+def test_links_given_by_agents_are_http_only_and_send_no_referrer(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get(AGENT).html
     (link,) = re.findall(r'<a href="https://agents.example.com[^>]+>', html)
     assert 'rel="noopener noreferrer nofollow"' in link
@@ -115,7 +115,7 @@ def test_versions_of_the_interface_are_listed_with_what_breaks_callers(acted: Sa
     assert table.count("note-failing") == 1
 
 
-def test_text_of_a_hostile_agent_is_escaped(sample: Sample) -> None:
+def test_text_of_an_agent_is_escaped(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/agents/hostile").html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
     assert "<script>alert" not in html
@@ -157,7 +157,7 @@ def test_hidden_button_is_refused_by_the_same_rules(sample: Sample, function: st
     assert "may not" in answer.text or "not allowed" in answer.text
 
 
-def test_only_an_admin_puts_a_verdict_in_place_of_the_registrys(sample: Sample) -> None:
+def test_only_an_admin_can_override_the_status(sample: Sample) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     form = {"minutes": "5", "reason": "why not", "status": "unhealthy"}
     assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 403
@@ -165,7 +165,7 @@ def test_only_an_admin_puts_a_verdict_in_place_of_the_registrys(sample: Sample) 
 
 
 @pytest.mark.parametrize("function", ["recheck", "drain", "override", "override/end"])
-def test_a_form_without_its_token_changes_nothing(sample: Sample, function: str) -> None:
+def test_agent_form_without_csrf_token_is_refused(sample: Sample, function: str) -> None:
     visitor = sample.visitor(Role.ADMIN)
     assert visitor.post(f"{AGENT}/{function}", {"etag": '"1"'}).status == 403
     nobody = sample.visitor().post(f"{AGENT}/{function}", {"token": "0" * 64})
@@ -173,7 +173,7 @@ def test_a_form_without_its_token_changes_nothing(sample: Sample, function: str)
     assert (nobody.status, nobody.headers["location"]) == (303, where)
 
 
-def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
+def test_recheck_maintenance_and_drain_work_from_the_agent_page(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/recheck")
     assert (answer.status, answer.headers["location"]) == (303, AGENT)
@@ -200,7 +200,7 @@ def test_an_agent_is_probed_maintained_and_drained(acted: Sample) -> None:
     assert b'"actor":"key:key_coordinator_"' in record.body
 
 
-def test_a_result_is_promised_within_seconds_where_a_prober_is_at_work(acted: Sample) -> None:
+def test_recheck_message_promises_a_result_while_a_prober_runs(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     acted.let_somebody_probe()
     assert visitor.do(AGENT, f"{AGENT}/recheck").status == 303
@@ -223,14 +223,14 @@ def test_confirmation_is_shown_once_and_only_on_its_own_page(acted: Sample) -> N
 
 
 @pytest.mark.parametrize("said", ["drain", "drain.", f"drain.{'0' * 64}", f"x.{'0' * 200}", "drain.ä"])
-def test_cookie_of_another_user_shows_nothing(sample: Sample, said: str) -> None:
+def test_message_cookie_of_another_user_is_ignored(sample: Sample, said: str) -> None:
     visitor = sample.visitor(Role.READER)
     visitor.cookies["lifesign_done"] = said.encode().decode("latin-1")
     page = visitor.get(AGENT)
     assert (page.status, 'class="notice"' in page.html) == (200, False)
 
 
-def test_a_verdict_is_declared_and_taken_back(acted: Sample) -> None:
+def test_status_override_is_set_and_withdrawn(acted: Sample) -> None:
     visitor = acted.visitor(Role.ADMIN)
     form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
     answer = visitor.do(AGENT, f"{AGENT}/override", **form)
@@ -286,12 +286,12 @@ def test_override_of_a_former_agent_applies_to_its_next_incarnation(acted: Sampl
 @pytest.mark.parametrize(
     "wrong", [{"status": "dead"}, {"status": ""}, {"minutes": "x"}, {"minutes": "0"}, {"reason": ""}]
 )
-def test_a_verdict_needs_a_status_an_end_and_a_reason(sample: Sample, wrong: dict[str, str]) -> None:
+def test_override_form_requires_status_end_and_reason(sample: Sample, wrong: dict[str, str]) -> None:
     form = {"status": "unhealthy", "minutes": "10", "reason": "why", **wrong}
     assert sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/override", **form).status == 422
 
 
-def test_heartbeat_agent_is_asked_to_drain(acted: Sample) -> None:
+def test_drain_of_a_heartbeat_agent_is_requested(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     there = "/agents/research-1"
     assert visitor.do(there, f"{there}/command", reason="a new version").status == 303
@@ -299,7 +299,7 @@ def test_heartbeat_agent_is_asked_to_drain(acted: Sample) -> None:
 
 
 @pytest.mark.parametrize("minutes", ["", "soon", "-1", "1e9", "9999999", "0", "43201", "99999"])
-def test_minutes_are_a_number(sample: Sample, minutes: str) -> None:
+def test_invalid_number_of_minutes_is_refused(sample: Sample, minutes: str) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/maintenance", minutes=minutes, reason="why")
     assert answer.status == 422
@@ -308,7 +308,7 @@ def test_minutes_are_a_number(sample: Sample, minutes: str) -> None:
     assert "/seconds" not in answer.text
 
 
-def test_action_on_a_dead_agent_is_refused_in_plain_words(sample: Sample) -> None:
+def test_action_on_a_dead_agent_is_refused_with_a_message(sample: Sample) -> None:
     visitor, dead = sample.visitor(Role.COORDINATOR), "/agents/billing-7"
     answer = visitor.do(AGENT, f"{dead}/maintenance", minutes="5", reason="why")
     assert answer.status == 410
@@ -338,7 +338,7 @@ def test_action_on_an_outdated_page_is_refused(sample: Sample) -> None:
         ("/targets?observed=x", "one of answers, "),
     ],
 )
-def test_query_errors_are_in_plain_words(sample: Sample, path: str, told: str) -> None:
+def test_invalid_query_shows_a_message(sample: Sample, path: str, told: str) -> None:
     page = sample.visitor(Role.READER).get(path)
     assert page.status == 422
     assert told in page.text
@@ -348,7 +348,7 @@ def test_query_errors_are_in_plain_words(sample: Sample, path: str, told: str) -
     assert f'<a href="{where}">Back to all {where.strip("/")}</a>' in page.html
 
 
-def test_reason_errors_are_in_plain_words(sample: Sample) -> None:
+def test_invalid_reason_shows_a_message(sample: Sample) -> None:
     form = {"minutes": "5", "reason": "two\nlines"}
     page = sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/maintenance", **form)
     assert page.status == 422

@@ -63,7 +63,7 @@ def agents_on(page: Page) -> list[str]:
         ("q=alph.example.net", []),
     ],
 )
-def test_agents_are_found(open_sample: Sample, query: str, found: list[str]) -> None:
+def test_agents_are_filtered_by_the_search_form(open_sample: Sample, query: str, found: list[str]) -> None:
     page = open_sample.visitor().get(f"/agents?{query}")
     assert page.status == 200
     assert agents_on(page) == found
@@ -72,7 +72,7 @@ def test_agents_are_found(open_sample: Sample, query: str, found: list[str]) -> 
 @pytest.mark.parametrize(
     "path", ["/agents?q=alpha.example.net", f"/agents/{ALPHA}", f"/events?agent={ALPHA}"]
 )
-def test_an_agent_that_a_prober_found_is_called_by_its_place(open_sample: Sample, path: str) -> None:
+def test_discovered_agent_is_shown_by_its_url(open_sample: Sample, path: str) -> None:
     page = open_sample.visitor().get(path)
     shown = re.findall(r"<(?:h1|a [^>]*)>alpha\.example\.net</", page.html)
     assert len(shown) >= 1
@@ -100,7 +100,7 @@ def test_every_order_shows_each_agent_once(open_sample: Sample, monkeypatch: pyt
 
 @pytest.mark.parametrize("order", ["newest", "oldest", "changed"])
 @pytest.mark.parametrize("query", ["health=unknown", "pool=support", "health=healthy&pool=billing"])
-def test_pages_within_a_filter_go_on_where_the_last_one_ended(
+def test_filtered_pages_continue_after_the_last_one(
     open_sample: Sample, monkeypatch: pytest.MonkeyPatch, query: str, order: str
 ) -> None:
     visitor = open_sample.visitor()
@@ -114,7 +114,7 @@ def test_pages_within_a_filter_go_on_where_the_last_one_ended(
     assert agents_on(first) + agents_on(second) == whole[:6]
 
 
-def test_names_are_walked_along_as_they_are_sorted(
+def test_agents_sorted_by_name_are_equal_with_and_without_a_scan(
     open_sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     visitor = open_sample.visitor()
@@ -165,7 +165,7 @@ def test_old_evidence_is_unknown_with_its_age_and_reason(sample: Sample) -> None
     assert "/targets/forgotten" in targets
 
 
-def test_agents_are_found_by_the_age_of_their_evidence(sample: Sample) -> None:
+def test_agents_are_filtered_by_the_age_of_their_evidence(sample: Sample) -> None:
     visitor = sample.visitor(Role.COORDINATOR)
     for path in ("/agents?q=forgotten&evidence={}", "/targets?host=agents.example.com&evidence={}"):
         assert "forgotten" not in visitor.get(path.format("1+h")).html.partition("<table")[2]

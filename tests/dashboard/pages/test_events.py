@@ -11,7 +11,7 @@ from lifesign.domain.events.event_type import EventType
 
 
 @pytest.mark.parametrize("path", ["/events?group=task", "/events"])
-def test_key_that_acted_is_shown_by_name(sample: Sample, path: str) -> None:
+def test_acting_key_is_shown_by_name(sample: Sample, path: str) -> None:
     text = sample.visitor(Role.READER).get(path).text
     assert re.search(r" by (admin, key:key_admin_|coordinator, key:key_coordinator_)", text)
     assert re.findall(r" by key:\S+", text) == []
@@ -81,7 +81,7 @@ def test_event_line_names_its_actor(actor: str, by: str) -> None:
         ("/events?group=task", "\\w+ [^ ]+ handoff", "warn"),
     ],
 )
-def test_a_word_has_the_mark_in_the_log_that_it_has_elsewhere(
+def test_status_has_the_same_mark_in_the_log_and_on_other_pages(
     sample: Sample, path: str, words: str, mark: str
 ) -> None:
     html = sample.visitor(Role.READER).get(path).html
@@ -89,7 +89,7 @@ def test_a_word_has_the_mark_in_the_log_that_it_has_elsewhere(
     assert set(marks) == {mark}
 
 
-def test_times_in_the_words_of_an_event_are_written_as_everywhere(acted: Sample) -> None:
+def test_times_in_event_texts_have_the_common_format(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
     text = visitor.get("/events?agent=billing-1").text

@@ -41,7 +41,7 @@ def test_visitor_without_login_is_redirected_to_the_form(sample: Sample, path: s
     assert (answer.status, answer.headers["location"]) == (303, where)
 
 
-def test_after_the_login_one_is_at_the_page_that_was_asked_for(sample: Sample) -> None:
+def test_login_redirects_to_the_requested_page(sample: Sample) -> None:
     visitor = sample.visitor()
     form = visitor.get(visitor.get("/agents?status=dead&health=unknown").headers["location"])
     (where,) = re.findall(r'name="next" value="([^"]+)"', form.html)
@@ -72,9 +72,7 @@ def test_logged_in_visitor_is_redirected_from_the_login(sample: Sample) -> None:
     assert visitor.get("/login").status == 200
 
 
-def test_no_page_that_is_merely_loaded_changes_anything(
-    sample: Sample, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_get_requests_change_nothing(sample: Sample, monkeypatch: pytest.MonkeyPatch) -> None:
     changes: list[object] = []
     visitor = sample.visitor(Role.ADMIN)
     monkeypatch.setattr(DeadlineDatabase, "write", lambda _self, function: changes.append(function))
@@ -126,7 +124,7 @@ def test_a_key_opens_a_session_that_ends_with_logout(sample: Sample) -> None:
     assert visitor.get("/").status == 303
 
 
-def test_the_cookie_comes_with_links_alone_and_is_for_no_script(sample: Sample) -> None:
+def test_session_cookie_is_same_site_lax_and_http_only(sample: Sample) -> None:
     (session,) = [
         said for said in sample.visitor().log_in(KEYS[Role.ADMIN]).cookies if SESSION_COOKIE in said
     ]
@@ -137,9 +135,7 @@ def test_the_cookie_comes_with_links_alone_and_is_for_no_script(sample: Sample) 
 
 
 @pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("https", True)])
-def test_the_cookie_is_sent_over_tls_alone_where_there_is_tls(
-    sample: Sample, scheme: str, *, is_secure: bool
-) -> None:
+def test_session_cookie_is_secure_behind_tls(sample: Sample, scheme: str, *, is_secure: bool) -> None:
     cookies = sample.visitor().get("/login", x_forwarded_proto=scheme).cookies
     assert ["Secure" in said for said in cookies] == [is_secure]
 
@@ -189,7 +185,7 @@ def end_session(sample: Sample, visitor: Visitor) -> None:
     sample.server.write(age)
 
 
-def test_a_session_is_over_at_its_time(sample: Sample) -> None:
+def test_session_ends_at_its_expiry(sample: Sample) -> None:
     visitor = sample.visitor()
     visitor.log_in(KEYS[Role.READER])
     end_session(sample, visitor)
@@ -221,9 +217,7 @@ def test_expired_session_is_reported_once_where_reading_is_public(open_sample: S
 
 
 @pytest.mark.parametrize("has_cookie", [True, False])
-def test_a_form_of_a_session_that_is_over_leads_through_the_login_to_its_page(
-    sample: Sample, *, has_cookie: bool
-) -> None:
+def test_form_of_an_expired_session_leads_to_the_login_and_back(sample: Sample, *, has_cookie: bool) -> None:
     visitor = newcomer(sample)
     visitor.log_in(KEYS[Role.COORDINATOR])
     token = visitor.get("/agents/translator").form_token()
@@ -304,7 +298,7 @@ def test_latest_sessions_of_a_key_are_kept(sample: Sample) -> None:
     ],
     ids=str,
 )
-def test_a_form_from_elsewhere_does_nothing(sample: Sample, forged: dict[str, str]) -> None:
+def test_form_from_another_origin_is_refused(sample: Sample, forged: dict[str, str]) -> None:
     visitor = sample.visitor(Role.ADMIN)
     token = forged.pop("token", visitor.get("/").form_token())
     answer = visitor.post("/logout", {"token": token}, **forged)
@@ -313,9 +307,7 @@ def test_a_form_from_elsewhere_does_nothing(sample: Sample, forged: dict[str, st
     assert visitor.get("/").status == 200
 
 
-def test_over_tls_a_form_from_a_page_in_the_clear_on_the_same_host_does_nothing(
-    filled: Filled, tmp_path: Path
-) -> None:
+def test_form_from_plain_http_on_the_same_host_is_refused_over_tls(filled: Filled, tmp_path: Path) -> None:
     for public, origin, is_taken in (
         ("https://registry.example", "https://registry.example", True),
         ("https://registry.example", "http://registry.example", False),
@@ -329,7 +321,7 @@ def test_over_tls_a_form_from_a_page_in_the_clear_on_the_same_host_does_nothing(
             assert (status != 403) is is_taken, (public, origin)
 
 
-def test_a_browser_that_does_not_say_from_where_a_form_comes_is_believed_by_the_token(sample: Sample) -> None:
+def test_form_without_an_origin_header_is_accepted_with_its_token(sample: Sample) -> None:
     visitor = sample.visitor()
     visitor.log_in(KEYS[Role.READER])
     headers = {"content-type": "application/x-www-form-urlencoded"}
@@ -338,14 +330,14 @@ def test_a_browser_that_does_not_say_from_where_a_form_comes_is_believed_by_the_
         assert visitor._ask("POST", "/logout", body, headers).status == status
 
 
-def test_a_login_form_without_its_cookie_does_nothing(sample: Sample) -> None:
+def test_login_form_without_its_cookie_is_refused(sample: Sample) -> None:
     visitor = sample.visitor()
     token = visitor.get("/login").form_token()
     assert token == form_token(visitor.cookies.pop(FORM_COOKIE))
     assert visitor.post("/login", {"token": token, "key": KEYS[Role.ADMIN]}).status == 403
 
 
-def test_too_many_logins_are_put_off(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_login_attempts_are_rate_limited(tmp_path_factory: pytest.TempPathFactory) -> None:
     with registry_server(tmp_path_factory.mktemp("logins"), face=Dashboard) as server:
         visitor = Visitor(server.url)
         statuses = [visitor.log_in(key_of(bytes(range(32)))).status for _ in range(36)]
@@ -365,7 +357,7 @@ def test_invalid_form_is_refused(sample: Sample, body: bytes, status: int) -> No
     assert visitor._ask("POST", "/login", body, {"origin": visitor.url}).status == status
 
 
-def test_a_form_that_says_to_be_too_large_is_refused_before_it_comes(sample: Sample) -> None:
+def test_form_with_a_large_content_length_is_refused_without_reading(sample: Sample) -> None:
     connection = sample.visitor().connection()
     connection.putrequest("POST", "/login")
     connection.putheader("Content-Length", "99999999999")
@@ -376,7 +368,7 @@ def test_a_form_that_says_to_be_too_large_is_refused_before_it_comes(sample: Sam
 
 
 @pytest.mark.parametrize("host", ["[", "a b", "::", "agent.example:x", ""])
-def test_pages_ask_nothing_of_the_host_that_is_named(sample: Sample, host: str) -> None:
+def test_login_page_is_served_for_any_host_header(sample: Sample, host: str) -> None:
     assert sample.visitor().get("/login", host=host).status == 200
 
 
@@ -399,9 +391,7 @@ def test_pages_answer_only_to_the_public_url_and_addresses(filled: Filled, tmp_p
         assert told.status == 200
 
 
-def test_where_everyone_may_read_a_name_that_was_made_to_lead_here_shows_nothing(
-    filled: Filled, tmp_path: Path
-) -> None:
+def test_public_dashboard_refuses_unknown_host_names(filled: Filled, tmp_path: Path) -> None:
     with filled.served(tmp_path, open_dashboard=True) as served:
         visitor = served.visitor()
         assert visitor.get("/", host="evil.example").status == 421
@@ -410,13 +400,11 @@ def test_where_everyone_may_read_a_name_that_was_made_to_lead_here_shows_nothing
             assert visitor.get("/", host=host).status == 200, host
 
 
-def test_without_a_public_url_any_name_leads_to_the_login(sample: Sample) -> None:
+def test_any_host_name_shows_the_login_without_a_public_url(sample: Sample) -> None:
     assert sample.visitor().get("/login", host="registry.lan").status == 200
 
 
-def test_a_public_url_of_https_is_kept_to_although_a_proxy_asks_without(
-    filled: Filled, tmp_path: Path
-) -> None:
+def test_https_public_url_applies_behind_a_plain_http_proxy(filled: Filled, tmp_path: Path) -> None:
     with filled.served(tmp_path, public_url="https://registry.example") as served:
         visitor = served.visitor()
         page = visitor.get("/login", host="registry.example")
@@ -438,5 +426,5 @@ def test_login_form_names_the_account_for_password_managers(sample: Sample) -> N
     assert re.search(r'<input [^>]*autocomplete="username"[^>]* hidden>', sample.visitor().get("/login").html)
 
 
-def test_https_is_not_required_where_there_is_none(sample: Sample) -> None:
+def test_https_is_not_required_without_tls(sample: Sample) -> None:
     assert "strict-transport-security" not in sample.visitor().get("/login").headers

@@ -17,7 +17,7 @@ from lifesign.domain.models.monitor import MonitorRecord
 PAGES = ("/", "/agents", "/login")
 
 
-def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample) -> None:
+def test_overview_counts_agents_by_status_health_and_probe_result(open_sample: Sample) -> None:
     page = open_sample.visitor().get("/")
     assert page.status == 200
     for words in ("Agents by status", "Health", "Observed", "Latest events", "Needs attention"):
@@ -27,7 +27,7 @@ def test_the_fleet_is_counted_by_status_by_word_and_by_sight(open_sample: Sample
     assert "Verdicts are active" in page.text
 
 
-def test_each_word_of_the_overview_has_its_mark_and_colour(open_sample: Sample) -> None:
+def test_each_status_of_the_overview_has_a_mark_and_a_colour(open_sample: Sample) -> None:
     """A class without a rule is a black bar, and a circle instead of the word's own mark."""
     visitor = open_sample.visitor()
     html = visitor.get("/").html
@@ -49,7 +49,7 @@ def test_down_agent_is_listed_with_the_reason(open_sample: Sample) -> None:
     assert "Planner (probed) unhealthy" in text
 
 
-def test_an_open_dashboard_is_read_by_everyone_and_says_how_to_log_in(open_sample: Sample) -> None:
+def test_public_dashboard_is_readable_and_links_to_the_login(open_sample: Sample) -> None:
     visitor = open_sample.visitor()
     page = visitor.get("/agents")
     assert page.status == 200
@@ -59,7 +59,7 @@ def test_an_open_dashboard_is_read_by_everyone_and_says_how_to_log_in(open_sampl
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_loads_nothing_from_elsewhere(open_sample: Sample, path: str) -> None:
+def test_pages_load_nothing_from_other_origins(open_sample: Sample, path: str) -> None:
     page = open_sample.visitor().get(path)
     policy = page.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -80,14 +80,14 @@ def test_names_of_agents_are_escaped(open_sample: Sample, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/agents", "/events", "/agents/hostile", "/status/hostile"])
-def test_no_name_turns_the_rest_of_its_line_around(open_sample: Sample, path: str) -> None:
+def test_direction_marks_in_names_are_replaced(open_sample: Sample, path: str) -> None:
     page = open_sample.visitor().get(path)
     assert page.status == 200
     assert "\u202e" not in page.html
     assert page.title.startswith('<b>Bold</b> & "quoted" \ufffdtxt') == path.endswith("hostile")
 
 
-def test_programs_are_answered_at_the_root_as_ever(sample: Sample) -> None:
+def test_root_path_answers_json_to_api_clients(sample: Sample) -> None:
     for accept in ("application/json", "*/*"):
         answer = sample.visitor().get("/", accept=accept)
         assert answer.headers["content-type"] == "application/json"
@@ -103,7 +103,7 @@ def test_assets_have_hashed_names_and_are_cached_permanently(sample: Sample) -> 
     assert sample.visitor().get("/static/..%2f__init__.py").status == 404
 
 
-def test_the_api_does_not_take_a_session_for_a_key(sample: Sample) -> None:
+def test_api_refuses_a_session_cookie(sample: Sample) -> None:
     visitor = sample.visitor(Role.ADMIN)
     assert visitor.get("/api/v1/agents").status == 401
     assert visitor.get("/api/v1/agents", x_api_key=KEYS[Role.READER]).status == 200
@@ -120,7 +120,7 @@ def test_suspension_is_shown_with_its_cause_and_ended_by_an_admin(acted: Sample)
     assert "Decisions are held" not in admin.get("/").text
 
 
-def test_the_dashboard_applies_the_policy_of_its_server(filled: Filled, tmp_path: Path) -> None:
+def test_overview_uses_the_suspension_policy_of_the_server(filled: Filled, tmp_path: Path) -> None:
     with filled.served(tmp_path, mass_exit_min_exits=7) as served:
         served.server.write(suspend)
         admin = served.visitor(Role.ADMIN)
@@ -131,7 +131,7 @@ def test_the_dashboard_applies_the_policy_of_its_server(filled: Filled, tmp_path
     assert ended["payload"]["limit"] == 7
 
 
-def test_a_server_behind_a_proxy_takes_forms_of_its_public_address(filled: Filled, tmp_path: Path) -> None:
+def test_forms_of_the_public_url_are_accepted_behind_a_proxy(filled: Filled, tmp_path: Path) -> None:
     public = "https://registry.example"
     with filled.served(tmp_path, public_url=public) as served:
         visitor = served.visitor()
@@ -140,7 +140,7 @@ def test_a_server_behind_a_proxy_takes_forms_of_its_public_address(filled: Fille
         assert visitor.post("/login", form, origin=public).status == 303
 
 
-def test_who_asks_for_json_where_a_page_stands_may_keep_it_for_those_alone_who_ask_alike(
+def test_json_at_the_url_of_a_page_varies_by_accept_in_caches(
     sample: Sample,
 ) -> None:
     told = sample.visitor().get("/", accept="application/json")
@@ -152,7 +152,7 @@ def test_no_running_prober_is_a_warning(sample: Sample) -> None:
     assert "No prober is running" in sample.visitor(Role.READER).get("/").text
 
 
-def test_faults_of_the_monitoring_are_named_with_their_figures() -> None:
+def test_monitoring_faults_are_shown_with_their_numbers() -> None:
     since = "2026-11-23T08:00:00Z"
     track = {"state": "normal", "since": since, "exits": 0, "limit": 20, "baseline": 0, "unwitnessed": 0}
     monitor = MonitorRecord.model_validate({

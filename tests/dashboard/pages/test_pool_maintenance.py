@@ -45,7 +45,7 @@ def test_misspelt_pool_is_empty(sample: Sample) -> None:
     assert "biling" in answer.text
 
 
-def test_the_maintenance_of_a_pool_begins_and_ends(acted: Sample) -> None:
+def test_pool_maintenance_is_started_and_ended(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     answer = visitor.do(POOL, DEED, minutes="5", reason="new disk")
     assert (answer.status, answer.headers["location"]) == (303, POOL)
@@ -83,7 +83,7 @@ def test_reader_sees_author_end_and_reason_of_a_maintenance(acted: Sample) -> No
     assert '<a href="/agents?pool=billing">Pool billing</a>' in fleet.html
 
 
-def test_one_member_in_maintenance_is_named(acted: Sample) -> None:
+def test_single_pool_member_in_maintenance_is_shown(acted: Sample) -> None:
     visitor = acted.visitor(Role.COORDINATOR)
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
     alone = r"In maintenance until [0-9: -]+UTC : billing-1 alone; no failure"
@@ -114,7 +114,7 @@ def test_key_without_permission_is_refused(sample: Sample, role: Role, function:
 
 
 @pytest.mark.parametrize("function", [DEED, f"{DEED}/end"])
-def test_a_form_without_its_token_changes_nothing(sample: Sample, function: str) -> None:
+def test_pool_form_without_csrf_token_is_refused(sample: Sample, function: str) -> None:
     form = {"minutes": "5", "reason": "why"}
     assert sample.visitor(Role.ADMIN).post(function, form).status == 403
     nobody = sample.visitor().post(function, {**form, "token": "0" * 64})
@@ -123,7 +123,7 @@ def test_a_form_without_its_token_changes_nothing(sample: Sample, function: str)
 
 
 @pytest.mark.parametrize("wrong", [{"minutes": "soon"}, {"minutes": "0"}, {"reason": ""}])
-def test_an_end_and_a_reason_are_needed(sample: Sample, wrong: dict[str, str]) -> None:
+def test_pool_maintenance_requires_end_and_reason(sample: Sample, wrong: dict[str, str]) -> None:
     form = {"minutes": "5", "reason": "why", **wrong}
     answer = sample.visitor(Role.COORDINATOR).do(POOL, DEED, **form)
     assert answer.status == 422

@@ -38,18 +38,18 @@ def test_private_agents_are_indistinguishable_from_absent_ones(sample: Sample, a
     assert "<script" not in page.html
 
 
-def test_an_id_may_be_as_long_as_it_may_be(sample: Sample) -> None:
+def test_public_page_accepts_the_longest_agent_id(sample: Sample) -> None:
     assert sample.visitor().get(f"/status/{LONGEST_ID}").status == 200
 
 
 @pytest.mark.parametrize("said", ["true", 1, "yes", None, False, []])
-def test_only_true_is_a_wish(said: object) -> None:
+def test_only_metadata_true_makes_an_agent_public(said: object) -> None:
     assert not is_public({"public_status": said})
     assert is_public({"public_status": True})
 
 
 @pytest.mark.parametrize("word", ["active", "draining", "dead", "gone", "failing", *HealthStatus])
-def test_every_word_fits_its_badge(word: str) -> None:
+def test_each_status_text_fits_its_badge(word: str) -> None:
     drawn = ET.fromstring(badge_svg("agent", word, "<why> & since when"))  # noqa: S314 - ours
     assert drawn.attrib["aria-label"] == f"agent: {word} (<why> & since when)"
     widths = [float(found.attrib["textLength"]) for found in drawn.iter() if "textLength" in found.attrib]
@@ -77,7 +77,7 @@ def test_every_word_fits_its_badge(word: str) -> None:
     ],
     ids=str,
 )
-def test_badge_has_the_status_unless_observations_say_less(changed: dict[str, Any], word: str) -> None:
+def test_badge_shows_the_status_unless_observed_health_is_worse(changed: dict[str, Any], word: str) -> None:
     assert public_word(known(**changed)) == word
 
 
@@ -112,7 +112,7 @@ def test_badge_of_an_agent_whose_last_probes_failed_is_not_green(sample: Sample)
     assert "last 2 probes failed" in visitor.get("/status/flaky").text
 
 
-def test_a_public_page_says_no_more_than_it_must(sample: Sample) -> None:
+def test_public_page_omits_urls_metadata_and_capabilities(sample: Sample) -> None:
     html = sample.visitor().get("/status/translator").html
     assert "well-known" not in html
     assert not re.search(r"metadata|capabilit", html)

@@ -22,7 +22,7 @@ from lifesign.domain.targets.target import TargetKind, target_id
         ("host=ALPHA.example.net", ["alpha"]),
     ],
 )
-def test_targets_are_found_by_what_was_seen(sample: Sample, query: str, hosts: list[str]) -> None:
+def test_targets_are_filtered_by_their_last_result(sample: Sample, query: str, hosts: list[str]) -> None:
     html = sample.visitor(Role.READER).get(f"/targets?{query}").html
     assert sorted(re.findall(r">https://(\w+)\.example\.net/<", html)) == hosts
 
@@ -34,7 +34,7 @@ def test_targets_are_ordered_by_host(sample: Sample) -> None:
     assert hosts == sorted(hosts)
 
 
-def test_a_short_url_is_not_broken(sample: Sample) -> None:
+def test_short_url_has_no_line_break(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get("/targets").html
     rows = re.findall(r'<th scope="row"( class="short")?><a [^>]*>(https?://[^<]*)<', html)
     assert rows
@@ -101,7 +101,7 @@ def test_invalid_page_query_is_refused(sample: Sample, path: str) -> None:
     "path",
     ["/targets", "/targets/tgt_1", "/census", "/events", "/tasks", "/tasks/task_1", "/agents/a", "/live"],
 )
-def test_visitor_without_login_sees_nothing(sample: Sample, path: str) -> None:
+def test_target_pages_require_a_login(sample: Sample, path: str) -> None:
     assert sample.visitor().get(path).status in {303, 403}
 
 

@@ -7,7 +7,7 @@ from tests.support.dashboard_visitor import Page
 from lifesign.domain.access.permissions import Role
 
 
-def test_tasks_that_wait_for_people_come_first(sample: Sample) -> None:
+def test_tasks_that_wait_for_a_decision_come_first(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get("/tasks").text
     assert "Waiting for people ( 3 )" in text
     assert "handoff Refund order 4711" in text
@@ -24,7 +24,7 @@ def test_tasks_that_wait_for_people_come_first(sample: Sample) -> None:
         ("holder=nobody", "0 tasks"),
     ],
 )
-def test_tasks_are_found(sample: Sample, query: str, found: str) -> None:
+def test_tasks_are_filtered_by_the_search_form(sample: Sample, query: str, found: str) -> None:
     assert found in sample.visitor(Role.READER).get(f"/tasks?{query}").text
 
 
@@ -55,7 +55,7 @@ def decided(
     return visitor.get(answer.headers["location"]) if answer.status == 303 else answer
 
 
-def test_people_decide(acted: Sample) -> None:
+def test_task_decisions_are_carried_out_from_the_page(acted: Sample) -> None:
     assert decided(acted, "review", "review", {"verdict": "reject"}).status == 422, "nobody said to be sure"
     accepted = decided(acted, "review", "review", {"verdict": "accept", "comment": "well done"})
     assert "done since" in accepted.text
@@ -90,7 +90,7 @@ def test_possible_decisions_are_grouped_with_a_heading(sample: Sample, name: str
     assert [re.findall(grouped, form) for form in forms] == [[legend] for legend in legends]
 
 
-def test_a_run_that_asked_for_help_is_no_success(sample: Sample) -> None:
+def test_run_that_requested_help_is_not_shown_as_success(sample: Sample) -> None:
     visitor = sample.visitor(Role.READER)
     assert "asked for help" in visitor.get(f"/tasks/{sample.tasks['handoff']}").text
     events = visitor.get("/events?group=task").text
@@ -119,7 +119,7 @@ def test_impossible_decision_is_reported(
 
 
 @pytest.mark.parametrize("function", ["review", "resolve", "cancel"])
-def test_readers_decide_nothing(sample: Sample, function: str) -> None:
+def test_reader_key_cannot_decide_about_tasks(sample: Sample, function: str) -> None:
     fields = {"verdict": "accept", "resolution": "done", "sure": "yes"}
     assert decided(sample, "handoff", function, fields, Role.READER).status == 403
     assert "Actions" not in sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['handoff']}").text

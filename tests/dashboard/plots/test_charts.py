@@ -49,7 +49,7 @@ def test_empty_history_draws_nothing() -> None:
     assert [span.key for span in drawn(days=[day(3)])] == ["month"]
 
 
-def test_no_line_leads_across_a_gap_and_the_gap_is_seen() -> None:
+def test_line_of_a_chart_is_interrupted_at_a_visible_gap() -> None:
     (span,) = drawn(*(slot(ago, answer_ms=flat(100)) for ago in (9, 8, 4, 3)))
     (latencies,) = [plot for plot in span.plots if plot.title == "How long answers took"]
     (line,) = latencies.lines
@@ -76,7 +76,7 @@ def test_down_slot_has_no_latency_and_differs_from_a_gap() -> None:
     assert span.alt_text == "Probes: 6 answered, 6 failed, 2 unknown"
 
 
-def test_how_probes_ended_is_an_area_for_each_word_and_level_steps_are_one() -> None:
+def test_probe_results_are_one_area_per_class() -> None:
     (span,) = drawn(slot(4), slot(3), slot(2, 3, 3), slot(0, 0, 0, 1))
     begin, _, half, last = (f"{column.left:g}" for column in span.columns)
     end = f"{span.columns[2].left + span.columns[2].width:g}"
@@ -89,7 +89,7 @@ def test_how_probes_ended_is_an_area_for_each_word_and_level_steps_are_one() -> 
     assert [area.word for area in well.areas] == ["unknown", "answers"]
 
 
-def test_observed_share_is_beside_the_reported_one() -> None:
+def test_observed_and_reported_ratio_are_drawn_together() -> None:
     (span,) = drawn(slot(1, 3, 3, response_ratio=flat(0.99)))
     (plot,) = span.plots
     assert [line.name for line in plot.lines] == ["probes answered", "requests answered, it says"]
@@ -99,12 +99,12 @@ def test_observed_share_is_beside_the_reported_one() -> None:
 
 
 @pytest.mark.parametrize(("lowest", "bottom"), [(1.0, "99 %"), (0.97, "95 %"), (0.94, "90 %"), (0.2, "0 %")])
-def test_a_scale_of_shares_begins_where_there_is_something_to_see(lowest: float, bottom: str) -> None:
+def test_ratio_axis_begins_near_the_lowest_value(lowest: float, bottom: str) -> None:
     (span,) = drawn(slot(1, response_ratio=flat(lowest)))
     assert span.plots[0].scale[0].text == bottom
 
 
-def test_a_band_goes_from_the_lowest_to_the_highest_and_is_not_there_for_one_value() -> None:
+def test_range_band_spans_minimum_to_maximum_and_is_absent_for_one_value() -> None:
     (span,) = drawn(
         slot(1, error_ratio=spread(0.0, 0.02, 0.1), answer_ms=flat(7)), slot(0, error_ratio=flat(0.05))
     )
@@ -123,7 +123,7 @@ def test_latency_axis_has_whole_decades() -> None:
     assert len(wide.plots[-1].scale) <= 6
 
 
-def test_figures_are_in_a_table_newest_first() -> None:
+def test_chart_values_are_in_a_table_newest_first() -> None:
     (span,) = drawn(slot(1, answer_ms=spread(90, 100, 2_000)), slot(0, 0, 0, 1), days=[])
     last, first = span.rows
     assert first.numbers == ["100 ms (90 ms to 2,000 ms)", *["\N{EN DASH}"] * (len(NUMBERS) - 1)]
@@ -136,7 +136,7 @@ def test_figures_are_in_a_table_newest_first() -> None:
     ]
 
 
-def test_round_hours_and_every_seventh_day_are_named() -> None:
+def test_time_axis_labels_round_hours_and_each_seventh_day() -> None:
     day_span, month = drawn(slot(0), days=[day(0)])
     assert [tick.text for tick in day_span.ticks] == ["12:00", "18:00", "00:00", "06:00"]
     assert len(month.ticks) == 5

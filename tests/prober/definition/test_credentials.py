@@ -40,7 +40,7 @@ def refused(**members: Any) -> str:
         ("https://bücher.example", "https://xn--bcher-kva.example"),
     ],
 )
-def test_origin_has_its_usual_spelling(given: str, origin: str) -> None:
+def test_origin_is_normalised(given: str, origin: str) -> None:
     assert credential(origin=given).scope.origin == origin
 
 
@@ -55,12 +55,12 @@ def test_origin_is_an_address_that_may_be_contacted(given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["/a?b=1", "/a;b", "/a%20b"])
-def test_path_is_plain(given: str) -> None:
+def test_path_with_a_query_or_escape_is_refused(given: str) -> None:
     assert refused(path=given) == "scope_path"
 
 
 @pytest.mark.parametrize("given", ["/a/../b", "/./a"])
-def test_path_has_no_dots(given: str) -> None:
+def test_path_with_dot_segments_is_refused(given: str) -> None:
     assert refused(path=given) == "dot_segment"
 
 
@@ -88,7 +88,7 @@ def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it() -> Non
     assert "sk-inline-secret" not in str(caught.value)
 
 
-def test_a_secret_has_one_place() -> None:
+def test_secret_with_two_places_is_refused() -> None:
     assert refused(bearer={}) == "one_source"
     assert refused(bearer={"env": "A", "file": "b"}) == "one_source"
 
@@ -146,11 +146,11 @@ def test_a_header_that_the_prober_sets_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("username", ["", "with:colon", " leading", "ünicode", "line\nbreak"])
-def test_odd_user_names_are_refused(username: str) -> None:
+def test_invalid_user_names_are_refused(username: str) -> None:
     assert refused(basic={"username": username, "password": {"env": "A"}}) == "string_pattern_mismatch"
 
 
-def test_credentials_differ_in_name_and_place() -> None:
+def test_duplicate_name_or_scope_of_credentials_is_refused() -> None:
     one = {"name": "a", "origin": "https://a.example", "bearer": {"env": "A"}}
     for other in (one | {"origin": "https://b.example"}, one | {"name": "b", "path": "/"}):
         with pytest.raises(ValidationError) as caught:

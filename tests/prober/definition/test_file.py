@@ -59,7 +59,7 @@ def test_every_definition_in_the_repository_is_read(path: Path, tmp_path: Path) 
     assert definition.directories or definition.targets
 
 
-def test_the_list_that_the_demo_makes_is_all_that_it_lacks() -> None:
+def test_demo_definition_lacks_only_its_generated_agent_list() -> None:
     with pytest.raises(InvalidDefinition) as caught:
         read_definition_file(DEMO)
     (fault,) = caught.value.faults
@@ -80,7 +80,7 @@ def test_the_reference_shows_every_setting_with_its_default() -> None:
     assert set(written["directories"][0]) | {"file"} == set(type(shown.directories[0]).model_fields)
 
 
-def test_paths_lead_from_the_directory_of_the_definition(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_directory_of_the_definition(tmp_path: Path) -> None:
     file = tmp_path / "one.yml"
     (tmp_path / "out.txt").touch()
     (tmp_path / "lists").mkdir()
@@ -97,7 +97,7 @@ def test_paths_lead_from_the_directory_of_the_definition(tmp_path: Path) -> None
     assert definition.results.jsonl == Path("/var/results.jsonl")
 
 
-def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+def test_byte_order_mark_is_accepted_in_a_definition(tmp_path: Path) -> None:
     file = tmp_path / "one.yml"
     file.write_bytes(b"\xef\xbb\xbf" + (HEAD + "targets: [a.example]\n").encode())
     assert read_definition_file(file).name == "census"
@@ -167,7 +167,7 @@ networks: {allow: [10.0.0.1/8]}
         ),
     ],
 )
-def test_a_wrong_file_is_refused_on_its_line(text: str, fault: str) -> None:
+def test_invalid_definition_is_refused_with_its_line(text: str, fault: str) -> None:
     assert told(text)[0].startswith(fault)
 
 
@@ -175,7 +175,7 @@ def test_number_of_reported_errors_is_bounded() -> None:
     assert len(told("".join(f"key{number}: 1\n" for number in range(2 * MAX_FAULTS)))) == MAX_FAULTS
 
 
-def test_a_file_that_is_not_there_is_no_definition(tmp_path: Path) -> None:
+def test_missing_definition_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="No such file"):
         read_definition_file(tmp_path / "absent.yml")
     with pytest.raises(InvalidValue, match="directory"):
@@ -259,7 +259,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=25).map("".join))
-def test_no_text_at_all_breaks_the_reader(text: str) -> None:
+def test_any_text_gives_a_definition_or_an_invalid_definition_error(text: str) -> None:
     for to_dict in (text, HEAD + text, f"{HEAD}targets: [a.example]\n{text}"):
         with contextlib.suppress(InvalidDefinition):
             definition_of(to_dict)

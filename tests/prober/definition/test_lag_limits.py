@@ -33,14 +33,14 @@ class Loop:
         return self.check.slowness_since(began_s, self.now_s)
 
 
-def test_a_prober_of_which_nothing_is_known_is_not_slow() -> None:
+def test_prober_without_measurements_is_not_slow() -> None:
     loop = Loop()
     assert loop.assess() is None
     assert loop.slowness_since(0.0) is None
     assert loop.check.lag_p99_s() == 0.0
 
 
-def test_a_loop_that_is_late_again_and_again_is_slow_and_one_hiccup_is_not() -> None:
+def test_repeatedly_late_event_loop_is_slow_and_one_delay_is_not() -> None:
     loop = Loop()
     loop.wake(50)
     loop.wake(late_s=1.5)
@@ -52,7 +52,7 @@ def test_a_loop_that_is_late_again_and_again_is_slow_and_one_hiccup_is_not() -> 
     assert loop.slowness_since(loop.now_s - 1.0) is not None
 
 
-def test_one_standstill_is_enough_and_is_over_after_a_while() -> None:
+def test_one_long_stall_makes_the_prober_slow_for_a_while() -> None:
     loop = Loop()
     loop.wake(10)
     began_s = loop.now_s
@@ -69,7 +69,7 @@ def test_one_standstill_is_enough_and_is_over_after_a_while() -> None:
     assert loop.slowness_since(ended_s + 0.1) is None
 
 
-def test_a_standstill_counts_before_it_is_noted() -> None:
+def test_current_stall_counts_before_it_ends() -> None:
     loop = Loop()
     loop.wake(10)
     began_s = loop.now_s
@@ -77,21 +77,21 @@ def test_a_standstill_counts_before_it_is_noted() -> None:
     assert "29.9 s" in (loop.slowness_since(began_s) or "")
 
 
-def test_a_machine_that_was_suspended_stood_still() -> None:
+def test_suspension_of_the_machine_counts_as_a_stall() -> None:
     loop = Loop()
     loop.wake(10)
     loop.wake(suspended_s=3_600.0)
     assert "3600.0 s" in (loop.assess() or "")
 
 
-def test_a_little_less_is_not_slow() -> None:
+def test_lag_just_below_the_limits_is_not_slow() -> None:
     loop = Loop()
     loop.wake(MIN_LAGS, late_s=0.99)
     loop.wake(late_s=1.99)
     assert loop.slowness_since(0.0) is None
 
 
-def test_the_limits_are_settings() -> None:
+def test_lag_limits_can_be_configured() -> None:
     loop = Loop(LagPolicy(max_lag_s=0.01, max_standstill_s=0.05))
     loop.wake(MIN_LAGS)
     assert loop.assess() is None

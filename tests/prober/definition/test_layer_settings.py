@@ -25,7 +25,7 @@ def test_paths_are_requested_once_in_their_order() -> None:
         ({"paths": [f"/{number}" for number in range(MAX_PATHS + 1)]}, "too_long"),
     ],
 )
-def test_layers_that_contradict_each_other_are_refused(members: dict[str, Any], kind: str) -> None:
+def test_contradictory_layer_settings_are_refused(members: dict[str, Any], kind: str) -> None:
     with pytest.raises(ValidationError) as caught:
         LayerSettings.model_validate(members)
     assert [error["type"] for error in caught.value.errors()] == [kind]

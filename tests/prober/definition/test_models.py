@@ -48,7 +48,7 @@ def refusal(**members: Any) -> tuple[tuple[int | str, ...], str]:
 # --- what is not said ----------------------------------------------------------------------------
 
 
-def test_defaults_are_polite() -> None:
+def test_defaults_of_a_definition_limit_the_load_on_targets() -> None:
     definition = defined()
     assert definition.cadence.policy() == Cadence()
     assert definition.cadence.policy().interval_s == 300
@@ -88,7 +88,7 @@ def test_user_agent_without_contact_names_no_url(monkeypatch: pytest.MonkeyPatch
 # --- whom ----------------------------------------------------------------------------------------
 
 
-def test_targets_are_spelled_as_everywhere_and_taken_once() -> None:
+def test_targets_are_normalised_and_deduplicated() -> None:
     definition = defined(targets=["agent.example", "https://AGENT.example:443/", "http://agent.example"])
     assert definition.target_urls == ("https://agent.example/", "http://agent.example/")
 
@@ -105,7 +105,7 @@ def test_invalid_target_is_refused_with_its_line() -> None:
     assert "https" in expected
 
 
-def test_a_definition_lists_as_many_targets_as_it_may_and_no_more() -> None:
+def test_definition_above_the_number_of_targets_is_refused() -> None:
     many = [f"https://a{number}.example" for number in range(MAX_INLINE_TARGETS + 1)]
     assert len(defined(targets=many[:-1]).targets) == MAX_INLINE_TARGETS
     assert refusal(targets=many)[0] == ("targets",)
@@ -154,7 +154,7 @@ def test_directory_names_are_unique() -> None:
 # --- what is asked -------------------------------------------------------------------------------
 
 
-def test_something_has_to_be_asked() -> None:
+def test_definition_that_requests_nothing_is_refused() -> None:
     nothing = {"card": False, "transport": False, "health": False}
     assert "nothing is requested" in refusal(ask=nothing)[1]
     assert defined(ask=nothing | {"health": True}).ask.health
@@ -178,7 +178,7 @@ def test_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
         ("card_every_seconds", 3600, 3599),
     ],
 )
-def test_strangers_are_not_asked_more_often_than_they_agreed_to(
+def test_faster_cadence_than_the_minimum_needs_allow_fast_cadence(
     setting: str, least: float, too_little: float
 ) -> None:
     place, told = refusal(cadence={setting: too_little})
@@ -194,14 +194,14 @@ def test_strangers_are_not_asked_more_often_than_they_agreed_to(
         assert getattr(defined(cadence=cadence).cadence, setting) == too_little
 
 
-def test_backing_off_is_never_faster_than_the_interval() -> None:
+def test_back_off_below_the_interval_is_refused() -> None:
     assert refusal(cadence={"interval_seconds": 600, "max_backoff_seconds": 599})[0] == ("cadence",)
     edge = defined(cadence={"interval_seconds": 600, "max_backoff_seconds": 600})
     assert edge.cadence.policy().max_backoff_s == 600
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf"), "300", True])
-def test_an_interval_is_a_sensible_number(seconds: object) -> None:
+def test_interval_out_of_range_is_refused(seconds: object) -> None:
     with pytest.raises(ValidationError):
         defined(cadence={"interval_seconds": seconds, "allow_fast_cadence": True})
 
@@ -258,7 +258,7 @@ def test_placeholders_differ_from_own_canaries() -> None:
     assert defined(canaries={"public_ipv4": CANARIES}).placeholders == ()
 
 
-def test_durations_of_the_witness_rule_are_settings() -> None:
+def test_durations_of_the_witness_rule_can_be_configured() -> None:
     assert defined().witnesses.policy() == WitnessPolicy()
     assert defined().self_check.policy() == LagPolicy()
     scaled = defined(
@@ -327,5 +327,5 @@ def test_invalid_probe_setting_is_refused_by_name(
     assert "pattern" not in caught.value.expected
 
 
-def test_paths_are_as_given_where_no_file_says_otherwise() -> None:
+def test_paths_of_a_definition_without_a_file_are_unchanged() -> None:
     assert defined(evidence={"directory": "kept"}).evidence.directory == Path("kept")

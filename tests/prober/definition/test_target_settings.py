@@ -24,7 +24,7 @@ def refusals(*targets: Any) -> list[tuple[tuple[int | str, ...], str]]:
     return [(error["loc"], error["type"]) for error in caught.value.errors()]
 
 
-def test_a_mapping_gives_one_target_layers_of_its_own() -> None:
+def test_mapping_of_a_target_sets_its_own_layers() -> None:
     definition = defined({"url": "agent.example", "ask": {"message": {"text": "hi"}}}, "other.example")
     assert definition.target_urls == (URL, "https://other.example/")
     asked = LayerSettings(message=MessageSettings(text="hi"))
@@ -51,7 +51,7 @@ def test_two_different_settings_of_a_url_are_refused() -> None:
     assert refusals(same, {"url": "agent.example", "ask": {}}) == [(("targets",), "target_twice")]
 
 
-def test_paths_of_assertions_are_requested_with_those_of_ask() -> None:
+def test_paths_of_assertions_are_added_to_the_requested_paths() -> None:
     asked = LayerSettings(paths=("/ping",))
     assertions = [{"of": path, "status": 200} for path in ("/status", "/ping", "health")]
     target = TargetSettings.model_validate({"url": URL, "assertions": assertions})
@@ -88,5 +88,5 @@ def test_assertions_need_answers_and_have_a_limit(settings: dict[str, Any], kind
         ({"url": URL, "ask": {"card": False}}, ("targets", 0, "ask"), "no_card"),
     ],
 )
-def test_a_wrong_target_is_refused_at_its_place(target: Any, place: Any, kind: str) -> None:
+def test_invalid_target_settings_are_refused_with_their_path(target: Any, place: Any, kind: str) -> None:
     assert refusals(target) == [(place, kind)]

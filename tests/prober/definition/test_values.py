@@ -58,7 +58,7 @@ def test_a_contact_is_an_address_or_a_page(contact: str) -> None:
         "https://ägent.example", "https://agent.example/\u2028", "https://agent.example/" + "x" * 200,
     ],
 )  # fmt: skip
-def test_nothing_that_would_end_the_header_or_its_comment_is_a_contact(contact: str) -> None:
+def test_contact_with_characters_that_end_the_header_is_refused(contact: str) -> None:
     assert not takes(Contact, contact)
 
 
@@ -93,12 +93,12 @@ def test_any_contact_is_one_visible_word(start: str, end: str) -> None:
         ("192.0.2.1:53:53", None),
     ],
 )
-def test_a_dns_server_is_an_address_perhaps_with_a_port(text: str, address: tuple[str, int] | None) -> None:
+def test_dns_server_is_an_address_with_an_optional_port(text: str, address: tuple[str, int] | None) -> None:
     assert resolver_address(text) == address
 
 
 @given(st.text(max_size=20))
-def test_no_text_breaks_the_reading_of_a_dns_server(text: str) -> None:
+def test_any_text_is_a_dns_server_or_is_refused(text: str) -> None:
     resolver_address(text)
 
 
@@ -110,7 +110,7 @@ def test_no_text_breaks_the_reading_of_a_dns_server(text: str) -> None:
         ("x" * MAX_NAME_CHARS, "x" * MAX_NAME_CHARS),
     ],
 )
-def test_a_host_or_a_file_gives_its_name(given_text: str, name: str) -> None:
+def test_directory_name_is_derived_from_host_or_file(given_text: str, name: str) -> None:
     assert name_from(given_text) == name
 
 
@@ -136,12 +136,12 @@ def test_changed_name_is_made_unique_by_a_hash(given_text: str, beginning: str) 
 @example("агенты.txt", "роботы.txt")
 @example("a b.txt", "a-b.txt")
 @example("", "directory")
-def test_files_that_are_called_otherwise_have_names_of_their_own(one: str, other: str) -> None:
+def test_files_with_different_names_give_different_directory_names(one: str, other: str) -> None:
     are_alike = normalize("NFC", one.lower()) == normalize("NFC", other.lower())
     assert are_alike or name_from(one) != name_from(other)
 
 
-def test_a_name_is_the_same_however_its_accents_are_written() -> None:
+def test_directory_name_is_equal_for_composed_and_decomposed_accents() -> None:
     assert name_from("caf\u00e9.txt") == name_from("cafe\u0301.txt")
 
 
@@ -185,12 +185,12 @@ def test_a_value_is_taken_or_refused(kind: Any, good: list[object], bad: list[ob
         ("/a/.?b", r"without \. and \.\."),
     ],
 )
-def test_a_path_that_leads_elsewhere_than_it_says_is_refused_with_the_reason(path: str, why: str) -> None:
+def test_path_with_dot_segments_or_backslashes_is_refused_with_the_reason(path: str, why: str) -> None:
     with pytest.raises(ValidationError, match=why):
         TypeAdapter(HealthPath).validate_python(path)
 
 
-def test_a_target_is_spelled_as_everywhere_else() -> None:
+def test_target_of_a_definition_is_normalised() -> None:
     assert TypeAdapter(Target).validate_python("HTTPS://Agent.Example:443#top") == "https://agent.example/"
 
 

@@ -49,7 +49,7 @@ def test_empty_page_is_the_last_one() -> None:
     assert read(REGISTRY, page(0, 200, total=219)).next_page is None
 
 
-def test_without_a_total_a_page_that_is_not_full_is_the_last_one() -> None:
+def test_partial_page_without_a_total_is_the_last() -> None:
     assert read(REGISTRY, page(100)).next_page == {"offset": "100", "limit": "100"}
     assert read(REGISTRY, page(99)).next_page is None
 
@@ -73,12 +73,12 @@ def test_other_json_is_not_recognised(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [[], {}, {"error": "too many requests"}, {"agents": None}])
-def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
+def test_document_without_agents_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         REGISTRY.read(document(value))
 
 
 @pytest.mark.parametrize(("query", "offset"), [("", 100), ("?offset=300", 400), ("?offset=x", 100)])
-def test_page_start_may_be_only_in_its_url(query: str, offset: int) -> None:
+def test_page_offset_is_read_from_the_url_if_absent_in_the_page(query: str, offset: int) -> None:
     made = document({"agents": agents(100), "total": 500}, url=f"https://registry.example/api/agents{query}")
     assert REGISTRY.read(made).next_page == {"offset": str(offset), "limit": "100"}

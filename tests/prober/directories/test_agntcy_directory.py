@@ -26,7 +26,7 @@ def catalog_entry(**more: Any) -> dict[str, Any]:
     } | more
 
 
-def test_a_record_is_a_directory_of_one() -> None:
+def test_single_record_is_a_directory_with_one_agent() -> None:
     page = read(DIRECTORY, record(module("integration/a2a", card_data=CARD_10)))
     assert listed(page) == [("https://sums.test/a2a", "one", Kind.A2A_ENDPOINT)]
     assert page.items == 1
@@ -63,7 +63,7 @@ def test_a_list_of_records_is_a_directory() -> None:
 @pytest.mark.parametrize(
     ("token", "total"), [("next_page_token", "total_count"), ("nextPageToken", "totalCount")]
 )
-def test_a_page_holds_catalog_entries_and_leads_on(token: str, total: str) -> None:
+def test_page_lists_catalog_entries_and_the_next_page(token: str, total: str) -> None:
     inline = catalog_entry(media_type="application/oasf-agent-record+json", data=record())
     results = [catalog_entry(url="https://a.example/card.json"), inline]
     page = read(DIRECTORY, {"results": results, token: "abc", total: 219})
@@ -73,11 +73,11 @@ def test_a_page_holds_catalog_entries_and_leads_on(token: str, total: str) -> No
 
 
 @pytest.mark.parametrize("token", ["", None])
-def test_without_a_token_it_is_the_last_page(token: object) -> None:
+def test_page_without_a_token_is_the_last(token: object) -> None:
     assert read(DIRECTORY, {"results": [], "next_page_token": token}).next_page is None
 
 
-def test_a_token_that_cannot_be_sent_is_no_end() -> None:
+def test_invalid_page_token_is_refused() -> None:
     with pytest.raises(NotReadable, match="token"):
         DIRECTORY.read(document({"results": [], "nextPageToken": 7}))
 
@@ -90,6 +90,6 @@ def test_other_json_is_not_recognised(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [{}, {"code": 13, "message": "x"}])
-def test_by_name_what_holds_no_records_is_refused(value: object) -> None:
+def test_document_without_records_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         DIRECTORY.read(document(value))

@@ -23,13 +23,13 @@ def catalog(*entries: Any, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("key", ["type", "mediaType", "media_type"])
 @pytest.mark.parametrize("media_type", [A2A, f"{A2A}; charset=utf-8", A2A.upper()])
-def test_a_card_is_listed_however_its_type_is_spelled(key: str, media_type: str) -> None:
+def test_card_is_listed_for_each_spelling_of_its_type(key: str, media_type: str) -> None:
     page = read(CATALOG, catalog(entry(media_type, key, url="https://a.example/card.json")))
     assert listed(page) == [("https://a.example/card.json", "One", Kind.A2A_CARD)]
 
 
 @pytest.mark.parametrize("card", [CARD_03, CARD_10])
-def test_a_card_that_the_catalog_holds_says_where_its_agent_is_called(card: dict[str, Any]) -> None:
+def test_agent_url_is_read_from_a_card_within_the_catalog(card: dict[str, Any]) -> None:
     page = read(CATALOG, catalog(entry(A2A, data=card)))
     assert listed(page) == [("https://sums.test/a2a", "One", Kind.A2A_ENDPOINT)]
 
@@ -66,7 +66,7 @@ def test_an_mcp_server_is_listed_by_its_card_or_endpoint() -> None:
     ]
 
 
-def test_a_server_card_that_the_catalog_holds_says_where_the_server_is() -> None:
+def test_server_url_is_read_from_a_server_card_within_the_catalog() -> None:
     card = {
         "name": "a.example/one",
         "remotes": [
@@ -113,7 +113,7 @@ def nested_in(levels: int) -> dict[str, Any]:
     return value
 
 
-def test_catalogs_that_are_held_are_read_and_those_at_a_url_named() -> None:
+def test_embedded_catalogs_are_read_and_linked_ones_are_listed() -> None:
     inner = catalog(
         entry(A2A, url="https://b.example/card.json"), entry(NESTED, url="https://c.example/catalog.json")
     )
@@ -129,7 +129,7 @@ def test_catalogs_that_are_held_are_read_and_those_at_a_url_named() -> None:
     assert skipped(page) == [("One", "no_url")]
 
 
-def test_nesting_ends_where_it_is_too_deep() -> None:
+def test_embedded_catalog_beyond_the_depth_limit_is_skipped() -> None:
     assert len(listed(read(CATALOG, nested_in(MAX_NESTING_DEPTH)))) == 1
     too_deep = read(CATALOG, nested_in(MAX_NESTING_DEPTH + 1))
     assert (listed(too_deep), skipped(too_deep)) == ([], [("", "too_deep")])
@@ -143,7 +143,7 @@ def test_deeply_nested_catalogs_are_not_read() -> None:
         assert len(read(CATALOG, value).nested) == named
 
 
-def test_the_depth_of_a_hostile_catalog_costs_nothing() -> None:
+def test_very_deep_catalog_is_skipped_without_recursion() -> None:
     assert skipped(read(CATALOG, nested_in(200))) == [("", "too_deep")]
 
 
@@ -156,7 +156,7 @@ def test_a_document_that_names_too_many_catalogs_is_refused() -> None:
 # ── ARD's list ──
 
 
-def test_a_page_of_ard_leads_on_by_its_token() -> None:
+def test_ard_page_continues_with_its_token() -> None:
     items = [entry(A2A, url="https://a.example/card.json")]
     page = read(CATALOG, {"items": items, "total": 219, "pageToken": "eyJwIjoyfQ=="})
     assert (page.items, page.total) == (1, 219)
@@ -164,7 +164,7 @@ def test_a_page_of_ard_leads_on_by_its_token() -> None:
 
 
 @pytest.mark.parametrize("token", [None, ""])
-def test_without_a_token_it_is_the_last_page(token: object) -> None:
+def test_page_without_a_token_is_the_last(token: object) -> None:
     assert read(CATALOG, {"items": [], "total": 0, "pageToken": token}).next_page is None
 
 
@@ -174,7 +174,7 @@ def test_search_returns_pages() -> None:
 
 
 @pytest.mark.parametrize("token", [5, ["x"], {"a": 1}, "x" * 5_000])
-def test_a_token_that_cannot_be_sent_is_no_end(token: object) -> None:
+def test_invalid_page_token_is_refused(token: object) -> None:
     with pytest.raises(NotReadable, match="token"):
         CATALOG.read(document({"items": [entry(A2A)], "pageToken": token}))
 
@@ -199,6 +199,6 @@ def test_a_catalog_without_entries_is_recognised() -> None:
 
 
 @pytest.mark.parametrize("value", [[], {}, {"errorCode": "INTERNAL_ERROR", "message": "x"}])
-def test_by_name_what_holds_no_entries_is_refused(value: object) -> None:
+def test_document_without_entries_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         CATALOG.read(document(value))

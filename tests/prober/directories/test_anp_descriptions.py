@@ -32,7 +32,7 @@ def test_the_next_page_is_a_url() -> None:
 
 
 @pytest.mark.parametrize("following", [5, ["x"], "x" * 5_000])
-def test_a_next_page_that_cannot_be_asked_for_is_no_end(following: object) -> None:
+def test_invalid_url_of_the_next_page_is_refused(following: object) -> None:
     with pytest.raises(NotReadable, match="next"):
         ANP.read(document({"items": [description()], "next": following}))
 
@@ -43,6 +43,6 @@ def test_other_json_is_not_recognised(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [[], {}, {"items": "x"}])
-def test_by_name_what_holds_no_items_is_refused(value: object) -> None:
+def test_document_without_items_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         ANP.read(document(value))

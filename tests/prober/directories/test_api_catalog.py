@@ -28,7 +28,7 @@ def test_items_are_listed_without_a_type() -> None:
     ]
 
 
-def test_an_item_that_leads_to_a_card_is_one() -> None:
+def test_item_that_links_to_a_card_is_an_agent() -> None:
     typed = {"href": "https://a.example/card", "type": "application/a2a-agent-card+json"}
     placed = {"href": "https://b.example/.well-known/agent-card.json"}
     page = read(CATALOG, linkset({"anchor": OWN, "item": [typed, placed]}))
@@ -40,7 +40,7 @@ def test_an_api_that_is_described_is_listed_by_its_anchor() -> None:
     assert listed(read(CATALOG, linkset(context))) == [("https://a.example/api", None, Kind.UNKNOWN)]
 
 
-def test_an_api_whose_status_is_a_health_document_is_an_agents() -> None:
+def test_api_with_a_health_document_as_status_is_an_agent() -> None:
     context = {
         "anchor": "https://a.example/a2a",
         "status": hrefs("https://a.example/.well-known/agent-health"),
@@ -68,7 +68,7 @@ def test_the_catalog_itself_is_no_api() -> None:
         assert listed(page) == []
 
 
-def test_catalogs_that_it_names_belong_to_it() -> None:
+def test_catalogs_linked_by_an_api_catalog_are_read_too() -> None:
     item = {"href": "https://b.example/apis", "type": "application/linkset+json"}
     context = {
         "anchor": OWN,
@@ -87,7 +87,7 @@ def test_too_many_catalogs_are_refused() -> None:
 
 
 @pytest.mark.parametrize("links", [None, "x", {}, [1], [{}], [{"href": 5}]])
-def test_links_of_any_shape_are_survived(links: object) -> None:
+def test_links_of_any_json_shape_raise_no_exception(links: object) -> None:
     context = {"anchor": ["x"], "item": links, "status": links, "agent-card": links, "api-catalog": links}
     page = read(CATALOG, linkset(context, 7))
     assert listed(page) == []

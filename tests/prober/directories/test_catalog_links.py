@@ -19,7 +19,7 @@ HOME = "https://a.example/robots.txt"
         (b"\xff\x00Agentmap: /x", []),
     ],
 )
-def test_catalogs_of_a_robots_txt(body: bytes, expected: list[str]) -> None:
+def test_catalog_urls_are_read_from_robots_txt(body: bytes, expected: list[str]) -> None:
     assert list(agentmaps(body, HOME)) == expected
 
 
@@ -37,7 +37,7 @@ def test_catalogs_of_a_robots_txt(body: bytes, expected: list[str]) -> None:
         ('<link rel="ard" href="javascript:x"><link rel="ard" href="">', []),
     ],
 )
-def test_catalogs_to_which_a_page_links(page: str, expected: list[str]) -> None:
+def test_catalog_urls_are_read_from_the_links_of_a_page(page: str, expected: list[str]) -> None:
     assert list(linked_catalogs(page.encode(), "https://a.example/")) == expected
 
 
@@ -50,7 +50,7 @@ def test_number_of_pointers_is_bounded() -> None:
 
 @given(st.binary(max_size=300))
 @settings(max_examples=examples(200))
-def test_no_bytes_raise(body: bytes) -> None:
+def test_any_bytes_are_read_without_an_exception(body: bytes) -> None:
     for whole in (body, b"Agentmap: " + body, b'<link rel="ard" href="' + body + b'">'):
         agentmaps(whole, HOME)
         linked_catalogs(whole, HOME)

@@ -63,7 +63,7 @@ def test_the_next_page_is_a_query_or_a_url(
 
 
 @pytest.mark.parametrize("following", UNREADABLE)
-def test_a_next_page_that_no_reader_of_urls_survives_ends_the_reading(following: str) -> None:
+def test_malformed_url_of_the_next_page_ends_the_reading(following: str) -> None:
     with pytest.raises(Endless, match="no URL"):
         take(Walk(), page(following))
 
@@ -85,7 +85,7 @@ def test_next_page_is_never_on_another_origin(following: str) -> None:
         take(Walk(), page(following))
 
 
-def test_the_rest_of_a_list_comes_before_what_its_entries_name() -> None:
+def test_remaining_pages_of_a_list_are_read_before_linked_catalogs() -> None:
     walk = Walk()
     take(walk, page({"p": "2"}, nested=("/a.json", "/b.json", "/a.json")))
     steps = [walk.next_step() for _ in range(4)]
@@ -97,7 +97,7 @@ def test_the_rest_of_a_list_comes_before_what_its_entries_name() -> None:
     ]
 
 
-def test_a_list_is_read_to_its_end_before_its_first_catalog() -> None:
+def test_list_is_read_completely_before_its_first_linked_catalog() -> None:
     walk = Walk()
     take(walk, page({"p": "2"}, nested=("/a.json",)))
     step = walk.next_step()
@@ -107,7 +107,7 @@ def test_a_list_is_read_to_its_end_before_its_first_catalog() -> None:
     assert [step.url.rpartition("/")[2] for step in steps if step] == ["list?p=3", "a.json", "b.json"]
 
 
-def test_catalogs_that_name_one_another_are_read_once() -> None:
+def test_catalogs_that_link_to_each_other_are_read_once() -> None:
     walk = Walk()
     take(walk, page(nested=("/a.json", URL)))
     step = walk.next_step()
@@ -117,7 +117,7 @@ def test_catalogs_that_name_one_another_are_read_once() -> None:
     assert walk.documents == 2
 
 
-def test_nesting_ends_where_it_is_too_deep() -> None:
+def test_linked_catalog_beyond_the_depth_limit_is_skipped() -> None:
     walk = Walk()
     take(walk, page(nested=("/a.json",)), depth=MAX_NESTING_DEPTH)
     assert walk.next_step() is None
@@ -141,14 +141,14 @@ def test_path_in_a_file_has_no_base() -> None:
 # ── circles, and pages without end ──
 
 
-def test_a_next_page_that_was_read_before_is_no_end() -> None:
+def test_next_page_that_was_already_read_is_an_error() -> None:
     walk = Walk()
     take(walk, page({"cursor": "a"}))
     with pytest.raises(Endless, match="read before"):
         take(walk, page({"cursor": "a"}), f"{URL}?cursor=a")
 
 
-def test_the_same_page_for_another_one_is_no_end() -> None:
+def test_identical_content_for_the_next_page_is_an_error() -> None:
     walk = Walk()
     take(walk, page({"offset": "1"}, total=3), body="same")
     with pytest.raises(Endless, match="same page"):
@@ -164,7 +164,7 @@ def test_circle_of_pages_is_reported() -> None:
     assert names(walk) == ["paging_repeats"]
 
 
-def test_empty_pages_that_promise_more_end_somewhere() -> None:
+def test_number_of_empty_pages_is_bounded() -> None:
     walk = Walk()
     for number in range(MAX_EMPTY_PAGES):
         take(walk, page({"p": str(number)}, items=0))
@@ -184,7 +184,7 @@ def test_documents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         take(walk, page())
 
 
-def test_documents_that_are_named_are_bounded_before_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_linked_documents_is_bounded_before_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DOCUMENTS", 4)
     walk = Walk()
     take(walk, page(nested=("?1", "?2")))
@@ -193,7 +193,7 @@ def test_documents_that_are_named_are_bounded_before_they_are_read(monkeypatch: 
         take(walk, page(nested=("?5",)), f"{URL}?2", 1)
 
 
-def test_two_catalogs_may_say_the_same() -> None:
+def test_two_catalogs_with_equal_content_are_accepted() -> None:
     walk = Walk()
     take(walk, page(), depth=1, body="same")
     take(walk, page(), depth=1, body="same")
@@ -221,7 +221,7 @@ def test_a_password_in_a_catalogs_url_is_not_repeated(user: str) -> None:
     assert finding.message.endswith(": 'https://...@a.example/b.json'")
 
 
-def test_items_of_nested_catalogs_are_none_of_the_total() -> None:
+def test_items_of_linked_catalogs_do_not_count_towards_the_total() -> None:
     walk = Walk()
     take(walk, page(items=2, total=2, nested=("/a.json",)))
     take(walk, page(items=50), depth=1)
@@ -242,7 +242,7 @@ def test_findings_are_reported_once_and_bounded() -> None:
     assert walk.findings()[1].message == "number 1"
 
 
-def test_a_directory_is_single_until_it_names_a_further_document() -> None:
+def test_directory_is_single_until_it_links_to_another_document() -> None:
     walk = Walk()
     take(walk, page())
     assert walk.is_single

@@ -168,7 +168,7 @@ def written(tmp_path: Path, text: str) -> ListSource:
 
 
 @pytest.mark.parametrize("place", ["yellow_pages:PAGES", "yellow_pages:YellowPages"])
-async def test_a_format_of_another_package_is_found_by_content_and_by_name(
+async def test_format_of_another_package_is_chosen_by_content_and_by_name(
     place: str, install: Install, tmp_path: Path
 ) -> None:
     install(GOOD, yellow_pages=place)
@@ -285,7 +285,7 @@ def test_first_invalid_line_of_a_list_is_named(body: bytes, content_type: str, w
 @pytest.mark.parametrize(
     "form", ["{0}\n{0}\na.example\n", "url,name\n{0},x\n{0},y\na.example,z\n", '["{0}", "{0}", "a.example"]']
 )
-def test_of_junk_with_a_password_that_is_not_shown(form: str, password: str, url: str) -> None:
+def test_description_of_unrecognised_content_hides_passwords(form: str, password: str, url: str) -> None:
     found = describe(Document(form.format(url.format(password)).encode(), ""))
     assert "the first '" in found
     assert "...@a.example/b'" in found

@@ -39,7 +39,7 @@ async def snapshot(name: str, kinds: frozenset[Kind] = PROBED_KINDS) -> Snapshot
     return found
 
 
-def test_every_file_is_expected() -> None:
+def test_each_captured_directory_file_has_an_expectation() -> None:
     assert {path.name for path in LISTS.iterdir()} == {*READ, *SCHEMAS}
 
 

@@ -28,23 +28,23 @@ def test_every_remote_is_listed_as_an_mcp_server() -> None:
     assert (page.items, skipped(page)) == (2, [("two", "no_url")])
 
 
-def test_a_template_is_listed_as_it_is() -> None:
+def test_url_template_is_listed_unchanged() -> None:
     # The collector of the entries reports it.
     page = read(REGISTRY, page_of(server("one", "https://{tenant}.example/mcp")))
     assert [url for url, _, _ in listed(page)] == ["https://{tenant}.example/mcp"]
 
 
 @pytest.mark.parametrize("key", ["nextCursor", "next_cursor"])
-def test_the_cursor_leads_on(key: str) -> None:
+def test_cursor_gives_the_next_page(key: str) -> None:
     assert read(REGISTRY, page_of(count=0, **{key: "a:1"})).next_page == {"cursor": "a:1", "limit": "100"}
 
 
 @pytest.mark.parametrize("cursor", [None, ""])
-def test_without_a_cursor_it_is_the_last_page(cursor: object) -> None:
+def test_page_without_a_cursor_is_the_last(cursor: object) -> None:
     assert read(REGISTRY, page_of(nextCursor=cursor)).next_page is None
 
 
-def test_the_count_of_a_page_is_no_total() -> None:
+def test_count_of_a_page_is_not_taken_as_the_total() -> None:
     assert read(REGISTRY, page_of(server("one"), count=1)).total is None
     assert read(REGISTRY, page_of(server("one"), total=5)).total == 5
 
@@ -57,7 +57,7 @@ def test_deleted_server_is_reported() -> None:
 
 
 @pytest.mark.parametrize("remotes", [None, "x", {}, [1], [{}], [{"url": 5}], [{"url": ""}]])
-def test_remotes_of_any_shape_are_survived(remotes: object) -> None:
+def test_remotes_of_any_json_shape_raise_no_exception(remotes: object) -> None:
     page = read(REGISTRY, page_of({"name": "one", "remotes": remotes}, 7))
     assert skipped(page) == [("one", "no_url"), ("", "no_url")]
 
@@ -83,6 +83,6 @@ def test_other_json_is_not_recognised(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [{}, {"error": "x"}, {"servers": None}])
-def test_by_name_what_holds_no_servers_is_refused(value: object) -> None:
+def test_document_without_servers_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         REGISTRY.read(document(value))

@@ -37,11 +37,11 @@ def test_other_json_is_not_recognised(value: object) -> None:
     assert not INDEX.recognises(document(value))
 
 
-def test_by_name_an_index_may_be_empty() -> None:
+def test_empty_index_is_accepted_for_a_named_format() -> None:
     assert INDEX.read(document({})).items == 0
 
 
 @pytest.mark.parametrize("value", [[], {"error": "database is away"}])
-def test_by_name_what_is_no_map_of_urls_is_refused(value: object) -> None:
+def test_index_that_is_no_map_of_urls_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         INDEX.read(document(value))

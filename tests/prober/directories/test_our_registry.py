@@ -47,7 +47,7 @@ def test_a_target_that_its_probers_found_is_listed_by_its_own_address() -> None:
     assert listed(page) == [("https://a.example/", target_id("https://a.example/"), Kind.A2A_CARD)]
 
 
-async def test_its_cursor_leads_on(api: RegistryApi) -> None:
+async def test_cursor_of_our_registry_gives_the_next_page(api: RegistryApi) -> None:
     for agent_id in "abc":
         await api.register(agent_id)
     answer = await api.ask("GET", "/api/v1/agents?limit=2", key=Role.PROBER)
@@ -72,12 +72,12 @@ def test_other_json_is_not_recognised(value: object) -> None:
 
 
 @pytest.mark.parametrize("value", [[], {"error": {"code": "unknown_key"}}, {"agents": 1}])
-def test_by_name_what_holds_no_agents_is_refused(value: object) -> None:
+def test_document_without_agents_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         REGISTRY.read(document(value))
 
 
-def test_a_cursor_that_cannot_be_sent_is_no_end() -> None:
+def test_invalid_cursor_is_refused() -> None:
     with pytest.raises(NotReadable, match="token"):
         REGISTRY.read(document({"agents": [], "cursor": ["x"]}))
 

@@ -53,7 +53,7 @@ def test_line_without_url_is_reported() -> None:
 
 
 @pytest.mark.parametrize("length", [MAX_LINE_CHARS + 1, MAX_ROW_CHARS, MAX_ROW_CHARS + 1, 1_000_000])
-def test_line_that_is_too_long_is_left_out_and_cut(length: int) -> None:
+def test_overlong_line_is_skipped_and_reported_shortened(length: int) -> None:
     page = PLAIN.read(document(f"{A}\n{'a' * length}\n{B}\n"))
     entries = list(page.entries)
     assert [entry.url for entry in entries if isinstance(entry, Listed)] == [A, B]
@@ -111,14 +111,14 @@ def test_text_in_utf_16_without_its_mark_and_in_utf_32_is_refused(text: str, enc
     assert not PLAIN.recognises(document(encoded, "text/csv"))
 
 
-def test_by_name_a_list_may_begin_badly_and_by_content_not() -> None:
+def test_list_with_an_invalid_first_line_needs_a_named_format() -> None:
     text = "\n".join([*["out of order"] * (SAMPLE_LINES - 1), A])
     assert not PLAIN.recognises(document(text))
     assert len(list(PLAIN.read(document(text)).entries)) == SAMPLE_LINES
 
 
 @pytest.mark.parametrize("text", ["a.example", "localhost:8000", "https://agent/", "[::1]:80", "10.0.0.1"])
-def test_a_domain_with_a_dot_or_a_port_is_a_place(text: str) -> None:
+def test_host_with_a_dot_or_a_port_is_a_target(text: str) -> None:
     assert is_url_or_domain(text)
 
 
@@ -146,7 +146,7 @@ def test_csv_columns_are_recognized_by_name(header: str, kind: Kind) -> None:
     assert listed(read(PLAIN, "\n".join(rows))) == [(A, "One", kind), (C, "Two", kind)]
 
 
-def test_without_names_the_first_column_of_urls_counts() -> None:
+def test_first_column_with_urls_is_used_without_column_names() -> None:
     assert urls("1,google.example,x.example\n2,b.example,y.example\n") == ["google.example", "b.example"]
 
 
@@ -182,7 +182,7 @@ def test_csv_without_any_url_is_no_list() -> None:
         PLAIN.read(document("name,colour\nOne,red\n", "text/csv"))
 
 
-def test_csv_that_cannot_be_read_to_its_end_is_not_half_a_list() -> None:
+def test_malformed_csv_is_refused_as_a_whole() -> None:
     text = f"url,name\n{A},One\n{B},{'x' * 200_000}\n"
     with pytest.raises(NotReadable, match="line 3"):
         list(PLAIN.read(document(text)).entries)
@@ -221,17 +221,17 @@ def test_json_lists_texts_or_objects() -> None:
 
 
 @pytest.mark.parametrize("key", ["urls", "targets", "domains", "hosts", "agents"])
-def test_an_object_may_hold_the_list(key: str) -> None:
+def test_list_within_an_object_is_read(key: str) -> None:
     assert urls({"updated": "today", key: [A, C]}) == [A, C]
 
 
 @pytest.mark.parametrize("key", ["next", "cursor", "nextPageToken", "has_more", "_links"])
-def test_page_with_a_successor_is_not_the_whole_list(key: str) -> None:
+def test_page_with_a_next_page_is_no_plain_list(key: str) -> None:
     assert not PLAIN.recognises(document({"agents": [A], key: "more"}))
     assert urls({"agents": [A], key: None}) == [A]
 
 
-def test_a_list_may_say_how_long_it_is() -> None:
+def test_stated_length_of_a_list_is_read() -> None:
     assert read(PLAIN, {"agents": [A], "total": 219}).total == 219
 
 
@@ -312,7 +312,7 @@ def test_single_jsonl_line_is_recognized_by_media_type() -> None:
 
 
 @pytest.mark.parametrize("line", [json.dumps({"url": A, "x": "y" * MAX_LINE_CHARS}), "[" * 5_000])
-def test_a_line_that_is_too_long_or_too_deep_is_left_out(line: str) -> None:
+def test_jsonl_line_that_is_too_long_or_too_deep_is_skipped(line: str) -> None:
     page = read(PLAIN, f"{json.dumps({'url': A})}\n{line}")
     assert len(listed(page)) == 1
     assert [reason for _, reason in skipped(page)] == ["unreadable"]

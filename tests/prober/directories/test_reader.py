@@ -187,13 +187,13 @@ async def test_relative_urls_are_resolved_against_the_final_url(fetcher: Fetcher
         assert urls(await Reader(fetcher, server).snapshot()) == [f"{server.url}/moved/a.json"]
 
 
-async def test_more_targets_than_are_wanted_are_no_half_directory(fetcher: Fetcher) -> None:
+async def test_directory_above_the_entry_limit_is_refused_as_a_whole(fetcher: Fetcher) -> None:
     async with serving({"/list": text(LIST)}) as server:
         refused = await Reader(fetcher, server).refusal(max_entries=1)
     assert (refused.fault, refused.message) == ("too_large", "more than 1 target")
 
 
-async def test_mcp_servers_are_read_if_they_are_wanted(fetcher: Fetcher) -> None:
+async def test_mcp_servers_are_read_on_request(fetcher: Fetcher) -> None:
     server_list = {"servers": [{"server": {"remotes": [{"url": "https://m.example/mcp"}]}}], "metadata": {}}
     async with serving({"/list": as_json(server_list)}) as server:
         reader = Reader(fetcher, server)
@@ -202,7 +202,7 @@ async def test_mcp_servers_are_read_if_they_are_wanted(fetcher: Fetcher) -> None
         assert urls(await reader.snapshot(kinds=frozenset({Kind.MCP}))) == ["https://m.example/mcp"]
 
 
-async def test_a_large_list_is_taken_apart_beside_the_event_loop(fetcher: Fetcher) -> None:
+async def test_large_list_is_parsed_outside_the_event_loop(fetcher: Fetcher) -> None:
     content = "".join(f"a{number}.example\n" for number in range(20_000))
     ticks = 0
 
@@ -235,7 +235,7 @@ def a2a_pages(total: int, served: int, size: int = 100) -> dict[str, Reply]:
     }  # fmt: skip
 
 
-async def test_pages_are_turned_to_the_end_one_after_the_other(fetcher: Fetcher) -> None:
+async def test_all_pages_are_read_sequentially(fetcher: Fetcher) -> None:
     async with serving(a2a_pages(219, 219)) as server:
         found = await Reader(fetcher, server).snapshot("", format="a2a_registry")
         assert len(server.paths) == 3
@@ -254,7 +254,7 @@ async def test_announced_total_above_the_served_entries_is_reported(fetcher: Fet
     "reply",
     [answer(404), answer(400), as_json({"error": 1}), text("<html>"), answer(200, b"{", Content_Type="x/y")],
 )
-async def test_a_page_that_fails_is_no_half_directory(reply: Reply, fetcher: Fetcher) -> None:
+async def test_failed_page_fails_the_whole_directory(reply: Reply, fetcher: Fetcher) -> None:
     replies = a2a_pages(219, 219) | {"/api/agents?limit=100&offset=100": reply}
     async with serving(replies) as server:
         refused = await Reader(fetcher, server).refusal("", format="a2a_registry")
@@ -262,7 +262,7 @@ async def test_a_page_that_fails_is_no_half_directory(reply: Reply, fetcher: Fet
     assert refused.fault in {"not_fetched", "not_a_directory"}
 
 
-async def test_a_server_that_goes_in_circles_is_left(fetcher: Fetcher) -> None:
+async def test_repeated_cursor_of_a_server_ends_the_reading(fetcher: Fetcher) -> None:
     page = {"servers": [], "metadata": {"nextCursor": "again"}}
     replies = {
         "/v0.1/servers?limit=100": as_json(page),
@@ -286,7 +286,7 @@ async def test_total_size_of_all_documents_is_limited(
 # ── catalogs ──
 
 
-async def test_catalogs_that_a_catalog_names_are_read_too(fetcher: Fetcher) -> None:
+async def test_catalogs_linked_by_a_catalog_are_read_too(fetcher: Fetcher) -> None:
     replies = {
         "/list": as_json(catalog(card("https://a.example/"), nested("/one.json"), nested("/two.json"))),
         "/one.json": as_json(catalog(card("https://b.example/"), nested("/list"))),
@@ -332,7 +332,7 @@ async def test_a_catalog_on_a_closed_network_is_not_asked_for(fetcher: Fetcher) 
 # ── a domain alone ──
 
 
-async def test_a_domain_is_asked_for_its_catalogs(fetcher: Fetcher) -> None:
+async def test_domain_is_read_through_its_well_known_catalogs(fetcher: Fetcher) -> None:
     linkset = {"linkset": [{"anchor": "/", "item": [{"href": "https://a.example/api"}]}]}
     async with serving({API_CATALOG: as_json(linkset)}) as server:
         found = await Reader(fetcher, server).snapshot("")
@@ -439,7 +439,7 @@ async def test_permanent_refusal_is_not_retried(status: int, fetcher: Fetcher) -
         assert len(server.paths) == 1
 
 
-async def test_waits_have_an_end_too(fetcher: Fetcher) -> None:
+async def test_total_waiting_time_of_a_reading_is_bounded(fetcher: Fetcher) -> None:
     slow = {
         path: in_turn(answer(503, Retry_After="120"), reply)
         for path, reply in a2a_pages(10_000, 10_000).items()
@@ -450,7 +450,7 @@ async def test_waits_have_an_end_too(fetcher: Fetcher) -> None:
     assert MAX_READING_S - MAX_WAIT_S <= sum(reader.waits) < MAX_READING_S
 
 
-async def test_a_directory_that_takes_too_long_is_left(fetcher: Fetcher) -> None:
+async def test_slow_directory_times_out(fetcher: Fetcher) -> None:
     async with serving(a2a_pages(1_000, 1_000)) as server:
         reader = Reader(fetcher, server)
         fetch = reader.get
@@ -477,7 +477,7 @@ async def test_unchanged_values_are_not_sent_again(fetcher: Fetcher) -> None:
         assert server.asked("/list")["if-none-match"] == etag
 
 
-async def test_where_there_is_no_entity_tag_the_time_will_do(fetcher: Fetcher) -> None:
+async def test_last_modified_is_used_without_an_entity_tag(fetcher: Fetcher) -> None:
     time = "Wed, 21 Oct 2026 07:28:00 GMT"
     async with serving({"/list": in_turn(text(LIST, Last_Modified=time), answer(304))}) as server:
         reader = Reader(fetcher, server)
@@ -559,7 +559,7 @@ async def test_key_is_sent_to_the_directory_only(fetcher: Fetcher) -> None:
     assert len(found.entries) == 2
 
 
-async def test_a_key_is_not_taken_elsewhere_by_a_redirect(fetcher: Fetcher) -> None:
+async def test_key_is_not_sent_to_the_target_of_a_redirect(fetcher: Fetcher) -> None:
     async with (
         serving({"/list": text(LIST)}) as other,
         serving({"/list": redirect(f"{other.url}/list")}) as server,
@@ -593,7 +593,7 @@ async def test_file_format_follows_its_suffix(name: str, content: str, tmp_path:
     assert (urls(found), found.url) == (["https://a.example/"], str(file))
 
 
-async def test_a_file_that_is_the_same_is_unchanged(tmp_path: Path) -> None:
+async def test_unmodified_file_is_reported_as_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "agents.txt"
     file.write_text(LIST)
     found = await read_directory(ListSource(file=file))
@@ -615,7 +615,7 @@ async def test_documents_named_by_a_file_are_read_if_possible(fetcher: Fetcher, 
     assert urls(found) == ["https://a.example/"]
 
 
-async def test_one_page_of_a_registry_is_not_the_whole_list(tmp_path: Path) -> None:
+async def test_file_with_one_page_of_a_registry_has_findings(tmp_path: Path) -> None:
     file = tmp_path / "page.json"
     file.write_text(json.dumps({"agents": agents(0, 100), "total": 219, "limit": 100, "offset": 0}))
     found = await read_directory(ListSource(file=file))
@@ -632,9 +632,7 @@ async def test_unreadable_file_is_reported(tmp_path: Path) -> None:
         assert (refused.fault, words in refused.message) == ("file_unreadable", True)
 
 
-async def test_a_file_that_is_too_large_is_not_read_in_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_oversized_file_is_refused_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DOCUMENT_BYTES", 10)
     file = tmp_path / "agents.txt"
     file.write_text(LIST)
@@ -643,7 +641,7 @@ async def test_a_file_that_is_too_large_is_not_read_in_part(
     assert refused.fault == "too_large"
 
 
-async def test_a_url_needs_a_way_to_fetch_it() -> None:
+async def test_reading_a_url_without_a_fetcher_is_refused() -> None:
     with pytest.raises(InvalidValue, match="fetch"):
         await read_directory(ListSource(url="https://a.example/list"))
 
@@ -657,9 +655,7 @@ async def test_unknown_format_is_reported_before_any_request() -> None:
 
 
 @pytest.mark.parametrize(("is_ours", "tries"), [(True, MAX_TRIES), (False, 1)])
-async def test_a_name_without_address_is_asked_again_only_if_our_resolver_is_at_fault(
-    *, is_ours: bool, tries: int
-) -> None:
+async def test_dns_failure_is_retried_only_if_the_own_resolver_failed(*, is_ours: bool, tries: int) -> None:
     asked: list[WantedDocument] = []
 
     async def get(wanted: WantedDocument) -> Got:

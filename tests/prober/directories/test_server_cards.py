@@ -98,7 +98,7 @@ async def test_cards_are_requested_only_if_mcp_servers_are_wanted(fetcher: Fetch
 
 
 @pytest.mark.parametrize(("limit", "value", "unread"), [("MAX_CARDS", 1, 1), ("MAX_READING_S", 0, 2)])
-async def test_limits_leave_urls_unread(
+async def test_server_cards_above_the_limits_are_not_read(
     limit: str, value: int, unread: int, fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_cards, limit, value)

@@ -16,7 +16,7 @@ def test_a_version_is_read_back(etag: str | None) -> None:
     assert read_version(str(version(etag))) == version(etag)
 
 
-def test_a_time_is_remembered_where_there_is_no_entity_tag() -> None:
+def test_last_modified_is_stored_without_an_entity_tag() -> None:
     time = "Wed, 21 Oct 2026 07:28:00 GMT"
     assert read_version(str(version(None, time))) == version(None, time)
     assert read_version(str(version('"a"', time))) == version('"a"')

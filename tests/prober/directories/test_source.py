@@ -13,7 +13,7 @@ ORIGIN = "https://directory.example"
 @pytest.mark.parametrize(
     "url", ["directory.example", ORIGIN, f"{ORIGIN}/", "https://Directory.example:443#x"]
 )
-def test_domain_is_asked_at_the_well_known_paths(url: str) -> None:
+def test_domain_is_requested_at_the_well_known_paths(url: str) -> None:
     assert ListSource(url=url).places(None) == (
         f"{ORIGIN}/.well-known/ard.json",
         f"{ORIGIN}/.well-known/ai-catalog.json",
@@ -36,7 +36,7 @@ def test_domain_is_asked_at_the_well_known_paths(url: str) -> None:
         ("plain_list", ("/",)),
     ],
 )
-def test_with_a_format_a_domain_is_asked_where_that_has_its_list(name: str, places: tuple[str, ...]) -> None:
+def test_format_of_a_domain_selects_the_requested_path(name: str, places: tuple[str, ...]) -> None:
     found = ListSource(url="directory.example", format=name).places(BUILT_IN[name])
     assert found == tuple(f"{ORIGIN}{place}" for place in places)
 
@@ -87,7 +87,7 @@ def test_key_invalid_in_a_header_is_refused_and_not_shown(key: str) -> None:
     assert not key or key not in str(refused.value)
 
 
-def test_a_key_does_not_travel_in_the_clear() -> None:
+def test_key_over_plain_http_is_refused() -> None:
     with pytest.raises(InvalidValue, match="https"):
         ListSource(url="http://directory.example/list", key="secret")
     assert ListSource(url="http://127.0.0.1:8000/list", key="secret").key == "secret"
@@ -96,7 +96,7 @@ def test_a_key_does_not_travel_in_the_clear() -> None:
 # ── differences between two readings ──
 
 
-def test_the_same_place_read_otherwise_is_another_reading() -> None:
+def test_changed_reading_settings_count_as_another_source() -> None:
     source = ListSource(url=ORIGIN)
     others = [
         source.settings(f"{ORIGIN}/other"),

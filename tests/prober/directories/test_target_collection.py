@@ -41,7 +41,7 @@ def reasons(found: Gathered) -> dict[str, int]:
     return {reason: left_out.count for reason, left_out in found.left_out.items()}
 
 
-def test_each_url_is_one_target_in_the_order_of_listing_however_it_is_written() -> None:
+def test_equivalent_urls_are_one_target_in_listing_order() -> None:
     found = gather("b.example", "https://A.example", "https://b.example:443/#x", "https://a.example/")
     assert urls(found) == ["https://b.example/", "https://a.example/"]
     assert (found.items, found.duplicates) == (4, 2)
@@ -157,7 +157,7 @@ def test_skipped_entries_are_counted_with_examples() -> None:
     assert found.left_out == {"no_url": SkippedEntries(MAX_EXAMPLES + 3, examples)}
 
 
-def test_examples_and_names_are_cut_and_can_be_printed() -> None:
+def test_examples_and_names_are_short_and_printable() -> None:
     evil = "\x1b[2J\u202e" + "x" * 5_000
     found = gather(Skipped(evil, "unreadable"), Listed("a.example", evil))
     (example,) = found.left_out["unreadable"].examples
@@ -237,7 +237,7 @@ def test_directory_without_targets_is_reported() -> None:
     assert gather().findings() == []
 
 
-def test_more_than_so_many_targets_are_refused_and_the_same_ones_again_are_not() -> None:
+def test_targets_above_the_limit_are_refused_and_duplicates_are_not_counted() -> None:
     found = Gathered(max_entries=2)
     found.add([Listed("a.example"), Listed("b.example"), Listed("a.example")])
     with pytest.raises(TooManyEntries, match="more than 2 targets"):
@@ -269,7 +269,7 @@ def test_number_of_skipped_entries_is_limited(monkeypatch: pytest.MonkeyPatch) -
         gather("x", "y", "z", "x")
 
 
-def test_the_digest_is_that_of_the_set() -> None:
+def test_digest_does_not_depend_on_order_or_duplicates() -> None:
     one, other = gather("a.example", "b.example"), gather("https://b.example/", "a.example", "a.example")
     assert one.digest() == other.digest()
     assert one.digest() != gather("a.example").digest()
@@ -283,7 +283,7 @@ def test_the_digest_is_that_of_the_set() -> None:
         st.one_of(st.text(max_size=20), st.from_regex(r"(https?://)?[a-c]\.example(/x)?", fullmatch=True))
     )
 )
-def test_every_item_is_a_target_a_duplicate_or_left_out(texts: list[str]) -> None:
+def test_each_item_is_counted_as_target_duplicate_or_skipped(texts: list[str]) -> None:
     found = gather(*texts, base=BASE)
     assert found.items == len(texts)
     assert found.items == len(found.entries) + found.duplicates + sum(reasons(found).values())

@@ -65,7 +65,7 @@ def test_quota_is_short_before_it_is_full(quota: EvidenceQuota) -> None:
     assert quota.is_short
 
 
-def test_a_wrong_count_is_set_right_by_a_sweep(quota: EvidenceQuota, tmp_path: Path) -> None:
+def test_sweep_corrects_a_wrong_count(quota: EvidenceQuota, tmp_path: Path) -> None:
     for number in range(7):
         put(tmp_path, number, age_s=0)
     for wrong in (0, 3 * BLOCK_BYTES, 50 * BLOCK_BYTES):
@@ -75,7 +75,7 @@ def test_a_wrong_count_is_set_right_by_a_sweep(quota: EvidenceQuota, tmp_path: P
         assert quota.taken() == 7 * BLOCK_BYTES
 
 
-def test_old_records_are_removed_to_the_minute(quota: EvidenceQuota, tmp_path: Path) -> None:
+def test_old_records_are_removed_with_minute_precision(quota: EvidenceQuota, tmp_path: Path) -> None:
     young = [put(tmp_path, number, age_s=number * 60) for number in range(3)]
     edge = put(tmp_path, 3, age_s=KEEP_S - AGE_STEP_S)
     put(tmp_path, 4, age_s=KEEP_S + AGE_STEP_S)
@@ -83,9 +83,7 @@ def test_old_records_are_removed_to_the_minute(quota: EvidenceQuota, tmp_path: P
     assert all(path.exists() for path in [*young, edge])
 
 
-def test_the_oldest_go_when_all_is_too_much_and_no_more_than_must(
-    quota: EvidenceQuota, tmp_path: Path
-) -> None:
+def test_sweep_removes_only_as_many_of_the_oldest_as_needed(quota: EvidenceQuota, tmp_path: Path) -> None:
     paths = [put(tmp_path, number, age_s=number * 60) for number in range(97)]
     assert quota.sweep(NOW_S) == Swept(12, 12 * BLOCK_BYTES, 85 * BLOCK_BYTES)
     assert [path.exists() for path in paths] == [True] * 85 + [False] * 12
@@ -103,7 +101,7 @@ def test_evidence_within_the_limit_is_kept(quota: EvidenceQuota, tmp_path: Path)
     assert quota.sweep(NOW_S) == Swept(0, 0, 95 * BLOCK_BYTES)
 
 
-def test_leftovers_of_a_killed_process_are_removed(quota: EvidenceQuota, tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_process_are_removed(quota: EvidenceQuota, tmp_path: Path) -> None:
     left = put(tmp_path, 1, age_s=MAX_LEFTOVER_S + AGE_STEP_S, name="." + "0" * 32)
     under_way = put(tmp_path, 1, age_s=MAX_LEFTOVER_S - AGE_STEP_S, name="." + "1" * 32)
     assert quota.sweep(NOW_S) == Swept(0, 0, 0)
@@ -155,7 +153,7 @@ def test_a_sweep_that_is_stopped_leaves_the_count_as_it_is(quota: EvidenceQuota,
     st.integers(1, 2000),
     st.integers(0, 60),
 )
-def test_as_much_gives_way_as_must_and_the_oldest_first(
+def test_eviction_plan_removes_the_oldest_first_and_no_more_than_needed(
     sizes: dict[int, int], max_bytes: int, too_old: int
 ) -> None:
     first, going = _eviction_plan(sizes, max_bytes, too_old)

@@ -85,9 +85,7 @@ def test_stored_evidence_can_be_read(evidence: EvidenceStore) -> None:
     assert evidence.holds(DIGEST)
 
 
-def test_a_body_lies_under_its_hash_for_its_owner_alone_and_zcat_reads_it(
-    evidence: EvidenceStore, tmp_path: Path
-) -> None:
+def test_body_is_stored_by_hash_as_a_private_gzip_file(evidence: EvidenceStore, tmp_path: Path) -> None:
     evidence.keep(BODY)
     (file,) = files_in(tmp_path / "kept")
     assert file == tmp_path / "kept" / DIGEST[:2] / f"{DIGEST[2:]}.gz"
@@ -106,7 +104,7 @@ def test_any_body_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, bod
     opened.close()
 
 
-def test_nothing_and_too_much_are_not_kept(evidence: EvidenceStore) -> None:
+def test_empty_and_oversized_bodies_are_not_stored(evidence: EvidenceStore) -> None:
     largest = os.urandom(MAX_BODY_BYTES)
     digest = evidence.keep(largest)
     assert digest is not None
@@ -115,9 +113,7 @@ def test_nothing_and_too_much_are_not_kept(evidence: EvidenceStore) -> None:
     assert evidence.keep(b"") is None
 
 
-def test_a_body_that_is_there_is_not_written_again(
-    evidence: EvidenceStore, tmp_path: Path, clock: Wound
-) -> None:
+def test_existing_body_is_not_written_again(evidence: EvidenceStore, tmp_path: Path, clock: Wound) -> None:
     evidence.keep(BODY)
     (file,) = files_in(tmp_path / "kept")
     before = file.stat()
@@ -140,7 +136,9 @@ def test_evidence_removed_by_others_is_stored_again(
     assert evidence.read(DIGEST) == BODY
 
 
-def test_as_much_is_remembered_as_may_be(evidence: EvidenceStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_hashes_is_bounded(
+    evidence: EvidenceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert MAX_REMEMBERED <= 100_000
     monkeypatch.setattr(evidence_store, "MAX_REMEMBERED", 3)
     # The first one has the room swept aside, after which nothing is remembered.
@@ -168,7 +166,7 @@ def test_as_much_is_remembered_as_may_be(evidence: EvidenceStore, monkeypatch: p
         "\x00" * 64,
     ],
 )
-def test_no_name_leads_out_of_the_directory(evidence: EvidenceStore, digest: str) -> None:
+def test_invalid_digest_reads_no_file(evidence: EvidenceStore, digest: str) -> None:
     assert evidence.read(digest) is None
     assert not evidence.holds(digest)
 
@@ -186,7 +184,7 @@ def test_no_name_leads_out_of_the_directory(evidence: EvidenceStore, digest: str
     ],
     ids=["empty", "not gzip", "another body", "cut off", "too large", "a bomb"],
 )
-def test_a_damaged_file_is_found_by_its_name_and_the_body_can_be_kept_again(
+def test_damaged_file_is_detected_by_its_hash_and_replaced(
     evidence: EvidenceStore,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
@@ -201,9 +199,7 @@ def test_a_damaged_file_is_found_by_its_name_and_the_body_can_be_kept_again(
     assert evidence.read(DIGEST) == BODY
 
 
-def test_a_file_without_a_byte_is_written_again(
-    evidence: EvidenceStore, tmp_path: Path, clock: Wound
-) -> None:
+def test_empty_file_is_written_again(evidence: EvidenceStore, tmp_path: Path, clock: Wound) -> None:
     evidence.keep(BODY)
     rewrite(files_in(tmp_path / "kept")[0], b"")
     clock.now_s += REMEMBERED_S
@@ -211,9 +207,7 @@ def test_a_file_without_a_byte_is_written_again(
     assert evidence.read(DIGEST) == BODY
 
 
-def test_a_link_and_a_fifo_in_the_place_of_a_file_are_not_read(
-    evidence: EvidenceStore, tmp_path: Path
-) -> None:
+def test_symbolic_link_and_fifo_are_not_read(evidence: EvidenceStore, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_bytes(gzip.compress(BODY))
     evidence.keep(BODY)
@@ -253,7 +247,7 @@ def test_evidence_of_the_last_hour_is_kept(evidence: EvidenceStore, tmp_path: Pa
     assert file.stat().st_mtime == clock.now_s
 
 
-def test_when_room_runs_out_the_oldest_go_first(tmp_path: Path, clock: Wound) -> None:
+def test_full_quota_removes_the_oldest_evidence_first(tmp_path: Path, clock: Wound) -> None:
     opened = EvidenceStore(tmp_path / "kept", max_bytes=20 * 4096, keep_s=KEEP_S, clock_s=clock)
     digests = []
     for number in range(100):
@@ -289,7 +283,7 @@ def test_dropped_evidence_is_logged_once_a_minute(
 
 
 @pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EROFS])
-def test_a_disk_in_trouble_is_a_warning_and_no_failure(
+def test_disk_error_is_a_warning_and_fails_no_probe(
     evidence: EvidenceStore,
     tmp_path: Path,
     trouble: int,
@@ -332,7 +326,7 @@ def keep_with_file_limit(kept: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_file_that_could_not_be_written_whole_is_not_there_at_all(tmp_path: Path) -> None:
+def test_partially_written_file_is_removed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     done = keep_with_file_limit(kept)
     assert done.stdout == "None\n"
@@ -341,14 +335,14 @@ def test_a_file_that_could_not_be_written_whole_is_not_there_at_all(tmp_path: Pa
     assert files_in(kept) == []
 
 
-def test_after_the_end_nothing_is_kept(evidence: EvidenceStore) -> None:
+def test_closed_store_stores_nothing(evidence: EvidenceStore) -> None:
     evidence.close()
     assert evidence.keep(BODY) is None
     evidence.close()
 
 
 @pytest.mark.parametrize("place", ["file", "file/below", "shared"])
-def test_a_directory_that_cannot_be_ours_is_refused(tmp_path: Path, place: str) -> None:
+def test_evidence_directory_that_is_shared_or_a_file_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
@@ -357,7 +351,7 @@ def test_a_directory_that_cannot_be_ours_is_refused(tmp_path: Path, place: str) 
     assert caught.value.name == "evidence.directory"
 
 
-def test_a_definition_says_whether_where_and_how_long(tmp_path: Path) -> None:
+def test_definition_configures_use_directory_and_retention_of_evidence(tmp_path: Path) -> None:
     assert EvidenceStore.from_settings(EvidenceSettings()) is None
     settings = EvidenceSettings(directory=tmp_path / "kept", max_megabytes=2, keep_days=0.5)
     opened = EvidenceStore.from_settings(settings)
@@ -409,7 +403,7 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[int]:
     return codes
 
 
-def test_processes_that_share_a_directory_keep_every_body_once_and_whole(tmp_path: Path) -> None:
+def test_processes_that_share_a_directory_store_each_body_once(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     assert ended(keepers(kept, 10**9, "roomy")) == [0, 0, 0]
     opened = EvidenceStore(kept, max_bytes=10**9, keep_s=KEEP_S)
@@ -421,13 +415,13 @@ def test_processes_that_share_a_directory_keep_every_body_once_and_whole(tmp_pat
     opened.close()
 
 
-def test_processes_that_share_a_directory_share_its_bound(tmp_path: Path) -> None:
+def test_processes_that_share_a_directory_share_its_quota(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     assert ended(keepers(kept, 50 * 4096, "crowded")) == [0, 0, 0]
     assert sum(-(-path.stat().st_size // 4096) * 4096 for path in files_in(kept)) <= 50 * 4096
 
 
-def test_a_killed_process_leaves_nothing_that_is_not_whole(tmp_path: Path) -> None:
+def test_killed_process_leaves_no_partial_file(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     processes = keepers(kept, 10**9, "roomy")
     while len(files_in(kept)) < 50 and any(process.poll() is None for process in processes):

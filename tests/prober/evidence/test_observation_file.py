@@ -73,14 +73,14 @@ def file(path: Path) -> Iterator[ResultsFile]:
 # --- lines ---------------------------------------------------------------------------------------
 
 
-def test_every_observation_is_a_line_that_reads_as_it(file: ResultsFile, path: Path) -> None:
+def test_each_observation_is_one_line_that_reads_back_equal(file: ResultsFile, path: Path) -> None:
     observations = [seen(number) for number in range(3)]
     file.append(observations[:2])
     file.append(observations[2:])
     assert read(path) == observations
 
 
-def test_a_line_holds_nothing_that_is_not_known(file: ResultsFile, path: Path) -> None:
+def test_line_omits_absent_members(file: ResultsFile, path: Path) -> None:
     file.append([seen(1)])
     assert json.loads(path.read_text()) == {
         "target_url": "https://agent-1.example/",
@@ -89,7 +89,7 @@ def test_a_line_holds_nothing_that_is_not_known(file: ResultsFile, path: Path) -
     }
 
 
-def test_no_observations_are_no_line(file: ResultsFile, path: Path) -> None:
+def test_empty_batch_writes_no_line(file: ResultsFile, path: Path) -> None:
     file.append([])
     assert path.read_bytes() == b""
 
@@ -162,7 +162,7 @@ def test_partial_line_of_a_killed_process_is_removed(path: Path, before: bytes, 
     assert json.loads(written[len(after) :])
 
 
-def test_a_rotated_file_is_left_and_a_new_one_begun(file: ResultsFile, path: Path, tmp_path: Path) -> None:
+def test_rotated_file_is_replaced_by_a_new_one(file: ResultsFile, path: Path, tmp_path: Path) -> None:
     file.append([seen(1)])
     path.rename(tmp_path / "results.jsonl.1")
     file.append([seen(2)])
@@ -221,7 +221,7 @@ def appenders(path: Path, count: int) -> list[subprocess.Popen[str]]:
     return started
 
 
-def test_lines_of_several_processes_stay_whole_and_in_their_order(path: Path) -> None:
+def test_lines_of_several_processes_are_complete_and_ordered(path: Path) -> None:
     for process in appenders(path, 400):
         with process:
             assert process.wait(timeout=PATIENCE_SECONDS) == 0
@@ -249,7 +249,7 @@ def test_killed_processes_leave_whole_lines(path: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_full_disk_takes_all_of_a_batch_or_nothing(
+def test_full_disk_stores_a_batch_completely_or_not_at_all(
     file: ResultsFile, path: Path, trouble: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.append([seen(1)])
@@ -284,7 +284,7 @@ def test_removed_directory_is_reported_and_used_again_when_it_returns(path: Path
     opened.close()
 
 
-def test_a_lock_that_is_never_given_back_is_not_waited_for(path: Path) -> None:
+def test_lock_that_is_never_released_times_out(path: Path) -> None:
     pauses: list[float] = []
     opened = ResultsFile(path, sleep=pauses.append)
     with path.open("rb") as other:
@@ -297,7 +297,7 @@ def test_a_lock_that_is_never_given_back_is_not_waited_for(path: Path) -> None:
     opened.close()
 
 
-def test_after_the_end_nothing_is_appended(file: ResultsFile) -> None:
+def test_closed_file_appends_nothing(file: ResultsFile) -> None:
     file.close()
     with pytest.raises(LedgerUnreachable, match="closed"):
         file.append([seen(1)])
@@ -377,14 +377,16 @@ def batch(shard: int, *observations: Observation) -> ShardBatch:
     return batch_of(claim(shard), reports)
 
 
-async def test_results_that_the_ledger_took_are_in_the_file(file: ResultsFile, path: Path) -> None:
+async def test_results_accepted_by_the_ledger_are_written_to_the_file(file: ResultsFile, path: Path) -> None:
     ledger = FiledLedger(Taking(lost=[2]), file)
     batches = [batch(1, seen(1), seen(2)), batch(2, seen(3)), batch(3, seen(4))]
     assert await ledger.report(batches, 300.0) == ReportAnswer(lost=[2], news=NEWS)
     assert read(path) == [seen(1), seen(2), seen(4)]
 
 
-async def test_results_that_the_ledger_could_not_take_are_not(file: ResultsFile, path: Path) -> None:
+async def test_results_refused_by_the_ledger_are_not_written_to_the_file(
+    file: ResultsFile, path: Path
+) -> None:
     inner = Taking()
     inner.is_unreachable = True
     ledger = FiledLedger(inner, file)
@@ -395,7 +397,7 @@ async def test_results_that_the_ledger_could_not_take_are_not(file: ResultsFile,
     assert read(path) == [seen(1)]
 
 
-async def test_a_file_that_cannot_be_written_holds_the_results_back(file: ResultsFile, path: Path) -> None:
+async def test_unwritable_file_keeps_results_in_the_outbox(file: ResultsFile, path: Path) -> None:
     ledger = FiledLedger(Taking(), file)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
@@ -406,7 +408,7 @@ async def test_a_file_that_cannot_be_written_holds_the_results_back(file: Result
     assert read(path) == [seen(1)]
 
 
-async def test_the_loop_does_not_wait_for_the_disk(
+async def test_event_loop_does_not_wait_for_the_disk(
     file: ResultsFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
@@ -416,7 +418,7 @@ async def test_the_loop_does_not_wait_for_the_disk(
     assert threads != [threading.get_ident()]
 
 
-async def test_all_else_is_the_ledgers_to_answer(file: ResultsFile) -> None:
+async def test_other_calls_are_passed_to_the_ledger(file: ResultsFile) -> None:
     inner = Taking()
     ledger = FiledLedger(inner, file)
     standing = WitnessReport(reached_classes=["public_ipv4"])

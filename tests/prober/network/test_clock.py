@@ -39,7 +39,7 @@ def test_boot_clock_never_goes_back() -> None:
     assert SYSTEM_CLOCK.boot_s() >= before_s
 
 
-def test_machines_clock_counts_until_the_ledgers_time_is_known() -> None:
+def test_local_clock_is_used_until_the_ledgers_time_is_known() -> None:
     machine = Machine(ahead_s=3_600.0)
     ledger = LedgerClock(machine.clock)
     assert ledger.clock.wall_s() == machine.true_s + 3_600.0
@@ -47,7 +47,7 @@ def test_machines_clock_counts_until_the_ledgers_time_is_known() -> None:
 
 
 @pytest.mark.parametrize("ahead_s", [3_600.0, -3_600.0, 0.0])
-def test_a_wrong_calendar_is_known_and_changes_nothing(ahead_s: float) -> None:
+def test_wrong_wall_clock_is_detected_and_does_not_change_the_time(ahead_s: float) -> None:
     machine = Machine(ahead_s)
     ledger = LedgerClock(machine.clock)
     told(machine, ledger)
@@ -61,7 +61,7 @@ def test_a_wrong_calendar_is_known_and_changes_nothing(ahead_s: float) -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), min_size=1, max_size=20))
-def test_slow_answers_are_off_by_less_than_they_took(ways_s: list[tuple[float, float]]) -> None:
+def test_clock_error_of_a_slow_answer_is_below_its_duration(ways_s: list[tuple[float, float]]) -> None:
     machine = Machine(ahead_s=99.0)
     ledger = LedgerClock(machine.clock)
     for way_s, back_s in ways_s:
@@ -82,7 +82,7 @@ def test_fastest_answer_sets_the_time() -> None:
     assert ledger.clock.wall_s() == pytest.approx(machine.true_s, abs=0.02)
 
 
-def test_a_ledger_whose_calendar_was_set_is_followed() -> None:
+def test_changed_clock_of_the_ledger_is_followed() -> None:
     machine = Machine()
     ledger = LedgerClock(machine.clock)
     told(machine, ledger)

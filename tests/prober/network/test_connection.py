@@ -43,7 +43,7 @@ def test_aiohttps_protocol_works_without_its_session() -> None:
     assert ResponseHandler.read is DataQueue.read
 
 
-async def test_aiohttp_s_protocol_has_the_members_that_a_line_uses() -> None:
+async def test_aiohttp_protocol_has_the_members_that_a_connection_uses() -> None:
     members = {name for base in ResponseHandler.__mro__ for name in getattr(base, "__slots__", ())}
     members |= set(vars(ResponseHandler(asyncio.get_running_loop())))
     assert {"transport", "_payload", "_reading_paused", "_loop"} <= members
@@ -52,7 +52,7 @@ async def test_aiohttp_s_protocol_has_the_members_that_a_line_uses() -> None:
 
 
 @on_both_loops
-async def test_aiohttp_s_protocol_gives_a_header_and_a_body_that_may_be_on_its_way() -> None:
+async def test_aiohttp_protocol_returns_the_header_before_the_body_is_complete() -> None:
     async with connected(kept(b'{"a": 1}', X_A="b")) as line:
         reply = await line.ask(ASKED)
         assert (reply.status, reply.headers["x-a"]) == (200, "b")
@@ -65,7 +65,7 @@ async def test_aiohttp_s_protocol_gives_a_header_and_a_body_that_may_be_on_its_w
 
 
 @on_both_loops
-async def test_a_line_is_asked_one_thing_after_another() -> None:
+async def test_connection_serves_sequential_requests() -> None:
     async with connected(kept(b"{}")) as line:
         for turn in range(1, 4):
             reply = await line.ask(ASKED)
@@ -76,7 +76,7 @@ async def test_a_line_is_asked_one_thing_after_another() -> None:
 
 
 @on_both_loops
-async def test_hints_before_the_answer_are_no_answer() -> None:
+async def test_informational_responses_are_skipped() -> None:
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n"
     async with connected(raw(hints + b"HTTP/1.1 204 No Content\r\n\r\n")) as line:
         assert (await line.ask(ASKED)).status == 204
@@ -105,13 +105,13 @@ async def test_garbage_right_after_an_answer_is_an_error() -> None:
             await line.ask(ASKED)
 
 
-async def test_a_line_whose_body_was_not_read_cannot_be_asked_again() -> None:
+async def test_connection_with_an_unread_body_is_not_reused() -> None:
     async with connected(hostile.endless_body) as line:
         await line.ask(ASKED)
         assert line.should_close
 
 
-async def test_a_line_that_is_gone_cannot_be_asked() -> None:
+async def test_request_on_a_closed_connection_raises_disconnected() -> None:
     async with connected(kept()) as line:
         line.abort()
         with pytest.raises(aiohttp.ServerDisconnectedError):
@@ -122,7 +122,7 @@ async def test_a_line_that_is_gone_cannot_be_asked() -> None:
 
 
 @on_both_loops
-async def test_a_line_that_is_late_is_given_up_wherever_it_is() -> None:
+async def test_expired_connection_times_out_in_each_phase() -> None:
     loop = asyncio.get_running_loop()
     async with connected(hostile.silence) as line:
         line.expire_at(loop.time() + 0.05)
@@ -139,7 +139,7 @@ async def test_a_line_that_is_late_is_given_up_wherever_it_is() -> None:
 
 
 @on_both_loops
-async def test_a_deadline_that_is_taken_back_ends_nothing() -> None:
+async def test_cancelled_deadline_does_not_end_the_request() -> None:
     loop = asyncio.get_running_loop()
     async with connected(kept()) as line:
         line.expire_at(loop.time() + 0.02)
@@ -150,14 +150,14 @@ async def test_a_deadline_that_is_taken_back_ends_nothing() -> None:
 
 
 @on_both_loops
-async def test_many_small_headers_are_too_much_together() -> None:
+async def test_total_size_of_response_headers_is_bounded() -> None:
     async with connected(hostile.endless_hints) as line:
         with pytest.raises(TooManyBytes):
             await line.ask(ASKED)
 
 
 @on_both_loops
-async def test_the_header_of_a_later_answer_is_bounded_too() -> None:
+async def test_header_size_of_a_later_response_is_bounded() -> None:
     async def reply(writer: asyncio.StreamWriter, head: str) -> None:
         await (hostile.endless_hints if "second" in head else kept())(writer, head)
 

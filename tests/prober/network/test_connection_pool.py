@@ -26,7 +26,9 @@ def waiting(asker: Asker, url: str) -> HttpConnection | None:
 
 
 @on_both_loops
-async def test_only_so_many_connections_wait_and_the_oldest_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_idle_connections_is_bounded_and_the_oldest_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection_pool, "MAX_WAITING", 3)
     names: Names = {f"h{number}.example": HERE for number in range(6)}
     async with serving({"/": kept()}, keeps_alive=True) as server, asking(names) as asker:
@@ -37,7 +39,7 @@ async def test_only_so_many_connections_wait_and_the_oldest_go_first(monkeypatch
 
 
 @on_both_loops
-async def test_a_connection_that_has_waited_long_enough_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_connection_is_closed_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_pool, "WAIT_SECONDS", 0.05)
     async with asking() as asker:
         before = open_files()
@@ -49,7 +51,7 @@ async def test_a_connection_that_has_waited_long_enough_is_closed(monkeypatch: p
 
 
 @on_both_loops
-async def test_a_connection_that_the_peer_closed_does_not_wait() -> None:
+async def test_connection_closed_by_the_peer_is_not_pooled() -> None:
     async with asking() as asker:
         before = open_files()
         async with serving({"/": kept()}, keeps_alive=True) as server:

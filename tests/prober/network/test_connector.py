@@ -72,7 +72,7 @@ async def test_connection_reaches_the_address_and_reports_its_phases() -> None:
 
 
 @on_both_loops
-async def test_no_other_code_resolves_names(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connector_resolves_names_only_with_its_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_keywords: object) -> None:
         raise AssertionError("the system was asked")
 
@@ -81,7 +81,7 @@ async def test_no_other_code_resolves_names(monkeypatch: pytest.MonkeyPatch) -> 
         (await opened(connector, f"http://here.example:{server.port}/")).abort()
 
 
-async def test_both_families_are_tried_by_turns_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_addresses_of_both_families_alternate_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     four = [ip_address(f"192.0.2.{number}") for number in range(1, 5)]
     six = [ip_address(f"2001:db8::{number}") for number in range(1, 5)]
     assert connector_file._in_turn([*six, *four]) == [four[0], six[0], four[1]]
@@ -90,7 +90,7 @@ async def test_both_families_are_tried_by_turns_and_not_too_many(monkeypatch: py
 
 
 @on_both_loops
-async def test_where_one_address_refuses_the_next_is_tried() -> None:
+async def test_next_address_is_tried_after_a_refused_connection() -> None:
     names: Names = {"several.example": ("127.0.0.9", "127.0.0.8", "127.0.0.1")}
     async with serving({}) as server, connecting(names) as connector:
         line = await opened(connector, f"http://several.example:{server.port}/")
@@ -120,7 +120,7 @@ async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.Mon
         assert why.phases.connect_ms is not None
 
 
-async def test_each_address_is_admitted_before_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_address_is_admitted_before_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
     admitted = []
 
     def admit(address: object) -> None:
@@ -143,7 +143,7 @@ async def test_each_address_is_admitted_before_it_is_called(monkeypatch: pytest.
 
 
 @on_both_loops
-async def test_a_closed_port_refuses() -> None:
+async def test_closed_port_is_classified_as_refused() -> None:
     async with connecting() as connector:
         why = await unreached(connector, f"http://127.0.0.1:{free_port()}/")
     assert why.result is ResultClass.REFUSED
@@ -180,7 +180,7 @@ async def test_local_obstacles_are_distinguished(
         assert why.is_local_fault is is_local
 
 
-async def test_error_of_the_agent_outranks_our_own(
+async def test_error_of_the_agent_outranks_a_local_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fail(_factory: object, host: str, _port: int) -> None:
@@ -197,7 +197,7 @@ async def test_error_of_the_agent_outranks_our_own(
 
 
 @on_both_loops
-async def test_a_process_without_descriptors_blames_itself() -> None:
+async def test_missing_file_descriptors_are_a_local_fault() -> None:
     async with serving({}) as server, connecting({"here.example": HERE}) as connector:
         url = f"http://here.example:{server.port}/"
         (await opened(connector, url)).abort()
@@ -212,7 +212,7 @@ async def test_a_process_without_descriptors_blames_itself() -> None:
 
 
 @on_both_loops
-async def test_a_deadline_that_is_near_is_kept() -> None:
+async def test_near_deadline_is_respected() -> None:
     async def never(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
@@ -252,7 +252,7 @@ async def test_server_name_is_sent_for_names_and_not_for_addresses(
 
 
 @on_both_loops
-async def test_an_expired_certificate_is_asked_for_once_more_and_nothing_is_sent(
+async def test_expired_certificate_is_read_by_a_second_handshake_without_a_request(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)
@@ -290,7 +290,7 @@ async def test_unexpired_certificate_has_no_expiry_fault(
 
 
 @on_both_loops
-async def test_only_a_wrong_date_is_a_fault_of_the_date(
+async def test_certificate_error_is_a_date_fault_only_for_wrong_dates(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)

@@ -39,7 +39,7 @@ async def test_number_of_addresses_is_limited() -> None:
 
 
 @on_both_loops
-async def test_an_answer_says_how_long_it_holds() -> None:
+async def test_dns_answer_has_its_time_to_live() -> None:
     async with dns_serving({"a.example": ("192.0.2.1",)}, ttl_s=77) as dns:
         assert await told(dns, "a.example") == NameAnswer((ip_address("192.0.2.1"),), 77, records=1)
         assert await told(dns, "unknown.example") == NameAnswer()
@@ -66,7 +66,7 @@ async def test_pending_calls_fail_when_the_channel_closes() -> None:
 
 
 @on_both_loops
-async def test_servers_of_the_root_are_queried_each_time() -> None:
+async def test_root_servers_are_queried_without_a_cache() -> None:
     async with dns_serving({"": Failure.NO_DATA}) as dns:
         for _ in range(3):
             assert await answers_for_root([dns.address], 1)
@@ -104,7 +104,7 @@ def _no_cares(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_no_cares")
-async def test_without_c_ares_threads_ask_the_system(
+async def test_system_resolver_is_used_without_c_ares(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def ask(host: str, *_arguments: object, **_keywords: object) -> list[Any]:
@@ -128,7 +128,7 @@ async def test_without_c_ares_threads_ask_the_system(
 
 
 @pytest.mark.usefixtures("_no_cares")
-async def test_without_c_ares_no_other_name_servers_can_be_asked() -> None:
+async def test_configured_name_servers_require_c_ares() -> None:
     with pytest.raises(InvalidValue, match=r"resolver\.servers"):
         open_channel(["192.0.2.1"], 5)
 

@@ -71,7 +71,7 @@ def test_similar_host_is_not_excluded(line: str, url: str) -> None:
     assert entry(line, url) is None
 
 
-def test_the_entry_that_keeps_us_out_is_named() -> None:
+def test_exclusion_is_reported_with_its_entry() -> None:
     lines = "one.example\n.two.example\nhttps://three.example/a\n"
     assert entry(lines, "https://one.example/x") == "one.example"
     assert entry(lines, "https://a.b.two.example/x") == ".two.example"
@@ -79,14 +79,14 @@ def test_the_entry_that_keeps_us_out_is_named() -> None:
 
 
 @given(HOSTS, SEGMENTS)
-def test_the_other_spelling_of_urls_is_understood_as_well(host: str, segments: list[str]) -> None:
+def test_urls_in_an_exclusion_list_are_normalised(host: str, segments: list[str]) -> None:
     url = URL(f"https://{host}").joinpath(*[segment for segment in segments if segment])
     assert entry(f"https://{host}", str(url)) is not None
     assert entry(host, str(url)) is not None
 
 
 @given(HOSTS, HOSTS, SEGMENTS, SEGMENTS)
-def test_sets_find_what_comparing_with_every_line_finds(
+def test_exclusion_lookup_agrees_with_a_linear_search(
     host: str, other: str, listed: list[str], asked: list[str]
 ) -> None:
     line_path, path = "/" + "/".join(listed), "/" + "/".join(asked)
@@ -114,7 +114,7 @@ def test_sets_find_what_comparing_with_every_line_finds(
         "ops@agent.example",
     ],
 )
-def test_a_line_that_cannot_be_read_is_refused_by_its_number(line: str) -> None:
+def test_unreadable_line_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(InvalidValue, match=r"^no\.txt, line 3: expected a host, ") as refused:
         read_opt_outs(["agent.example", "# fine", line], "no.txt")
     assert refused.value.given == line
@@ -127,13 +127,13 @@ def test_a_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         read_opt_outs(["a.example"] * 4, "no.txt")
 
 
-def test_a_line_is_shown_up_to_a_bound() -> None:
+def test_refused_line_is_quoted_shortened() -> None:
     with pytest.raises(InvalidValue) as refused:
         read_opt_outs(["x" * 10_000], "no.txt")
     assert len(str(refused.value)) < 300
 
 
-def test_two_lists_are_one() -> None:
+def test_two_exclusion_lists_can_be_combined() -> None:
     one = read_opt_outs(["a.example", "https://c.example/one"], "one")
     other = read_opt_outs([".b.example", "https://c.example/two", "https://d.example/"], "other")
     both = one | other

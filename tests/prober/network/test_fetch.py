@@ -36,7 +36,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @on_both_loops
-async def test_an_answer_comes_with_all_that_is_known_of_it(
+async def test_fetched_answer_has_status_headers_timing_and_address(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)
@@ -74,7 +74,7 @@ async def test_an_answer_comes_with_all_that_is_known_of_it(
 
 
 @on_both_loops
-async def test_requests_name_us_and_supported_encodings() -> None:
+async def test_requests_have_user_agent_and_supported_encodings() -> None:
     async with serving({"/": as_json({})}) as server, asking() as asker:
         await asker.get(f"{server.url}/", accept="application/linkset+json", headers={"A2A-Version": "1.0"})
         asked = server.asked("/")
@@ -103,7 +103,7 @@ async def test_requests_name_us_and_supported_encodings() -> None:
         (503, ResultClass.HTTP_ERROR),
     ],
 )
-async def test_a_status_means_what_it_means_to_every_reader(status: int, result: ResultClass) -> None:
+async def test_each_status_has_the_same_result_for_get_and_post(status: int, result: ResultClass) -> None:
     reply = kept(b"" if status == 204 else b"{}", status, Retry_After="120")
     async with serving({"/": reply}) as server, asking() as asker:
         fetched = await asker.get(f"{server.url}/")
@@ -226,7 +226,7 @@ async def test_answer_broken_by_our_timeout_is_a_timeout() -> None:
     "headers",
     [{"X-A": "a\r\nX-B: b"}, {"X-A\r\nX-B": "b"}, {"X A": "a"}, {"": "a"}, {"X-A": "\u00e4"}, {"X-A": "\0"}],
 )
-async def test_headers_that_would_be_more_than_headers_are_refused(headers: dict[str, str]) -> None:
+async def test_request_headers_with_line_breaks_are_refused(headers: dict[str, str]) -> None:
     async with serving({"/": answer(200)}) as server, asking() as asker:
         with pytest.raises(InvalidValue, match="headers"):
             await asker.get(f"{server.url}/", headers=headers)
@@ -242,7 +242,7 @@ async def test_user_agent_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("etag", ['"a\r\nX-B: b"', '"\u00e4"', '"a\0"', f'"{"a" * MAX_ETAG_CHARS}"'])
-async def test_an_etag_that_cannot_be_sent_back_is_left_out(etag: str) -> None:
+async def test_etag_with_characters_forbidden_in_headers_is_ignored(etag: str) -> None:
     async with serving({"/": as_json({})}) as server, asking() as asker:
         fetched = await asker.get(f"{server.url}/", etag=etag)
         assert fetched.result is ResultClass.OK
@@ -272,7 +272,7 @@ async def test_a_path_that_was_not_encoded_is_not_sent(path: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_path_leaves_its_line(path: str) -> None:
+def test_any_path_stays_within_the_request_line(path: str) -> None:
     try:
         url = URL("http://a.example/").join(URL(path))
     except ValueError:
@@ -281,7 +281,7 @@ def test_no_path_leaves_its_line(path: str) -> None:
     assert not set(url.raw_path_qs) & set(" \r\n\0")
 
 
-def test_a_url_that_is_read_in_two_ways_is_refused() -> None:
+def test_ambiguous_url_is_refused() -> None:
     other = TargetUrl("http", "b.example", 80, None)
     assert isinstance(_read_alike(URL("http://a.example/"), other), AddressRefused)
     assert isinstance(_read_alike(URL("https://b.example/"), other), AddressRefused)
@@ -318,7 +318,7 @@ async def test_proxies_and_credentials_of_the_environment_are_not_used(
 
 
 @on_both_loops
-async def test_a_host_with_a_final_dot_is_the_host() -> None:
+async def test_host_with_a_final_dot_equals_the_host_without_it() -> None:
     names: Names = {"here.example": HERE}
     async with serving({"/": kept()}, keeps_alive=True) as server, asking(names) as asker:
         for host in ("here.example", "here.example.", "HERE.example"):
@@ -328,7 +328,7 @@ async def test_a_host_with_a_final_dot_is_the_host() -> None:
         assert server.connections == 1
 
 
-async def test_addresses_of_the_other_family_are_asked_too() -> None:
+async def test_addresses_of_the_other_family_are_tried_too() -> None:
     try:
         serving_six = serving({"/": kept()}, host="::1")
         async with serving_six as server, asking({"six.example": ("::1",)}) as asker:

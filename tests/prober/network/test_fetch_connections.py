@@ -72,7 +72,7 @@ async def test_closed_connection_is_not_retried() -> None:
 
 
 @on_both_loops
-async def test_many_at_once_do_not_get_each_other_s_answers() -> None:
+async def test_concurrent_requests_get_their_own_answers() -> None:
     names = {f"n{number}.example": HERE for number in range(40)}
     replies = {f"/{name}": kept(f'"{name}"'.encode()) for name in names}
     async with serving(replies, keeps_alive=True) as server, asking(names) as asker:
@@ -85,7 +85,7 @@ async def test_many_at_once_do_not_get_each_other_s_answers() -> None:
         await asyncio.gather(*(ask(name) for name in names for _ in range(3)))
 
 
-async def test_disconnect_midway_leaves_nothing_open() -> None:
+async def test_disconnect_during_a_response_leaves_no_socket_open() -> None:
     came = asyncio.Barrier(11)
 
     async def hold(_writer: asyncio.StreamWriter, _head: str) -> None:

@@ -22,7 +22,7 @@ async def test_a_redirect_is_followed_within_its_origin() -> None:
     assert server.paths == ["/a", "/b", "/c"]
 
 
-async def test_another_origin_is_for_the_caller_to_allow() -> None:
+async def test_redirect_to_another_origin_needs_permission_of_the_caller() -> None:
     names = {"one.example": HERE, "other.example": HERE}
     async with serving({"/": as_json({})}) as other:
         location = f"http://other.example:{other.port}/"
@@ -49,12 +49,14 @@ async def test_secrets_are_sent_only_to_their_origin(name: str) -> None:
 
 
 @given(st.sampled_from(sorted(HARMLESS_HEADERS)), st.sampled_from([str.upper, str.title, str.lower]))
-def test_harmless_headers_are_known_in_any_case(name: str, written: Callable[[str], str]) -> None:
+def test_headers_kept_across_origins_are_matched_case_insensitively(
+    name: str, written: Callable[[str], str]
+) -> None:
     assert HARMLESS_HEADERS.issuperset(map(str.lower, {written(name): "1"}))
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_message_that_is_redirected_stays_a_message_or_is_not_sent(status: int) -> None:
+async def test_redirected_post_stays_a_post_or_is_not_followed(status: int) -> None:
     replies = {"/": redirect("/there", status), "/there": as_json({})}
     async with serving(replies) as server, asking() as asker:
         fetched = await asker.post(f"{server.url}/", b'{"say":"hello"}')

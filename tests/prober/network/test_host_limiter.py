@@ -30,7 +30,7 @@ def items(turns: list[Permit[str]]) -> list[str]:
     return [turn.item for turn in turns]
 
 
-def test_no_more_start_than_may_be_under_way_and_the_rest_waits_in_order() -> None:
+def test_concurrent_probes_are_limited_and_the_rest_waits_in_order() -> None:
     pace = pace_of(concurrency=2)
     for name in "abc":
         pace.offer(name, name, 0.0)
@@ -73,7 +73,7 @@ def test_busy_host_delays_only_its_own_targets() -> None:
     assert pace.waiting == 2
 
 
-def test_a_host_is_asked_no_faster_than_allowed_however_many_requests_a_probe_takes() -> None:
+def test_request_rate_of_a_host_is_limited_for_any_requests_per_probe() -> None:
     pace = pace_of(per_host=1, host_requests_per_second=5.0)
     for name in ("first", "second", "third"):
         pace.offer("host", name, 0.0)
@@ -89,7 +89,7 @@ def test_a_host_is_asked_no_faster_than_allowed_however_many_requests_a_probe_ta
     assert items(take_all(pace, 5.0)) == ["third"]
 
 
-def test_two_probes_of_one_host_do_not_begin_in_the_same_moment() -> None:
+def test_probes_of_one_host_begin_at_different_times() -> None:
     pace = pace_of(per_host=2, host_requests_per_second=5.0)
     pace.offer("host", "first", 0.0)
     pace.offer("host", "second", 0.0)
@@ -98,7 +98,7 @@ def test_two_probes_of_one_host_do_not_begin_in_the_same_moment() -> None:
     assert items(take_all(pace, 0.2)) == ["second"]
 
 
-def test_a_turn_without_a_request_costs_its_host_nothing() -> None:
+def test_permit_without_a_request_does_not_count_for_its_host() -> None:
     pace = pace_of(per_host=1, host_requests_per_second=0.1)
     pace.offer("host", "first", 0.0)
     (turn,) = take_all(pace, 0.0)
@@ -132,7 +132,7 @@ def test_full_address_delays_only_its_own_targets() -> None:
     assert items(take_all(pace, 3.0)) == ["c"]
 
 
-def test_deferred_target_is_not_started_in_vain() -> None:
+def test_deferred_target_starts_only_when_its_address_is_free() -> None:
     pace = pace_of(per_address=1)
     pace.offer("a", "a", 0.0)
     pace.offer("b", "b", 0.0)
@@ -156,7 +156,7 @@ def test_deferred_target_is_not_started_in_vain() -> None:
     assert items(take_all(pace, 3.0)) == ["b again"]
 
 
-def test_a_host_that_has_moved_is_not_held_back_by_its_old_address() -> None:
+def test_host_with_a_new_address_is_not_delayed_by_its_former_address() -> None:
     pace = pace_of(per_address=1)
     pace.offer("a", "a", 0.0)
     pace.offer("b", "b", 0.0)
@@ -174,7 +174,7 @@ def test_a_host_that_has_moved_is_not_held_back_by_its_old_address() -> None:
     assert items(take_all(pace, 4.0)) == ["b"]
 
 
-def test_only_so_many_hosts_are_remembered_as_crowded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_busy_hosts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace_module, "MAX_CROWDED_HOSTS", 2)
     pace = pace_of(per_address=1)
     for name in "abcd":
@@ -188,7 +188,7 @@ def test_only_so_many_hosts_are_remembered_as_crowded(monkeypatch: pytest.Monkey
     assert items(take_all(pace, 0.0)) == ["b"]
 
 
-async def test_a_connection_is_counted_for_the_turn_of_its_task() -> None:
+async def test_connection_is_counted_for_the_permit_of_its_task() -> None:
     pace = pace_of(per_address=1)
     for name in "ab":
         pace.offer(name, name, 0.0)
@@ -211,12 +211,12 @@ async def test_a_connection_is_counted_for_the_turn_of_its_task() -> None:
     assert sorted(ended) == ["192.0.2.1", "connected"]
 
 
-def test_without_a_turn_every_address_is_admitted() -> None:
+def test_every_address_is_admitted_outside_a_permit() -> None:
     for _ in range(100):
         admit("192.0.2.1")
 
 
-def test_hosts_and_addresses_where_nothing_is_going_on_are_forgotten() -> None:
+def test_idle_hosts_and_addresses_are_removed() -> None:
     pace = pace_of(host_requests_per_second=5.0)
     for number in range(100):
         pace.offer(f"host {number}", "x", 0.0)

@@ -25,7 +25,7 @@ async def get(
     return int(answer.split()[1]) if answer else None
 
 
-async def test_the_redirect_brings_its_code_once() -> None:
+async def test_redirect_gives_its_code_once() -> None:
     async with listening() as redirect:
         redirect.read = read
         assert await get(redirect, "/callback?code=one") == 200
@@ -44,7 +44,7 @@ async def test_the_redirect_brings_its_code_once() -> None:
         ("/", None, "GET"),
     ],
 )
-async def test_other_requests_end_nothing(target: str, host: str | None, method: str) -> None:
+async def test_unrelated_requests_do_not_end_the_login(target: str, host: str | None, method: str) -> None:
     async with listening() as redirect:
         redirect.read = read
         assert await get(redirect, target, host, method) == 404
@@ -75,7 +75,7 @@ async def test_the_number_of_requests_is_bounded() -> None:
         assert isinstance(await redirect.wait(1.0), RedirectFault)
 
 
-async def test_a_head_without_end_gets_no_answer() -> None:
+async def test_endless_request_header_gets_no_answer() -> None:
     async with listening() as redirect:
         reader, writer = await asyncio.open_connection(HOST, redirect.port)
         writer.write(b"GET /callback?" + b"x" * 40_000)

@@ -70,7 +70,7 @@ async def test_name_without_an_address_fails_the_target() -> None:
 @pytest.mark.parametrize(
     ("reached", "found"), [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
 )
-async def test_where_one_family_is_reached_alone_the_other_is_asked_for_last(
+async def test_unreachable_address_family_is_queried_last(
     reached: socket.AddressFamily, found: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dns_lookup, "_usable_family", lambda: reached)
@@ -120,7 +120,7 @@ async def test_a_name_is_remembered_as_long_as_its_answer_holds(monkeypatch: pyt
         assert resolver.lookups == 2
 
 
-async def test_no_answer_holds_for_longer_than_the_longest_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_dns_answers_are_cached_up_to_a_maximum_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "MIN_TTL_SECONDS", 0)
     monkeypatch.setattr(resolver_module, "MAX_TTL_SECONDS", 0)
     async with dns_serving({"a.example": HERE}, ttl_s=10**6) as dns, Resolver([dns.address]) as resolver:
@@ -128,7 +128,7 @@ async def test_no_answer_holds_for_longer_than_the_longest_time(monkeypatch: pyt
         assert resolver.remembered("a.example") is None
 
 
-async def test_that_there_is_no_address_is_soon_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_negative_dns_answer_is_cached_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
     async with dns_serving({}) as dns, Resolver([dns.address]) as resolver:
         await resolver.resolve("a.example")
         assert isinstance(resolver.remembered("a.example"), NoAddress)
@@ -137,7 +137,7 @@ async def test_that_there_is_no_address_is_soon_forgotten(monkeypatch: pytest.Mo
         assert resolver.remembered("b.example") is None
 
 
-async def test_the_oldest_names_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oldest_names_are_removed_from_the_dns_cache_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "MAX_NAMES", 2)
     names: Names = {f"{letter}.example": HERE for letter in "abc"}
     async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
@@ -192,7 +192,7 @@ async def test_c_ares_is_restarted_before_its_cache_grows() -> None:
 
 
 @on_both_loops
-async def test_c_ares_is_restarted_before_few_names_fill_its_memory() -> None:
+async def test_c_ares_is_restarted_after_many_queries_of_few_names() -> None:
     names: Names = {f"n{number}.example": tuple(f"192.0.2.{n}" for n in range(200)) for number in range(3)}
     async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
         resolver._records_left = 300
@@ -262,7 +262,7 @@ async def test_unserved_name_is_its_own_failure_while_our_resolver_works(failure
         assert resolver.faults == 0
 
 
-async def test_another_name_that_is_found_meanwhile_speaks_for_our_name_server() -> None:
+async def test_success_of_another_name_shows_that_the_name_server_works() -> None:
     names: Names = {"lame.example": Failure.SILENCE, "good.example": HERE, "": Failure.SILENCE}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
         lame, good = await asyncio.gather(resolver.resolve("lame.example"), resolver.resolve("good.example"))
@@ -286,7 +286,7 @@ async def test_name_server_without_answers_fails_no_target() -> None:
         assert not is_fault(await resolver.resolve("n0.example"))
 
 
-async def test_one_name_that_is_never_found_does_not_speak_against_our_name_server() -> None:
+async def test_one_unresolvable_name_is_no_fault_of_the_name_server() -> None:
     names: Names = {"lame.example": Failure.SERVFAIL, "": Failure.NO_DATA}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
         for _ in range(2 * resolver_module.MAX_UNCLEAR_NAMES):
@@ -358,7 +358,5 @@ def width_after(*samples: int) -> int:
         ((0,) * 9, MAX_LOOKUPS_AT_ONCE),
     ],
 )
-def test_fewer_names_are_resolved_at_once_while_queries_get_lost(
-    samples: tuple[int, ...], at_once: int
-) -> None:
+def test_lost_queries_reduce_the_number_of_concurrent_lookups(samples: tuple[int, ...], at_once: int) -> None:
     assert width_after(*samples) == at_once

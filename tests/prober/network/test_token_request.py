@@ -63,7 +63,7 @@ async def test_a_token_is_taken_from_the_answer() -> None:
     assert server.asked(TOKEN_PATH)["authorization"].startswith("Basic ")
 
 
-async def test_a_redirect_takes_the_secret_nowhere() -> None:
+async def test_redirect_of_the_token_endpoint_is_not_followed() -> None:
     async with serving({TOKEN_PATH: as_json(TOKEN), "/other": as_json(TOKEN)}) as other:
         for status in (301, 302, 303, 307, 308):
             found = await fault(redirect(f"{other.url}{TOKEN_PATH}", status))
@@ -74,7 +74,7 @@ async def test_a_redirect_takes_the_secret_nowhere() -> None:
 
 
 @pytest.mark.parametrize("reply", [silence, endless_headers, endless_body, reset])
-async def test_endless_or_broken_answer_is_given_up(reply: Reply) -> None:
+async def test_endless_or_malformed_token_answer_is_a_fault(reply: Reply) -> None:
     found = await fault(reply, timeouts=PATIENT | {"total_seconds": SHORT_SECONDS})
     assert found.kind == "no_answer"
 
@@ -95,7 +95,7 @@ async def test_endless_or_broken_answer_is_given_up(reply: Reply) -> None:
         (b"\xff\xfe", "not_json"),
     ],
 )
-async def test_each_odd_body_has_its_fault(body: bytes, kind: str) -> None:
+async def test_each_invalid_token_body_has_a_fault_code(body: bytes, kind: str) -> None:
     assert (await fault(answer(200, body, Content_Type="application/json"))).kind == kind
     assert (await fault(answer(200, body, Content_Type="text/html"))).kind == kind
 
@@ -113,7 +113,7 @@ async def test_a_refusal_has_its_status_and_its_code(status: int, kind: str) -> 
     assert (found.kind, found.reason, found.retry_after_s) == (kind, f"HTTP {status}, invalid_client", 7)
 
 
-async def test_the_secret_goes_to_no_address_that_is_not_allowed() -> None:
+async def test_secret_is_not_sent_to_a_blocked_address() -> None:
     async with serving({TOKEN_PATH: as_json(TOKEN)}) as server:
         found = await requested(server.url + TOKEN_PATH, networks={"allow": ["10.0.0.0/8"]})
     assert isinstance(found, TokenFault)
@@ -121,7 +121,7 @@ async def test_the_secret_goes_to_no_address_that_is_not_allowed() -> None:
     assert server.heads == []
 
 
-async def test_the_secret_goes_over_tls_or_to_a_private_network(
+async def test_secret_is_sent_only_over_tls_or_to_a_private_network(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     authority = Authority(tmp_path)

@@ -139,7 +139,7 @@ async def test_path_is_read_within_its_limits(reply: Reply, results: list[Assert
     assert outcomes(report.observation) == results
 
 
-async def test_nothing_is_measured_of_a_host_that_does_not_answer() -> None:
+async def test_assertions_of_an_unreachable_host_are_not_measured() -> None:
     async with serving({}) as server:
         url = server.url
     server = HostileServer({}, port=int(url.rpartition(":")[2]))
@@ -163,7 +163,7 @@ async def test_card_with_assertions_is_read_whole_in_each_probe() -> None:
 
 
 @pytest.mark.parametrize(("days", "result"), [(20, OK), (13, FAILED), (-1, FAILED)])
-async def test_certificate_is_compared_by_its_days(days: int, result: AssertionOutcome) -> None:
+async def test_certificate_assertion_compares_the_remaining_days(days: int, result: AssertionOutcome) -> None:
     ends = datetime.fromtimestamp(AT_S, UTC) + timedelta(days=days, hours=1)
 
     def health(request: Request) -> Fetched:

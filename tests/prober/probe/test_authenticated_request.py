@@ -130,7 +130,7 @@ async def test_a_rejected_token_that_cannot_be_replaced_names_both_faults() -> N
                 assert {"401", "500"} <= set(re.findall(r"HTTP (\d+)", rejected.reason))
 
 
-async def test_too_few_rights_are_no_reason_for_another_token() -> None:
+async def test_insufficient_scope_does_not_request_another_token() -> None:
     tokens = Tokens(lambda _: is_admitted[0])
     is_admitted = [True]
     async with serving({}) as server:
@@ -144,7 +144,7 @@ async def test_too_few_rights_are_no_reason_for_another_token() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_without_a_token_a_refusal_is_a_fault_of_the_credential(status: int) -> None:
+async def test_missing_token_makes_a_refusal_a_credential_fault(status: int) -> None:
     async with serving({TOKEN_PATH: answer(503), RPC: answer(status)}) as server:
         server.replies[CARD_PATH] = answer(status)
         server.replies[HEALTH_PATH] = as_json(document())
@@ -156,7 +156,7 @@ async def test_without_a_token_a_refusal_is_a_fault_of_the_credential(status: in
     assert (asked(server, TOKEN_PATH), asked(server, CARD_PATH)) == (1, 1)
 
 
-async def test_without_a_token_what_is_public_is_measured() -> None:
+async def test_public_layers_are_measured_without_a_token() -> None:
     async with serving({TOKEN_PATH: answer(503), RPC: answer(405)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         server.replies[HEALTH_PATH] = as_json(document())
@@ -167,7 +167,7 @@ async def test_without_a_token_what_is_public_is_measured() -> None:
     assert "acme" not in layer(observation.discovery).reason
 
 
-async def test_a_token_goes_to_its_origin_only() -> None:
+async def test_token_is_sent_only_to_its_origin() -> None:
     tokens = Tokens(lambda _: True)
     async with serving({RPC: answer(401)}) as other, serving({}) as server:
         await guarded(server, tokens)
@@ -178,14 +178,14 @@ async def test_a_token_goes_to_its_origin_only() -> None:
     assert "authorization" not in other.asked(RPC)
 
 
-async def test_an_agent_that_is_down_is_down_with_a_token_or_without() -> None:
+async def test_unreachable_agent_is_a_failure_with_or_without_a_token() -> None:
     async with serving({TOKEN_PATH: answer(503), RPC: answer(500)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         async with probing(**settings(server)) as probes:
             assert await transport(probes, server.url) == "http_error"
 
 
-def test_other_gates_than_a_refusal_keep_their_class() -> None:
+def test_payment_required_and_proxy_login_keep_their_class_with_a_token() -> None:
     request = Request(url=URL("https://acme.example/"), max_bytes=1, deadline_s=0)
     for status in (402, 407):
         fetched = said(request, ResultClass.GATED, status=status, token_fault="no token")
@@ -202,7 +202,7 @@ def test_other_gates_than_a_refusal_keep_their_class() -> None:
         (None, ("x-api-key", "key-canary"), RPC),
     ],
 )
-async def test_api_key_is_sent_in_the_cards_place(
+async def test_api_key_is_sent_where_the_card_declares(
     scheme: dict[str, str] | None,
     header: tuple[str, str] | None,
     path: str,

@@ -28,14 +28,14 @@ def steps(trial: Trial) -> dict[str, str]:
     return {step.name: step.result.value for step in trial.steps}
 
 
-async def test_the_token_is_a_step() -> None:
+async def test_credential_trial_lists_the_token_as_a_step() -> None:
     trial = await tried()
     assert trial.verdict == "works"
     assert list(steps(trial)) == ["place", "token", "address", "tls", "request_without", "request_with"]
     assert set(steps(trial).values()) == {"ok"}
 
 
-async def test_without_a_token_the_trial_ends() -> None:
+async def test_credential_trial_ends_without_a_token() -> None:
     trial = await tried(answer(401))
     assert trial.verdict == "fault"
     assert steps(trial) == {"place": "ok", "token": "fault"}
@@ -49,7 +49,7 @@ async def test_each_fault_of_the_token_endpoint_has_its_advice(reply: Reply) -> 
     assert trial.hint == fault_advice(CredentialState.TOKEN_ERROR, trial.steps[-1].text)
 
 
-async def test_a_token_may_be_rejected() -> None:
+async def test_credential_trial_reports_a_rejected_token() -> None:
     trial = await tried(admits=False)
     assert trial.verdict == "fault"
     assert steps(trial)["request_with"] == "fault"

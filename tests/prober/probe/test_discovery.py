@@ -37,7 +37,7 @@ async def found(replies: dict[str, Reply], path: str = "/", **settings: Any) -> 
 # ── where it is ──
 
 
-async def test_a_card_is_found_at_the_well_known_path_and_nothing_else_is_asked() -> None:
+async def test_card_at_the_well_known_path_needs_one_request() -> None:
     observation, paths = await found({CARD_PATH: as_json(card())})
     assert results(observation) == {"discovery": "ok"}
     assert paths == [CARD_PATH]
@@ -53,14 +53,14 @@ async def test_invalid_card_is_a_card_with_findings() -> None:
     assert layer(observation.discovery).reason == ""
 
 
-async def test_the_card_of_older_agents_is_found() -> None:
+async def test_card_at_the_path_of_older_agents_is_found() -> None:
     observation, paths = await found({OLD_CARD_PATH: as_json(card())})
     assert layer(observation.discovery).result is OK
     assert paths == [CARD_PATH, OLD_CARD_PATH]
 
 
 @pytest.mark.parametrize("path", ["/a/card.json", "/a" + CARD_PATH, "/a/", "/a/b.json"])
-async def test_a_card_below_a_prefix_is_this_agents_own(path: str) -> None:
+async def test_card_below_the_path_of_a_target_belongs_to_that_target(path: str) -> None:
     own = path if path.endswith(".json") else "/a" + CARD_PATH
     observation, paths = await found({own: as_json(card()), CARD_PATH: as_json(card())}, path)
     assert layer(observation.discovery).result is OK
@@ -68,7 +68,7 @@ async def test_a_card_below_a_prefix_is_this_agents_own(path: str) -> None:
 
 
 @pytest.mark.parametrize("named", ["{}/rpc", "{}/rpc/v1", "http://127.0.0.1:1/rpc/"])
-async def test_a_card_at_the_origins_root_counts_for_the_address_that_it_names(named: str) -> None:
+async def test_card_at_the_root_counts_for_the_url_that_it_contains(named: str) -> None:
     async with serving({}) as server, probing(**CARD_ONLY) as probes:
         server.replies[CARD_PATH] = as_json(card(url=named.format(server.url)))
         for _ in range(2):
@@ -90,7 +90,7 @@ async def test_the_card_of_another_agent_at_the_origins_root_is_no_liveness_sign
     assert HEALTH_PATH not in server.paths
 
 
-async def test_agent_at_a_path_does_not_live_by_the_roots_card() -> None:
+async def test_root_card_of_another_agent_gives_a_target_no_liveness() -> None:
     async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
         own = {
             "/rpc": answer(405),
@@ -146,7 +146,7 @@ async def test_content_in_place_of_a_card_is_classified_with_a_reason(
     assert not observation.is_liveness_signal
 
 
-async def test_gated_or_failing_card_is_not_sought_elsewhere() -> None:
+async def test_gated_or_failing_card_is_not_requested_at_another_path() -> None:
     for status in (401, 429, 500):
         _, paths = await found({CARD_PATH: answer(status), OLD_CARD_PATH: as_json(card())})
         assert paths == [CARD_PATH]
@@ -169,7 +169,7 @@ async def test_timeout_at_one_card_path_skips_the_other() -> None:
 # ── what is remembered ──
 
 
-async def test_an_unchanged_card_is_asked_for_by_its_tag_and_not_read_again() -> None:
+async def test_unchanged_card_is_requested_with_its_etag_and_not_read_again() -> None:
     replies = {CARD_PATH: as_json(card(url="https://a.example/rpc"), ETag='W/"7"')}
     async with serving(replies) as server, probing(**CARD_ONLY) as probes:
         first = await probes.see(server.url)
@@ -189,7 +189,7 @@ async def test_an_unchanged_card_is_asked_for_by_its_tag_and_not_read_again() ->
     assert (after.card_digest, after.interface_url) == (before.card_digest, before.interface_url)
 
 
-async def test_not_modified_without_a_condition_is_no_card() -> None:
+async def test_status_304_without_a_conditional_request_is_no_card() -> None:
     observation, _ = await found({CARD_PATH: answer(304)})
     assert layer(observation.discovery).result is ResultClass.HTTP_ERROR
 
@@ -229,7 +229,7 @@ async def test_card_at_its_new_path_is_found() -> None:
     assert probes.memory.card_url == server.url + CARD_PATH
 
 
-async def test_a_card_is_not_asked_for_on_another_origin_that_another_prober_left_behind() -> None:
+async def test_card_url_on_another_origin_from_a_stored_memory_is_not_requested() -> None:
     replies = {CARD_PATH: as_json(card())}
     async with serving(replies) as elsewhere, serving({}) as server, probing(**CARD_ONLY) as probes:
         probes.memory = ProbeMemory(card_url=elsewhere.url + CARD_PATH)
@@ -237,7 +237,7 @@ async def test_a_card_is_not_asked_for_on_another_origin_that_another_prober_lef
     assert (elsewhere.paths, server.paths) == ([], [CARD_PATH, OLD_CARD_PATH])
 
 
-async def test_a_redirect_is_followed_and_the_place_that_was_asked_is_remembered() -> None:
+async def test_redirected_card_is_read_and_the_requested_url_is_stored() -> None:
     async with serving({"/real": as_json(card(url="/rpc"), ETag='"1"')}) as elsewhere:
         replies = {CARD_PATH: redirect(elsewhere.url + "/real")}
         async with serving(replies) as server, probing(**CARD_ONLY) as probes:
@@ -250,7 +250,7 @@ async def test_a_redirect_is_followed_and_the_place_that_was_asked_is_remembered
             assert "card_redirect" not in probes.memory.model_dump(exclude_none=True)
 
 
-async def test_the_registration_that_a_card_names_is_remembered_while_the_card_names_it() -> None:
+async def test_registration_in_a_card_is_stored_until_the_card_omits_it() -> None:
     named = announce_health(card(), registry="https://registry.example", agent_id="agent-1")
     async with serving({CARD_PATH: as_json(named, ETag='"1"')}) as server, probing(**CARD_ONLY) as probes:
 
@@ -267,7 +267,7 @@ async def test_the_registration_that_a_card_names_is_remembered_while_the_card_n
         assert remembered() == (None, None)
 
 
-async def test_a_link_beside_an_unchanged_card_that_leads_elsewhere_is_read() -> None:
+async def test_changed_link_header_of_an_unchanged_card_updates_the_health_url() -> None:
     body = json.dumps(card()).encode()
     async with serving({}) as server, probing(**CARD_ONLY) as probes:
         for place in ("/one", "/one", "/two"):
@@ -289,7 +289,7 @@ async def test_a_link_beside_an_unchanged_card_that_leads_elsewhere_is_read() ->
         ({"url": "https://a.example/", "preferredTransport": "GRPC"}, None),
     ],
 )
-async def test_an_interface_is_remembered_as_it_is_asked_or_not_at_all(
+async def test_interface_url_is_stored_as_requested_or_not_at_all(
     members: dict[str, str], expected: str | None
 ) -> None:
     async with serving({CARD_PATH: as_json(card(**members))}) as server, probing(**CARD_ONLY) as probes:
@@ -297,7 +297,7 @@ async def test_an_interface_is_remembered_as_it_is_asked_or_not_at_all(
     assert probes.memory.interface_url == expected
 
 
-async def test_unknown_words_of_a_card_are_cut() -> None:
+async def test_unknown_values_of_a_card_are_shortened() -> None:
     long = {"preferredTransport": "x" * 5000, "protocolVersion": "y" * 5000}
     async with serving({CARD_PATH: as_json(card(**long))}) as server, probing(**CARD_ONLY) as probes:
         await probes.see(server.url)
@@ -316,7 +316,7 @@ async def test_invalid_url_in_a_link_or_redirect_is_ignored() -> None:
 # ── evidence ──
 
 
-async def test_a_card_and_what_is_broken_is_kept_and_a_page_for_people_is_not() -> None:
+async def test_valid_and_malformed_cards_are_stored_as_evidence_and_html_is_not() -> None:
     bodies = Bodies()
     good, broken = json.dumps(card()).encode(), b'{"name": '
     async with serving({}) as server, probing(bodies, **CARD_ONLY) as probes:
@@ -331,7 +331,7 @@ async def test_a_card_and_what_is_broken_is_kept_and_a_page_for_people_is_not() 
             assert kept == (body if content_type == "application/json" else None)
 
 
-async def test_an_unchanged_card_shows_the_bytes_that_were_kept() -> None:
+async def test_unchanged_card_refers_to_its_stored_evidence() -> None:
     bodies = Bodies()
     replies = {CARD_PATH: as_json(card(), ETag='"1"')}
     async with serving(replies) as server, probing(bodies, **CARD_ONLY) as probes:

@@ -53,7 +53,7 @@ async def asked(reply: Reply, **members: Any) -> tuple[Observation, HostileServe
         (500, "http_error"), (503, "http_error"), (418, "http_error"),
     ],
 )  # fmt: skip
-async def test_refused_get_reveals_which_program_refuses(status: int, expected: str) -> None:
+async def test_refused_get_distinguishes_agent_from_plain_server(status: int, expected: str) -> None:
     observation, server = await asked(answer(status))
     transport = layer(observation.transport)
     assert (transport.result.value, transport.status_code) == (expected, status)
@@ -68,12 +68,12 @@ async def stream(writer: asyncio.StreamWriter, _head: str) -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_a_stream_that_has_begun_is_an_answer_although_nothing_comes() -> None:
+async def test_open_stream_without_data_counts_as_an_answer() -> None:
     transport = layer((await asked(stream))[0].transport)
     assert (transport.result, transport.status_code) == (OK, 200)
 
 
-async def test_a_page_at_the_interface_is_an_answer_whatever_its_size() -> None:
+async def test_page_of_any_size_at_the_interface_counts_as_an_answer() -> None:
     assert layer((await asked(PAGE))[0].transport).result is OK
     large = answer(200, b"<p>" * 100_000, Content_Type="text/html")
     assert layer((await asked(large))[0].transport).result is OK
@@ -100,7 +100,7 @@ async def test_a_redirect_within_the_origin_leads_to_the_answer() -> None:
         assert layer((await see(server.url)).transport).status_code == 405
 
 
-async def test_a_place_that_has_nothing_for_a_get_may_take_post() -> None:
+async def test_interface_that_refuses_get_is_checked_for_post() -> None:
     taking = by_method(GET=answer(404), OPTIONS=answer(200, b"POST", Allow="POST"))
     transport = layer((await asked(taking))[0].transport)
     assert (transport.result, transport.reason) == (OK, "HTTP 404, but POST is allowed")
@@ -112,7 +112,7 @@ async def test_a_place_that_has_nothing_for_a_get_may_take_post() -> None:
 # ── whom is asked ──
 
 
-async def test_an_interface_on_another_host_is_asked_there() -> None:
+async def test_interface_on_another_host_is_requested_there() -> None:
     async with serving({RPC: answer(405)}) as interface, serving({}) as server:
         server.replies[CARD_PATH] = as_json(card(url=interface.url + RPC))
         observation = await see(server.url)
@@ -146,7 +146,7 @@ async def test_card_without_usable_interface_differs_from_a_failing_one(
     assert server.paths == [CARD_PATH]
 
 
-async def test_the_first_interface_that_takes_json_is_asked_and_grpc_never() -> None:
+async def test_first_json_interface_is_requested_and_grpc_is_skipped() -> None:
     async with serving({RPC: answer(405)}) as server:
         places = [("GRPC", "/g"), ("WEBSOCKET", "/w"), ("HTTP+JSON", RPC), ("JSONRPC", "/other")]
         interfaces = [
@@ -170,14 +170,14 @@ async def known(probes: Probes, server: HostileServer) -> None:
     server.heads.clear()
 
 
-async def test_a_known_interface_is_asked_without_asking_for_the_card() -> None:
+async def test_known_interface_is_requested_without_the_card() -> None:
     async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
         await known(probes, server)
         assert results(await probes.see(server.url)) == {"transport": "ok"}
         assert server.paths == [RPC]
 
 
-async def test_before_an_agent_is_called_gone_its_card_may_say_that_it_moved() -> None:
+async def test_failed_interface_is_checked_against_a_new_card() -> None:
     async with serving({"/new": answer(401)}) as server, probing(**WITHOUT_HEALTH) as probes:
         await known(probes, server)
         server.replies[RPC] = answer(404)
@@ -188,7 +188,7 @@ async def test_before_an_agent_is_called_gone_its_card_may_say_that_it_moved() -
         assert server.paths == [RPC, RPC, CARD_PATH, "/new"]
 
 
-async def test_interface_of_another_agent_keeps_none_alive() -> None:
+async def test_interface_of_another_agent_is_no_liveness_signal() -> None:
     async with serving({RPC: answer(405)}) as another, probing(**WITHOUT_HEALTH) as probes:
         async with serving({CARD_PATH: as_json(card(url=another.url + RPC), ETag='"1"')}) as server:
             url = server.url
@@ -210,7 +210,7 @@ async def test_failing_interface_of_a_served_card_is_reported() -> None:
         assert observation.is_liveness_signal
 
 
-async def test_a_page_where_an_interface_was_is_an_answer_only_while_its_card_says_so() -> None:
+async def test_page_at_an_interface_url_counts_only_if_the_card_still_lists_that_url() -> None:
     async with serving({}) as server, probing(**WITHOUT_HEALTH) as probes:
         await known(probes, server)
         server.replies[RPC] = PAGE

@@ -37,7 +37,7 @@ async def test_a_card_is_reported_when_it_is_new_and_when_it_changes() -> None:
         assert await read(probes, server.url) == (None, 0)
 
 
-async def test_another_signature_or_order_is_no_change() -> None:
+async def test_other_signature_or_order_of_a_card_is_no_change() -> None:
     async with serving({CARD_PATH: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
         await probes.see(server.url)
         digest = probes.memory.card_digest
@@ -46,7 +46,7 @@ async def test_another_signature_or_order_is_no_change() -> None:
         assert probes.memory.card_digest != digest
 
 
-async def test_a_card_that_is_unchanged_by_its_tag_ends_a_row_of_changes() -> None:
+async def test_status_304_resets_the_count_of_interface_changes() -> None:
     async with serving({}) as server, probing(**CARD_ONLY) as probes:
         for number in range(3):
             server.replies[CARD_PATH] = as_json(card(name=f"N{number}"), ETag='"t"')
@@ -97,7 +97,7 @@ async def test_tools_of_a_server_are_reported_when_they_change() -> None:
             assert await read(probes, url) == (None, 0)
 
 
-async def test_tools_that_are_not_listed_to_the_end_are_no_interface() -> None:
+async def test_incomplete_tool_list_is_no_interface() -> None:
     listed = serving_tools(lambda got: rpc(got, result={"tools": [{"name": "a"}], "nextCursor": "again"}))
     async with agent(listed, {}) as server:
         url = f"{server.url}/mcp"

@@ -36,7 +36,7 @@ async def seen(server: HostileServer) -> Observation:
         return await probes.see(server.url)
 
 
-async def test_the_path_of_the_interface_follows_the_well_known_path() -> None:
+async def test_metadata_is_requested_at_the_well_known_path_plus_interface_path() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["read"]))
@@ -52,7 +52,7 @@ async def test_the_path_of_the_interface_follows_the_well_known_path() -> None:
     }
 
 
-async def test_the_root_is_asked_if_the_path_has_none() -> None:
+async def test_metadata_is_requested_at_the_root_if_the_path_has_none() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[METADATA_PATH] = as_json(metadata(server, resource=server.url))
@@ -60,7 +60,7 @@ async def test_the_root_is_asked_if_the_path_has_none() -> None:
         assert [path for path in server.paths if path.startswith(METADATA_PATH)] == [AT_RPC, METADATA_PATH]
 
 
-async def test_the_place_in_the_challenge_replaces_the_well_known_ones() -> None:
+async def test_metadata_url_in_the_challenge_replaces_the_well_known_paths() -> None:
     async with serving({}) as server:
         gate(server, f'Bearer resource_metadata="{server.url}/elsewhere"')
         server.replies["/elsewhere"] = as_json(metadata(server))
@@ -68,7 +68,7 @@ async def test_the_place_in_the_challenge_replaces_the_well_known_ones() -> None
         assert not any(path.startswith(METADATA_PATH) for path in server.paths)
 
 
-async def test_no_other_origin_is_asked() -> None:
+async def test_metadata_on_another_origin_is_not_requested() -> None:
     async with serving({}) as other, serving({}) as server:
         gate(server, f'Bearer resource_metadata="{other.url}/metadata"')
         server.replies[AT_RPC] = as_json(metadata(server, authorization_servers=[other.url]))
@@ -76,7 +76,7 @@ async def test_no_other_origin_is_asked() -> None:
         assert not other.heads
 
 
-async def test_an_interface_on_another_origin_is_named() -> None:
+async def test_login_on_another_origin_is_reported_with_its_origin() -> None:
     async with serving({}) as other, serving({}) as server:
         gate(server)
         login = (await seen(server)).login
@@ -107,7 +107,7 @@ async def test_metadata_that_breaks_a_rule_is_invalid(body: bytes, expected: str
         assert result(await seen(server)) == expected
 
 
-async def test_a_page_for_people_is_no_metadata() -> None:
+async def test_html_page_is_no_metadata() -> None:
     async with serving({}) as server:
         gate(server)
         page = answer(200, b"<html>", Content_Type="text/html")
@@ -115,7 +115,7 @@ async def test_a_page_for_people_is_no_metadata() -> None:
         assert result(await seen(server)) == "missing"
 
 
-async def test_a_server_error_says_nothing() -> None:
+async def test_server_error_for_the_metadata_leaves_them_unknown() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[AT_RPC] = answer(503)
@@ -124,7 +124,7 @@ async def test_a_server_error_says_nothing() -> None:
     assert observation.login.metadata is None
 
 
-async def test_an_endless_body_says_nothing() -> None:
+async def test_endless_metadata_body_leaves_them_unknown() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[AT_RPC] = answer(200, b" " * 70_000, Content_Type="application/json")

@@ -68,7 +68,7 @@ def other_answers(number: int) -> list[dict[str, Any]]:
         ([{"jsonrpc": "2.0", "id": "1", "result": {}}, {"jsonrpc": "2.0", "id": 1.0, "result": {}}], "ok"),
     ],
 )
-async def test_answer_behind_other_messages(before: list[Any], expected: str) -> None:
+async def test_answer_after_other_messages_is_read(before: list[Any], expected: str) -> None:
     def answers(got: Got) -> Says:
         return streamed(in_stream(*before, stateless(got).body))
 

@@ -50,7 +50,7 @@ async def test_refused_version_is_replaced_once() -> None:
     assert observation.result is ResultClass.OK
 
 
-async def test_server_that_offers_only_other_versions_forever_is_asked_twice() -> None:
+async def test_server_that_offers_only_unsupported_versions_gets_two_requests() -> None:
     observation, serving = await probed(
         lambda got: refused(got, -32022, 400, data={"supported": ["2099-01-01"]}), ask={"health": False}
     )
@@ -121,7 +121,7 @@ async def test_busy_server_gets_no_handshake() -> None:
         (lambda _: Says(b" " * (MAX_ANSWER_BYTES + 1)), "too_large"),
     ],
 )
-async def test_server_that_answers_neither_question_has_failed(
+async def test_server_that_rejects_discovery_and_handshake_has_failed(
     answers: Callable[[Got], Says], expected: str
 ) -> None:
     observation, serving = await probed(answers, ask={"health": False})
@@ -139,7 +139,7 @@ async def test_server_that_never_answers_times_out() -> None:
 
 
 @pytest.mark.parametrize("session", ["a b", "x" * 600])
-async def test_session_id_that_cannot_be_sent_back_is_left_out(session: str) -> None:
+async def test_session_id_with_characters_forbidden_in_headers_is_not_sent(session: str) -> None:
     observation, serving = await probed(lambda got: handshaking(got, session=session), ask={"health": False})
     assert observation.result is ResultClass.OK
     assert all("mcp-session-id" not in got.headers for got in serving.got)
@@ -216,7 +216,7 @@ async def test_remembered_handshake_that_fails_is_followed_by_discovery() -> Non
         (handshaking, [DISCOVER, INITIALIZE, INITIALIZE], Generation.HANDSHAKE),
     ],
 )
-async def test_target_that_is_named_without_a_kind_is_detected_if_it_has_no_card(
+async def test_configured_target_of_unknown_kind_without_a_card_is_checked_for_mcp(
     answers: Callable[[Got], Says], firsts: list[str], generation: Generation
 ) -> None:
     async with agent(answers, {}) as serving:
@@ -229,7 +229,7 @@ async def test_target_that_is_named_without_a_kind_is_detected_if_it_has_no_card
     assert [name for name in methods(serving) if name in {DISCOVER, INITIALIZE}] == firsts
 
 
-async def test_named_target_without_a_card_that_is_no_server_has_none() -> None:
+async def test_configured_target_without_card_and_mcp_server_has_no_card() -> None:
     async with agent(lambda _: Says(status=404), {}) as serving:
         url = f"{serving.url}/mcp"
         observation = await see(url, targets=[url], ask={"health": False})
@@ -240,7 +240,7 @@ async def test_named_target_without_a_card_that_is_no_server_has_none() -> None:
 @pytest.mark.parametrize(
     ("challenge", "is_server"), [('Bearer resource_metadata="/meta"', True), ("Bearer", False)]
 )
-async def test_named_target_that_refuses_only_posts_is_gated_or_has_a_hint(
+async def test_configured_target_that_refuses_only_post_is_gated_or_has_a_hint(
     challenge: str, *, is_server: bool
 ) -> None:
     """MCP requires a challenge with metadata; another one may be that of any server."""
@@ -277,7 +277,7 @@ async def test_crawled_target_of_unknown_kind_gets_no_post(memory: ProbeMemory) 
         (TargetKind.A2A, "mcp", 1),
     ],
 )
-async def test_kind_of_a_crawled_target_is_that_of_the_definition_else_of_the_directory(
+async def test_kind_of_a_crawled_target_comes_from_definition_then_directory(
     listed: TargetKind | None, defined: str | None, posts: int
 ) -> None:
     async with agent(stateless, {}) as serving:
@@ -295,7 +295,7 @@ async def test_target_of_kind_a2a_gets_no_post() -> None:
     assert serving.posted == []
 
 
-async def test_server_beside_a_card_that_is_another_agents_is_detected() -> None:
+async def test_mcp_server_with_a_card_of_another_agent_is_detected() -> None:
     async with agent(stateless, card()) as serving:
         url = f"{serving.url}/mcp"
         observation = await see(url, targets=[url], ask={"health": False})

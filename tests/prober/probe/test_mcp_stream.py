@@ -42,7 +42,7 @@ async def test_server_that_answers_in_an_event_stream_is_measured_within_the_bou
     assert layer(observation.tools).reason == "1 tool"
 
 
-async def test_event_stream_is_remembered_for_a_day_and_found_out_again_when_it_fails() -> None:
+async def test_event_stream_transport_is_stored_for_a_day_and_redetected_after_a_failure() -> None:
     async with streaming(old) as serving:
         target = {"url": serving.url, "kind": "mcp", "ask": ASK}
         async with probing(targets=[target]) as probes:
@@ -63,7 +63,7 @@ async def test_event_stream_is_remembered_for_a_day_and_found_out_again_when_it_
 
 
 @pytest.mark.parametrize("generation", list(Generation))
-async def test_remembered_server_that_is_gone_has_failed(generation: Generation) -> None:
+async def test_known_mcp_server_that_is_gone_is_a_failure(generation: Generation) -> None:
     async with streaming(old) as serving:
         url = serving.url
     async with probing(targets=[{"url": url, "kind": "mcp", "ask": ASK}]) as probes:
@@ -90,13 +90,13 @@ async def test_endpoint_on_another_origin_gets_no_request(endpoint: str) -> None
     assert results(observation) == {"discovery": "invalid_document"}
 
 
-async def test_stream_without_an_endpoint_is_given_up() -> None:
+async def test_stream_without_an_endpoint_event_times_out() -> None:
     async with streaming(old, "") as serving:
         observation = await seen(serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS})
     assert observation.is_measured_failure
 
 
-async def test_stream_without_an_end_is_bounded() -> None:
+async def test_endless_stream_is_bounded_in_bytes() -> None:
     async with streaming(old, "", first=b"data: x\n\n" * (MAX_STREAM_BYTES // 9 + 1)) as serving:
         observation = await seen(serving)
     assert results(observation) == {"discovery": "too_large"}

@@ -71,7 +71,7 @@ async def test_tool_is_called_within_the_session_of_a_handshake() -> None:
     assert layer(observation.message).result is ResultClass.OK
 
 
-async def test_known_generation_is_listed_within_the_bound_of_requests() -> None:
+async def test_known_protocol_version_keeps_the_request_limit() -> None:
     ask = {"health": False, "tools": True}
     _, serving = await asked(serving_tools(), ask)
     assert len(serving.got) == 2
@@ -95,21 +95,21 @@ async def test_known_generation_is_listed_within_the_bound_of_requests() -> None
         [{"name": "s"}],
     ],
 )
-async def test_tool_without_the_mark_is_not_called(tools: list[dict[str, Any]]) -> None:
+async def test_tool_without_read_only_annotation_is_not_called(tools: list[dict[str, Any]]) -> None:
     observation, serving = await asked(serving_tools(lambda got: rpc(got, result={"tools": tools})))
     assert CALL not in methods(serving)
     assert layer(observation.message).result is ResultClass.NOT_MEASURED
     assert observation.result is ResultClass.OK
 
 
-async def test_tool_without_the_mark_is_called_if_side_effects_are_allowed() -> None:
+async def test_tool_without_read_only_annotation_is_called_if_side_effects_are_allowed() -> None:
     ask = ASK | {"call": {"tool": "other", "allow_side_effects": True}}
     observation, serving = await asked(serving_tools(), ask)
     assert serving.got[-1].json["params"]["name"] == "other"
     assert layer(observation.message).result is ResultClass.OK
 
 
-async def test_no_tool_is_listed_or_called_unless_the_definition_says_so() -> None:
+async def test_tools_are_not_listed_or_called_by_default() -> None:
     observation, serving = await asked(serving_tools(), {"health": False})
     assert methods(serving) == ["server/discover"]
     assert (observation.tools, observation.message) == (None, None)
@@ -135,7 +135,9 @@ async def test_second_request_of_a_failed_probe_calls_no_tool() -> None:
         (lambda _: Says(b" " * (MAX_LIST_BYTES + 1)), ResultClass.TOO_LARGE),
     ],
 )
-async def test_list_that_fails_decides_nothing(answer: Callable[[Got], Says], expected: ResultClass) -> None:
+async def test_failed_tool_list_is_no_measured_failure(
+    answer: Callable[[Got], Says], expected: ResultClass
+) -> None:
     observation, serving = await asked(serving_tools(answer))
     assert layer(observation.tools).result is expected
     assert layer(observation.message).result is ResultClass.NOT_MEASURED
@@ -167,13 +169,13 @@ async def test_repeated_cursor_ends_a_list() -> None:
     assert layer(observation.tools).result is ResultClass.INVALID_DOCUMENT
 
 
-async def test_list_without_an_end_is_given_up_after_its_last_page() -> None:
+async def test_endless_tool_list_ends_at_the_page_limit() -> None:
     observation, serving = await asked(serving_tools(pages(lambda cursor: str(int(cursor) + 1))))
     assert methods(serving).count(LIST) == MAX_PAGES
     assert layer(observation.tools).result is ResultClass.TOO_LARGE
 
 
-async def test_list_of_more_tools_than_are_read_is_given_up() -> None:
+async def test_tool_list_above_the_limit_is_not_read_further() -> None:
     answer = pages(lambda cursor: str(int(cursor) + 1), tools=MAX_TOOLS // 2 + 1)
     observation, serving = await asked(serving_tools(answer))
     assert methods(serving).count(LIST) == 2
@@ -193,7 +195,7 @@ async def test_list_of_more_tools_than_are_read_is_given_up() -> None:
         (lambda _: Says(b" " * (MAX_LIST_BYTES + 1)), ResultClass.OK),
     ],
 )
-async def test_answer_to_a_call_is_the_layer_message(
+async def test_answer_to_a_tool_call_is_the_message_layer(
     answer: Callable[[Got], Says], expected: ResultClass
 ) -> None:
     observation, serving = await asked(serving_tools(called=answer))
@@ -214,7 +216,7 @@ async def test_assertions_apply_to_the_result_of_the_tool_and_to_the_discovery()
     assert [each.result for each in observation.assertions or ()] == ["ok"] * 3
 
 
-async def test_content_of_a_failed_call_fulfils_no_assertion() -> None:
+async def test_content_of_a_failed_tool_call_satisfies_no_assertion() -> None:
     answers = serving_tools(called=lambda got: rpc(got, result={**GOOD, "isError": True}))
     observation, _ = await asked(answers, ASK, *CHECKS)
     outcomes = [each.result for each in observation.assertions or ()]
@@ -237,7 +239,7 @@ async def test_target_without_a_kind_is_called_once_it_is_known_to_be_a_server()
     assert layer(observation.message).result is ResultClass.OK
 
 
-def test_definition_has_no_call_for_all_targets() -> None:
+def test_tool_call_for_all_targets_is_refused_in_a_definition() -> None:
     with pytest.raises(ValueError, match="call_of_all"):
         ProbeDefinition.model_validate({"name": "a", "targets": ["https://a.example"], "ask": ASK})
 

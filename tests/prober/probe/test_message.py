@@ -58,7 +58,7 @@ async def test_by_default_no_message_is_posted() -> None:
 
 @pytest.mark.parametrize("version", ["0.1", "0.2.5", "0.3.0", None])
 @pytest.mark.parametrize("known", SPELLINGS)
-async def test_an_agent_is_understood_whatever_it_calls_the_operation(
+async def test_each_message_variant_is_tried_until_the_agent_accepts_one(
     known: str, version: str | None
 ) -> None:
     members = card() if version is None else card(protocolVersion=version)
@@ -69,7 +69,7 @@ async def test_an_agent_is_understood_whatever_it_calls_the_operation(
     assert len(names(serving)) == len(set(names(serving))) <= 3
 
 
-async def test_the_spelling_of_the_cards_version_is_the_first() -> None:
+async def test_message_variant_of_the_cards_version_is_tried_first() -> None:
     observation, serving = await sent(understanding(*SPELLINGS), CARD_10)
     assert names(serving) == ["SendMessage"]
     observation, serving = await sent(understanding(*SPELLINGS), card(protocolVersion="0.3.0"))
@@ -78,7 +78,7 @@ async def test_the_spelling_of_the_cards_version_is_the_first() -> None:
     assert results(observation) == {"discovery": "ok", "message": "ok"}
 
 
-async def test_a_message_says_what_the_definition_says_and_is_never_the_same_twice() -> None:
+async def test_message_has_the_configured_text_and_a_unique_id() -> None:
     _, first = await sent(understanding("tasks/send"))
     _, second = await sent(understanding("tasks/send"))
     calls = [got.json for got in (*first.posted, *second.posted)]
@@ -89,7 +89,7 @@ async def test_a_message_says_what_the_definition_says_and_is_never_the_same_twi
         assert "json" in got.headers["accept"]
 
 
-async def test_a_tenant_is_named() -> None:
+async def test_message_contains_the_tenant_of_the_interface() -> None:
     interface = {"protocolBinding": "JSONRPC", "protocolVersion": "1.0", "tenant": "t-1"}
     _, serving = await sent(understanding("SendMessage"), card(supportedInterfaces=[interface]))
     assert serving.posted[0].json["params"]["tenant"] == "t-1"
@@ -104,7 +104,7 @@ def rest_card(version: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["1.0", "0.3.0"])
 @pytest.mark.parametrize("known", ["/rest/message:send", "/rest/v1/message:send"])
-async def test_an_operation_that_is_a_path_is_found_below_the_interface(known: str, version: str) -> None:
+async def test_rest_operation_is_requested_below_the_interface_url(known: str, version: str) -> None:
     def answers(got: Got) -> Says:
         return (
             Says(task_10("COMPLETED"), 200, "application/a2a+json") if got.path == known else Says(status=404)
@@ -116,7 +116,7 @@ async def test_an_operation_that_is_a_path_is_found_below_the_interface(known: s
     assert (serving.posted[-1].headers.get("a2a-version") == "1.0") == (known == "/rest/message:send")
 
 
-async def test_the_two_ways_to_write_a_message_of_0_3_are_both_tried() -> None:
+async def test_both_rest_forms_of_0_3_are_tried() -> None:
     def answers(got: Got) -> Says:
         is_known = "parts" in got.json["message"]
         return (
@@ -128,7 +128,7 @@ async def test_the_two_ways_to_write_a_message_of_0_3_are_both_tried() -> None:
     assert [got.path for got in serving.posted] == ["/rest/v1/message:send"] * 2
 
 
-async def test_where_no_path_takes_a_message_is_no_agent() -> None:
+async def test_interface_without_a_message_path_is_not_an_agent() -> None:
     observation, serving = await sent(lambda _: Says(status=404), rest_card("1.0"), "/rest")
     message = layer(observation.message)
     assert message.result is ResultClass.NOT_AN_AGENT
@@ -176,7 +176,7 @@ async def test_agent_without_a_known_variant_is_not_an_agent() -> None:
     assert len(serving.posted) == 3
 
 
-async def test_an_agent_that_declines_every_spelling_is_there() -> None:
+async def test_agent_that_rejects_each_message_variant_is_alive() -> None:
     def answers(got: Got) -> Says:
         return Says(rpc_error(-32602 if got.json["method"] == "message/send" else -32601))
 
@@ -189,7 +189,7 @@ async def test_an_agent_that_declines_every_spelling_is_there() -> None:
         assert len(serving.posted) == 3
 
 
-async def test_an_answer_too_long_to_be_read_is_an_answer() -> None:
+async def test_overlong_answer_counts_as_an_answer() -> None:
     observation, _ = await sent(lambda _: Says(b" " * (MAX_ANSWER_BYTES + 1)))
     message = layer(observation.message)
     assert message.result is OK
@@ -198,14 +198,14 @@ async def test_an_answer_too_long_to_be_read_is_an_answer() -> None:
     assert layer(observation.message).result is FAILED
 
 
-async def test_an_agent_that_is_too_slow_is_asked_once() -> None:
+async def test_slow_agent_gets_one_message() -> None:
     impatient = {"first_byte_seconds": SHORT_SECONDS, "total_seconds": SHORT_SECONDS}
     observation, serving = await sent(lambda _: Says(after_s=5), timeouts=impatient)
     assert layer(observation.message).result is ResultClass.TIMEOUT
     assert len(serving.posted) == 1
 
 
-async def test_the_bytes_behind_a_finding_are_kept_and_a_good_answer_is_not() -> None:
+async def test_answer_with_a_finding_is_stored_as_evidence_and_a_valid_one_is_not() -> None:
     bodies = Bodies()
     failing = agent(lambda _: Says(rpc_error(-32603)), card())
     async with failing as serving, probing(bodies, **MESSAGE) as probes:
@@ -224,7 +224,7 @@ async def test_without_an_interface_no_message_is_sent() -> None:
     assert (observation.message, serving.posted) == (None, [])
 
 
-async def test_an_interface_that_asked_us_to_slow_down_gets_no_message() -> None:
+async def test_rate_limited_interface_gets_no_message() -> None:
     async with agent(understanding(*SPELLINGS), card()) as serving:
         asked = {"health": False, "message": {"text": "hi"}}
         serving._says = lambda got: Says(serving.card) if "card" in got.path else Says(status=429)  # type: ignore[method-assign]

@@ -39,7 +39,7 @@ def assert_not_measured(observation: Observation) -> None:
     assert not observation.is_measured_failure
 
 
-async def test_target_that_needs_anothers_credential_is_not_measured() -> None:
+async def test_target_that_needs_a_credential_of_another_prober_is_not_measured() -> None:
     async with without_credential() as (server, probes):
         seen = await probes.see(server.url)
         assert set(results(seen).values()) == {"not_measured"}
@@ -51,12 +51,12 @@ async def test_target_that_needs_anothers_credential_is_not_measured() -> None:
         assert (await probes.see(server.url)).result is ResultClass.GATED
 
 
-async def test_another_place_stays_gated() -> None:
+async def test_gated_target_outside_the_missing_scope_stays_gated() -> None:
     async with without_credential("/elsewhere") as (server, probes):
         assert (await probes.see(server.url)).result is ResultClass.GATED
 
 
-async def test_no_failure_beside_the_login_counts() -> None:
+async def test_failures_next_to_a_missing_login_do_not_count() -> None:
     async with without_credential() as (server, probes):
         server.replies[CARD_PATH] = answer(500)
         seen = await probes.see(server.url)
@@ -64,7 +64,7 @@ async def test_no_failure_beside_the_login_counts() -> None:
         assert_not_measured(seen)
 
 
-async def test_a_public_card_is_measured_as_before() -> None:
+async def test_public_card_is_measured_despite_a_missing_credential() -> None:
     async with without_credential() as (server, probes):
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         seen = await probes.see(server.url)
@@ -73,7 +73,7 @@ async def test_a_public_card_is_measured_as_before() -> None:
         assert seen.inconclusive_reason is None
 
 
-async def test_paths_are_not_measured_either() -> None:
+async def test_additional_paths_are_not_measured_without_the_credential() -> None:
     async with without_credential(ask={"paths": ["/ping", "/open"]}) as (server, probes):
         server.replies["/ping"], server.replies["/open"] = answer(403), answer(200)
         seen = await probes.see(server.url)

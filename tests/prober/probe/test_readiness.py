@@ -46,7 +46,7 @@ async def found(
 # ── where it is ──
 
 
-async def test_the_document_of_an_agent_is_read_and_what_counts_of_it_kept() -> None:
+async def test_health_document_is_read_and_its_relevant_members_are_kept() -> None:
     calibration = {
         "response_ratio": 0.6, "error_ratio": 0.4, "latency_p50_ms": 12, "latency_p99_ms": 250.5,
         "measurement_window_seconds": 3600, "sample_count": 100,
@@ -67,13 +67,13 @@ async def test_the_document_of_an_agent_is_read_and_what_counts_of_it_kept() -> 
     assert server.paths == [CARD_PATH, HEALTH_PATH]
 
 
-async def test_agent_without_a_card_is_alive_by_its_document() -> None:
+async def test_health_document_is_a_liveness_signal_without_a_card() -> None:
     observation, _ = await found({HEALTH_PATH: as_json(document())})
     assert results(observation) == {"discovery": "not_an_agent", "readiness": "ok"}
     assert observation.is_liveness_signal
 
 
-async def test_the_place_that_the_card_announces_is_asked_first_and_remembered() -> None:
+async def test_health_url_of_the_card_is_requested_first_and_stored() -> None:
     announced = as_json(announce_health(card(), path="/state?agent=1"))
     replies = {CARD_PATH: announced, "/state?agent=1": as_json(document("unhealthy"))}
     async with serving(replies) as server, probing(**WITHOUT_TRANSPORT) as probes:
@@ -86,7 +86,7 @@ async def test_the_place_that_the_card_announces_is_asked_first_and_remembered()
     assert layer(first.readiness).result is layer(again.readiness).result is OK
 
 
-async def test_a_link_beside_the_card_announces_it_too() -> None:
+async def test_link_header_of_the_card_announces_the_health_url() -> None:
     linked = as_json(card(), Link='</a/state>; rel="status"')
     observation, _ = await found({CARD_PATH: linked, "/a/state": as_json(document())})
     assert layer(observation.readiness).result is OK
@@ -125,7 +125,7 @@ async def test_several_agents_of_one_origin_are_distinguished() -> None:
         )
 
 
-async def test_where_the_origins_card_names_the_target_its_document_is_the_targets_own() -> None:
+async def test_root_health_document_counts_if_the_root_card_names_the_target() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server, probing(**WITHOUT_TRANSPORT) as probes:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
         assert layer((await probes.see(server.url + "/rpc")).readiness).result is OK
@@ -133,7 +133,7 @@ async def test_where_the_origins_card_names_the_target_its_document_is_the_targe
         assert probes.memory.health_url == server.url + HEALTH_PATH
 
 
-async def test_a_private_key_counts_only_if_a_document_is_there() -> None:
+async def test_health_under_a_private_key_counts_only_if_a_document_exists() -> None:
     private = as_json(card(endpoints={"health": "/ping"}))
     replies = {CARD_PATH: private, "/ping": answer(500), HEALTH_PATH: as_json(document())}
     observation, server = await found(replies)
@@ -141,7 +141,7 @@ async def test_a_private_key_counts_only_if_a_document_is_there() -> None:
     assert server.paths == [CARD_PATH, "/ping", HEALTH_PATH]
 
 
-async def test_guesses_are_made_only_when_the_card_is_read() -> None:
+async def test_default_health_paths_are_tried_only_when_the_card_is_read() -> None:
     async with serving({"/a" + CARD_PATH: as_json(card())}) as server, probing(ask={}) as probes:
         server.replies["/a" + CARD_PATH] = as_json(card(url=server.url + "/rpc"), ETag='"1"')
         server.replies["/rpc"] = answer(405)
@@ -154,7 +154,7 @@ async def test_guesses_are_made_only_when_the_card_is_read() -> None:
         assert observation.is_liveness_signal
 
 
-async def test_a_document_that_moved_is_found_when_the_card_is_read_again() -> None:
+async def test_moved_health_document_is_found_with_the_next_card() -> None:
     async with serving({CARD_PATH: as_json(card())}) as server, probing(**WITHOUT_TRANSPORT) as probes:
         server.replies["/one"] = as_json(document())
         server.replies[CARD_PATH] = as_json(announce_health(card(), path="/one"))
@@ -223,7 +223,7 @@ async def test_document_age_follows_the_clock_of_its_server(
     assert ("future" in layer(observation.readiness).reason) == (is_stale and age_s < 0)
 
 
-async def test_without_a_date_header_our_clock_decides() -> None:
+async def test_document_age_uses_the_local_clock_without_a_date_header() -> None:
     now_s = 1_790_000_000.0
     for age_s, expected in ((880, OK), (920, STALE), (-320, STALE)):
         moment = datetime.fromtimestamp(now_s - age_s, UTC)
@@ -273,7 +273,7 @@ async def test_silent_target_gets_no_further_requests() -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_an_agent_that_is_known_is_asked_although_its_card_hangs() -> None:
+async def test_known_agent_is_probed_although_its_card_times_out() -> None:
     replies = {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
     async with serving(replies) as server, probing(**WITHOUT_TRANSPORT, **IMPATIENT) as probes:
         await probes.see(server.url)

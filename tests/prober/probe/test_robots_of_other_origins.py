@@ -45,7 +45,7 @@ async def named(probes: Probes, other: HostileServer, at_s: float | None = None)
 # ── what is closed ──
 
 
-async def test_an_interface_on_a_host_that_keeps_us_out_is_not_asked() -> None:
+async def test_interface_on_a_host_that_disallows_probes_is_not_requested() -> None:
     async with serving({ROBOTS_PATH: CLOSED, "/a2a": answer(405)}) as other, probing(**FOLLOWING) as probes:
         observation = await named(probes, other)
         assert other.paths == [ROBOTS_PATH]
@@ -56,7 +56,7 @@ async def test_an_interface_on_a_host_that_keeps_us_out_is_not_asked() -> None:
         assert not probes.memory.is_disallowed_by_robots
 
 
-async def test_a_redirect_to_a_host_that_keeps_us_out_is_not_followed() -> None:
+async def test_redirect_to_a_host_that_disallows_probes_is_not_followed() -> None:
     async with serving({ROBOTS_PATH: CLOSED, CARD_PATH: as_json(card())}) as other:
         replies = {CARD_PATH: redirect(other.url + CARD_PATH)}
         async with serving(replies) as server, probing(**FOLLOWING) as probes:
@@ -72,7 +72,7 @@ async def test_a_redirect_to_a_host_that_keeps_us_out_is_not_followed() -> None:
     ids=["none", "failing", "another path", "silent"],
 )
 @with_sockets_in_virtual_time
-async def test_where_no_rule_concerns_us_the_interface_is_asked(robots: Any) -> None:
+async def test_interface_without_an_applicable_robots_rule_is_requested(robots: Any) -> None:
     replies = {ROBOTS_PATH: robots, "/a2a": answer(405)}
     async with serving(replies) as other, probing(**FOLLOWING, **IMPATIENT) as probes:
         assert layer((await named(probes, other)).transport).result is ResultClass.OK
@@ -96,7 +96,7 @@ async def test_unserved_interface_is_reported_as_such() -> None:
         assert layer((await named(probes, gone)).transport).result is ResultClass.REFUSED
 
 
-async def test_other_hosts_are_not_asked_for_rules_unless_the_definition_says_so() -> None:
+async def test_robots_txt_of_other_hosts_is_read_only_if_configured() -> None:
     async with serving({ROBOTS_PATH: CLOSED, "/a2a": answer(405)}) as other, probing() as probes:
         assert layer((await named(probes, other)).transport).result is ResultClass.OK
         assert other.paths == ["/a2a"]
@@ -118,7 +118,7 @@ async def test_robots_txt_is_read_once_a_day_for_all_targets() -> None:
         assert other.paths == [ROBOTS_PATH] * 3 + ["/a2a"]
 
 
-async def test_a_visit_is_not_led_to_more_than_a_few_origins() -> None:
+async def test_number_of_origins_per_probe_is_bounded() -> None:
     async with probing(**FOLLOWING) as probes:
         visited: list[str] = []
 

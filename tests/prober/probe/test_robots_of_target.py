@@ -56,7 +56,7 @@ async def looked_at(robots: Reply, **settings: Any) -> tuple[Observation, Hostil
         return await probes.see(server.url), server, probes
 
 
-async def test_a_host_whose_rules_keep_us_out_is_asked_for_nothing_else() -> None:
+async def test_host_that_disallows_probes_gets_only_a_robots_txt_request() -> None:
     observation, server, probes = await looked_at(KEEPS_OUT)
     assert server.paths == [ROBOTS_PATH]
     discovery = layer(observation.discovery)
@@ -153,7 +153,7 @@ async def redirected(place: str) -> tuple[Observation, HostileServer, Probes]:
         return await probes.see(server.url), server, probes
 
 
-async def test_a_redirect_to_where_the_rules_keep_us_out_is_not_followed() -> None:
+async def test_redirect_to_a_disallowed_path_is_not_followed() -> None:
     observation, server, probes = await redirected("/private/card")
     assert "/private/card" not in server.paths
     discovery = layer(observation.discovery)
@@ -181,14 +181,14 @@ async def test_redirect_that_robots_txt_allows_is_followed() -> None:
         redirect("ftp://127.0.0.1/"),
     ],
 )
-async def test_where_no_rule_concerns_us_the_agent_is_asked(robots: Reply) -> None:
+async def test_agent_without_an_applicable_robots_rule_is_probed(robots: Reply) -> None:
     observation, server, probes = await looked_at(robots)
     assert server.paths[0] == ROBOTS_PATH
     assert results(observation) == {"discovery": "ok", "readiness": "ok"}
     assert not probes.memory.is_disallowed_by_robots
 
 
-async def test_rules_are_read_about_once_a_day_and_hold_until_then() -> None:
+async def test_robots_txt_is_read_about_once_a_day() -> None:
     async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
         now_s = 1_790_000_000.0
         await probes.see(server.url, at_s=now_s)
@@ -208,7 +208,7 @@ async def test_known_rules_apply_while_robots_txt_is_unreadable() -> None:
         assert results(observation) == {"discovery": "not_measured"}
 
 
-async def test_an_interface_behind_a_closed_path_is_not_asked_and_then_the_whole_agent_is_not() -> None:
+async def test_agent_with_a_disallowed_interface_is_not_probed_at_all() -> None:
     rules = answer(200, b"User-agent: *\nDisallow: /rpc\n")
     async with serving(agent(rules) | {"/rpc": answer(405)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
@@ -301,7 +301,7 @@ async def test_rate_limited_target_gets_no_further_requests() -> None:
     assert server.paths == [ROBOTS_PATH]
 
 
-async def test_rules_are_not_asked_for_unless_the_definition_says_so() -> None:
+async def test_robots_txt_is_read_only_if_configured() -> None:
     unchecked_sessions = {"opt_out": {"robots_txt": False}}
     observation, server, _ = await looked_at(KEEPS_OUT, **unchecked_sessions)
     assert results(observation) == {"discovery": "ok", "readiness": "ok"}

@@ -94,7 +94,7 @@ def test_rules_for_other_agents_do_not_apply_to_us(text: str) -> None:
     assert may(text)
 
 
-def test_a_name_without_rules_still_has_its_own_group() -> None:
+def test_group_without_rules_still_applies_to_its_name() -> None:
     assert may(f"User-agent: *\nDisallow: /\nUser-agent: {PRODUCT}\nSitemap: /map")
 
 
@@ -153,7 +153,7 @@ def test_pattern_matches_by_rfc_9309(pattern: str, path: str, *, is_matched: boo
     assert may(f"{FOR_US}Disallow: {pattern}", path) is not is_matched
 
 
-def test_bytes_that_are_no_text_match_themselves() -> None:
+def test_non_utf_8_bytes_of_a_path_match_themselves() -> None:
     assert not may(FOR_US.encode() + b"Disallow: /a\xff", "/a%FF")
     assert may(FOR_US.encode() + b"Disallow: /a\xff", "/a%FE")
 
@@ -172,7 +172,7 @@ def test_bytes_that_are_no_text_match_themselves() -> None:
         (["Disallow: /", "Allow: /.well-known/agent-card.json"], OLD_CARD, False),
     ],
 )
-def test_the_more_specific_pattern_wins_wherever_it_stands(
+def test_longest_matching_pattern_wins_in_any_order(
     lines: list[str], path: str, *, is_allowed: bool, turned: bool
 ) -> None:
     text = FOR_US + "\n".join(reversed(lines) if turned else lines)
@@ -196,24 +196,24 @@ def slow_match(pattern: str, path: str) -> bool:
     st.text(alphabet="/ab", max_size=8).map(lambda rest: f"/{rest}"),
 )
 @example("/*a*a*a", "$", "/aaaa")
-def test_wildcards_match_as_trying_everything_does(pattern: str, end: str, path: str) -> None:
+def test_wildcard_matching_agrees_with_exhaustive_search(pattern: str, end: str, path: str) -> None:
     matched = slow_match(pattern + end, path)
     assert may(f"{FOR_US}Disallow: {pattern}{end}", path) is not matched
 
 
 @given(PATHS)
-def test_a_path_is_closed_by_itself_however_it_is_written(path: str) -> None:
+def test_disallowed_path_matches_in_each_encoding(path: str) -> None:
     pattern = quote(path, safe="/%?=.")
     assert not may(f"{FOR_US}Disallow: {pattern}$", path)
     assert not may(f"{FOR_US}Disallow: {pattern}", quote(path, safe="/%?=."))
 
 
-def test_the_rules_themselves_may_always_be_read() -> None:
+def test_robots_txt_itself_is_always_allowed() -> None:
     assert may(f"{FOR_US}Disallow: /", ROBOTS_PATH)
     assert not may(f"{FOR_US}Disallow: /", f"{ROBOTS_PATH}x")
 
 
-def test_a_target_is_left_alone_if_one_of_the_paths_that_it_needs_is_closed() -> None:
+def test_target_is_not_probed_if_a_required_path_is_disallowed() -> None:
     robots = rules(f"{FOR_US}Disallow: {OLD_CARD}")
     assert keeps_out(robots, [CARD, OLD_CARD])
     assert not keeps_out(robots, [CARD])
@@ -229,7 +229,7 @@ def test_robots_txt_without_rules_allows_all() -> None:
         assert read_robots(status, body) == RobotsRules()
 
 
-def test_a_host_that_fails_says_nothing_about_what_it_wants() -> None:
+def test_failed_robots_txt_request_gives_no_rules() -> None:
     for status, body in product(
         (None, 100, 429, 500, 502, 503, 599, 600), (b"", b"User-agent: *\nDisallow: /")
     ):
@@ -246,7 +246,7 @@ def test_any_success_is_read() -> None:
 
 
 @given(st.binary(max_size=300), st.text(max_size=50))
-def test_no_file_and_no_path_makes_us_stumble(body: bytes, path: str) -> None:
+def test_any_robots_txt_and_path_are_matched_without_an_exception(body: bytes, path: str) -> None:
     robots = rules(body)
     assert may_fetch(robots, path) in {True, False}
     mixed = rules(FOR_US.encode() + b"Disallow: " + body)
@@ -282,7 +282,7 @@ def test_truncated_line_is_ignored() -> None:
         "%41",
     ],
 )
-def test_a_file_that_is_made_to_take_long_is_read_to_its_end(line: str) -> None:
+def test_hostile_robots_txt_is_parsed_in_bounded_time(line: str) -> None:
     text = f"{FOR_US}Disallow: /p*{line * (MAX_ROBOTS_BYTES // len(line) - 10)}"
     robots = rules(text)
     assert isinstance(may_fetch(robots, "/" + "a" * MAX_PATH_CHARS), bool)

@@ -76,7 +76,7 @@ async def test_unreachable_or_rate_limited_target_gets_one_request(result: str) 
     assert len(witness.requests) == 1
 
 
-async def test_a_silent_agent_that_is_known_is_asked_twice_and_no_more() -> None:
+async def test_known_silent_agent_gets_at_most_two_requests() -> None:
     observation, witness = await played(KNOWN, agent=always(ResultClass.TIMEOUT))
     assert results(observation) == {"transport": "timeout", "readiness": "timeout"}
     assert len(witness.requests) == MAX_TIMEOUTS
@@ -164,7 +164,7 @@ async def test_opted_out_origin_gets_no_request_by_card_or_redirect() -> None:
         assert not (await see(other, **left_alone)).is_measured_failure
 
 
-async def test_opted_out_target_stays_unprobed_until_the_list_allows_it(
+async def test_opted_out_target_is_not_probed_until_the_list_allows_it(
     tmp_path: Path,
 ) -> None:
     async with serving({}) as server:
@@ -189,7 +189,7 @@ async def test_opted_out_target_stays_unprobed_until_the_list_allows_it(
 
 
 @with_sockets_in_virtual_time
-async def test_a_whole_visit_ends_after_three_times_what_one_request_may_take() -> None:
+async def test_probe_ends_after_three_request_timeouts() -> None:
     async def late(writer: asyncio.StreamWriter, head: str) -> None:
         """Answer before the time of one request is up, so that nothing counts as silent."""
         await asyncio.sleep(0.8 * SHORT_SECONDS)
@@ -218,7 +218,7 @@ async def test_layer_without_remaining_time_is_not_measured() -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_a_request_has_its_own_time_and_never_more_than_is_left() -> None:
+async def test_request_timeout_is_limited_by_the_remaining_probe_time() -> None:
     loop = asyncio.get_running_loop()
     witness = Played()
     visit = ProbeSession(
@@ -231,7 +231,7 @@ async def test_a_request_has_its_own_time_and_never_more_than_is_left() -> None:
     assert (first, second) == (10, 5)
 
 
-async def test_the_time_of_an_observation_is_counted_on_from_when_the_visit_began() -> None:
+async def test_observation_time_is_the_start_of_the_probe_plus_elapsed_time() -> None:
     observation, _ = await played()
     assert 0 <= observation.observed_at.timestamp() - AT_S < 60
 
@@ -239,7 +239,7 @@ async def test_the_time_of_an_observation_is_counted_on_from_when_the_visit_bega
 # ── an address that is busy ──
 
 
-async def test_busy_address_is_a_matter_of_the_limiter_if_no_byte_was_sent() -> None:
+async def test_busy_address_defers_a_probe_that_has_sent_nothing() -> None:
     def busy(_: Request) -> Fetched:
         raise AddressBusy("192.0.2.1")
 
@@ -266,7 +266,7 @@ async def test_longest_requested_delay_is_kept() -> None:
         assert report.requests == 2
 
 
-async def test_statuses_and_reasons_that_a_peer_makes_up_fit_into_an_observation() -> None:
+async def test_unusual_statuses_and_reasons_of_a_peer_are_valid_in_an_observation() -> None:
     observation, _ = await played(agent=always(ResultClass.HTTP_ERROR, status=999))
     assert layer(observation.discovery).status_code is None
     long = Fetched(

@@ -63,7 +63,7 @@ class Elsewhere:
 # ── real cards ──
 
 
-async def test_every_real_card_leads_to_the_interface_that_it_names() -> None:
+async def test_each_captured_card_leads_to_its_interface() -> None:
     expectations = json.loads(EXPECTED.read_text())
     expected: dict[str, Any] = {}
     for name, known in expectations.items():
@@ -128,7 +128,7 @@ async def test_captured_documents_are_read_correctly(sdk: str, places: dict[str,
 
 
 @pytest.mark.parametrize("generation", CARDS)
-async def test_cards_of_every_generation_are_read_and_their_interface_asked(generation: str) -> None:
+async def test_interface_of_each_card_version_is_requested(generation: str) -> None:
     wanted = definition(ask={"health": False})
     async with serving({CARD_PATH: as_json(CARDS[generation])}) as server, fetching(wanted) as fetcher:
         elsewhere = Elsewhere(fetcher, server)
@@ -141,7 +141,7 @@ async def test_cards_of_every_generation_are_read_and_their_interface_asked(gene
 # ── whole agents ──
 
 
-async def test_an_agent_that_is_well_is_seen_in_all_layers_and_asked_politely() -> None:
+async def test_healthy_agent_is_observed_in_all_layers_with_few_requests() -> None:
     async with serving({"/rpc": answer(405), HEALTH_PATH: as_json(document())}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
         observation = await see(server.url)
@@ -154,7 +154,7 @@ async def test_an_agent_that_is_well_is_seen_in_all_layers_and_asked_politely() 
             assert not {"cookie:", "authorization:"} & set(head.lower().split())
 
 
-async def test_a_gated_agent_is_alive_and_nothing_of_it_is_broken() -> None:
+async def test_gated_agent_is_alive_without_a_failed_layer() -> None:
     replies = {"/rpc": answer(401), HEALTH_PATH: answer(403)}
     async with serving(replies) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
@@ -172,7 +172,7 @@ async def test_gated_card_is_the_only_result() -> None:
     assert not observation.is_measured_failure
 
 
-async def test_a_site_that_is_no_agent_is_asked_for_both_cards_and_the_document() -> None:
+async def test_site_without_an_agent_gets_requests_for_two_cards_and_one_document() -> None:
     async with serving({}) as server:
         observation = await see(server.url)
         assert server.paths == [CARD_PATH, OLD_CARD_PATH, HEALTH_PATH]
@@ -180,7 +180,7 @@ async def test_a_site_that_is_no_agent_is_asked_for_both_cards_and_the_document(
     assert observation.is_measured_failure
 
 
-async def test_only_what_the_definition_asks_for_is_asked() -> None:
+async def test_only_configured_layers_are_requested() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc"))
         health = {"card": False, "transport": False}
@@ -188,7 +188,7 @@ async def test_only_what_the_definition_asks_for_is_asked() -> None:
         assert server.paths == [HEALTH_PATH]
 
 
-async def test_other_paths_are_shown_and_decide_nothing() -> None:
+async def test_additional_paths_are_reported_and_do_not_decide() -> None:
     replies = {"/ping": answer(200, b"ok"), "/live": answer(500), "/a" + CARD_PATH: as_json(card())}
     async with serving(replies) as server:
         asked = {"transport": False, "health": False, "paths": ["/ping", "/live", "/none?x=1"]}
@@ -202,7 +202,7 @@ async def test_other_paths_are_shown_and_decide_nothing() -> None:
 # ── the report ──
 
 
-async def test_a_target_is_named_by_its_address_and_an_agent_by_its_id() -> None:
+async def test_observation_refers_to_a_target_by_url_and_to_an_agent_by_id() -> None:
     async with serving({CARD_PATH: as_json(card())}) as server, probing() as probes:
         target = await probes.report(server.url)
         assert (target.observation.agent_id, target.observation.target_url) == (None, server.url + "/")
@@ -232,7 +232,7 @@ async def test_expiry_of_the_certificate_is_recorded() -> None:
     assert report.observation.certificate_expires_at == ends_at
 
 
-async def test_internal_defect_is_reported_as_ours_and_ends_no_other_layer(
+async def test_internal_error_in_a_layer_does_not_prevent_other_layers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def defect(_: Request) -> Fetched:

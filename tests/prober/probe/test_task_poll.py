@@ -74,7 +74,7 @@ async def test_assertions_apply_to_the_finished_task(is_new: bool) -> None:  # n
 
 
 @with_sockets_in_virtual_time
-async def test_http_json_asks_for_the_task_by_its_path() -> None:
+async def test_http_json_requests_the_task_by_its_path() -> None:
     async with agent(lambda _: Says(task_10("WORKING")), REST_10, "/rest") as serving:
         task = task_10("COMPLETED")["task"] | {"artifacts": [{"parts": [{"text": "42"}]}]}
         serving.others = lambda _: Says(task)
@@ -124,7 +124,7 @@ async def test_a_task_that_fails_later_has_failed() -> None:
     [Says(rpc_error(-32601)), Says(rpc_error(-32001)), Says(status=429), Says(status=401), Says(b"<p>")],
 )
 @with_sockets_in_virtual_time
-async def test_an_agent_without_states_of_tasks_has_answered(says: Says) -> None:
+async def test_agent_without_task_states_counts_as_answered(says: Says) -> None:
     def answers(got: Got) -> Says:
         return Says(rpc(result=task_0x("working"))) if got.json["method"] in SENDS else says
 

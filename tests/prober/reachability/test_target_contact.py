@@ -64,7 +64,7 @@ def contact_of(known_class: str | None = None, **requests: Fetched) -> ProbeConn
     return Traces(requests, known_class).read()
 
 
-def test_classes_are_those_of_the_definition() -> None:
+def test_network_classes_are_those_of_the_definition() -> None:
     assert CLASSES.names == (PUBLIC_IPV4, PUBLIC_IPV6, "10.1.0.0/16", "127.0.0.0/8")
     assert [CLASSES.of(each) for each in (FOUR, SIX, TEN)] == [PUBLIC_IPV4, PUBLIC_IPV6, "10.1.0.0/16"]
     assert CLASSES.key_of(SIX) == "2606:2800::/64"
@@ -88,7 +88,7 @@ def test_memory_of_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None
         ("http://a.example/", ip_address("127.0.0.1"), True),
     ],
 )
-def test_a_host_answers_itself_over_tls_or_from_an_allowed_network(
+def test_host_counts_as_answered_over_tls_or_in_an_allowed_network(
     url: str, address: Any, *, is_own: bool
 ) -> None:
     failed = fetched(url, "http_error", status=500, address=address, phases=NEW)
@@ -98,7 +98,7 @@ def test_a_host_answers_itself_over_tls_or_from_an_allowed_network(
 
 
 @pytest.mark.parametrize("result", ["timeout", "refused", "tls_failure", "http_error"])
-def test_a_host_from_which_no_status_came_has_not_answered(result: str) -> None:
+def test_host_without_an_http_status_has_not_answered(result: str) -> None:
     contact = contact_of(discovery=fetched(result=result, address=FOUR))
     assert (contact.has_answered_itself, contact.answered) == (False, None)
     assert contact.network_class == PUBLIC_IPV4
@@ -123,7 +123,7 @@ def test_wrong_date_is_reported() -> None:
     assert contact_of(discovery=failed).is_date_failure
 
 
-def test_only_an_answer_over_a_new_connection_can_be_a_witness_and_the_last_one_is() -> None:
+def test_last_answer_over_a_new_connection_is_the_witness() -> None:
     first = fetched(status=200, address=FOUR, phases=NEW)
     later = fetched("https://b.example/x", status=200, address=SIX, phases=NEW)
     reused = fetched(status=200, address=FOUR, phases=REUSED)
@@ -138,7 +138,7 @@ def test_only_an_answer_over_a_new_connection_can_be_a_witness_and_the_last_one_
     assert contact_of(discovery=reused).answered is None
 
 
-def test_an_interface_in_a_class_of_which_nothing_answered_is_unreached() -> None:
+def test_interface_in_a_class_without_answers_is_unreached() -> None:
     card = fetched(status=200, address=FOUR, phases=NEW)
     silent = fetched("https://b.example/", "timeout", address=SIX)
     contact = contact_of(discovery=card, transport=silent, message=silent)
@@ -155,14 +155,14 @@ def test_an_interface_in_a_class_of_which_nothing_answered_is_unreached() -> Non
         fetched("https://b.example/", "dns_failure"),
     ],
 )
-def test_any_other_interface_fails_by_itself(interface: Fetched) -> None:
+def test_interface_in_a_class_with_answers_fails_itself(interface: Fetched) -> None:
     card = fetched(status=200, address=FOUR, phases=NEW)
     assert contact_of(discovery=card, transport=interface).unreached_layers == ()
     # Nor does a health document that is not there count.
     assert contact_of(discovery=card, readiness=fetched(result="timeout", address=SIX)).unreached_layers == ()
 
 
-def test_a_probe_that_asked_nothing_shows_nothing() -> None:
+def test_probe_without_requests_shows_no_contact() -> None:
     contact = contact_of(PUBLIC_IPV4)
     assert (contact.network_class, contact.has_answered_itself, contact.answered) == (
         PUBLIC_IPV4,
@@ -172,7 +172,7 @@ def test_a_probe_that_asked_nothing_shows_nothing() -> None:
     assert CLASSES.of(ip_address("127.0.0.1")) == THIS_MACHINE
 
 
-def test_memory_makes_no_target_one_of_this_machine() -> None:
+def test_remembered_loopback_address_makes_no_target_local() -> None:
     unresolved = fetched(result="dns_failure")
     assert contact_of(THIS_MACHINE, discovery=unresolved).network_class is None
     assert contact_of(PUBLIC_IPV6, discovery=unresolved).network_class == PUBLIC_IPV6

@@ -49,7 +49,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @on_both_loops
-async def test_each_request_has_a_connection_of_its_own_and_any_status_is_an_answer() -> None:
+async def test_witness_request_uses_a_new_connection_and_any_status_is_an_answer() -> None:
     replies = {"/": answer(200), "/broken": answer(503), "/elsewhere": answer(302)}
     async with serving(replies, host="127.0.0.2", keeps_alive=True) as server, requesting() as (requests, _):
         urls = [f"{server.url}{path}" for path in ("/", "/broken", "/elsewhere", "/none")]
@@ -89,7 +89,7 @@ async def test_name_is_resolved_again_for_each_round() -> None:
 
 
 @on_both_loops
-async def test_only_addresses_of_the_class_are_asked() -> None:
+async def test_witness_request_uses_only_addresses_of_its_class() -> None:
     names: Names = {"both.example": ("127.0.0.1", "127.0.0.2"), "here.example": ("127.0.0.1",)}
     async with serving({}, host="127.0.0.2") as server, requesting(names) as (requests, _):
         both, here = await ask(
@@ -101,7 +101,7 @@ async def test_only_addresses_of_the_class_are_asked() -> None:
 
 
 @on_both_loops
-async def test_where_one_address_is_silent_another_is_asked() -> None:
+async def test_next_address_is_tried_after_a_silent_one() -> None:
     names: Names = {"several.example": ("127.0.0.9", "127.0.0.2")}
     async with serving({}, host="127.0.0.2") as server, requesting(names) as (requests, _):
         (reply,) = await ask(requests, f"http://several.example:{server.port}/")

@@ -90,7 +90,7 @@ async def test_registry_ledger_claims_renews_and_releases_shards(ledger: Ledger)
     assert await claims(ledger, "heir") != {}
 
 
-async def test_targets_carry_their_memory_and_changes_are_reported(
+async def test_targets_have_their_memory_and_changes_are_reported(
     ledger: RegistryLedger, client: RegistryClient
 ) -> None:
     assert await ledger.changed({SHARD: 0}) == []
@@ -170,7 +170,7 @@ async def test_lost_shard_is_reported_and_others_are_taken(
     assert untouched.memory == ProbeMemory()
 
 
-async def test_more_than_the_registry_takes_at_once_goes_in_parts(
+async def test_results_above_the_batch_limit_are_sent_in_parts(
     ledger: RegistryLedger, client: RegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.prober.registry_exchange.registry_ledger.MAX_OBSERVATIONS", 3)
@@ -185,7 +185,7 @@ async def test_more_than_the_registry_takes_at_once_goes_in_parts(
     assert [entry.memory.failures_in_row for entry in entries] == [7] * 5
 
 
-async def test_interfaces_go_with_their_results_in_parts_that_the_registry_takes(
+async def test_interfaces_are_sent_with_their_results_in_limited_parts(
     ledger: RegistryLedger, client: RegistryClient, registry: RegistryServer
 ) -> None:
     await client.directories.put("dir", URLS)

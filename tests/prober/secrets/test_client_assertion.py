@@ -26,7 +26,7 @@ def pem(key: PrivateKey, encryption: KeySerializationEncryption | None = None) -
         (ec.generate_private_key(ec.SECP256R1()), "ES256"),
     ],
 )
-def test_an_assertion_names_client_and_endpoint_and_ends_soon(
+def test_client_assertion_has_client_endpoint_and_short_lifetime(
     key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, algorithm: str
 ) -> None:
     signed = [client_assertion("acme", URL, pem(key), key_id="key-1") for _ in range(2)]

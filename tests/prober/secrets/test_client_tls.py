@@ -41,7 +41,7 @@ def test_a_certificate_and_its_key_are_loaded_from_memory(authority: Authority, 
     assert "PRIVATE" not in repr(tls)
 
 
-def test_tls_is_sent_to_another_process_without_its_contexts(authority: Authority, tmp_path: Path) -> None:
+def test_pickled_tls_settings_omit_their_contexts(authority: Authority, tmp_path: Path) -> None:
     tls = read(authority.client(tmp_path))
     other = pickle.loads(pickle.dumps(tls))  # noqa: S301 - ours
     assert other == tls
@@ -54,7 +54,7 @@ def test_authorities_replace_those_of_the_system(authority: Authority) -> None:
     assert tls.without_certificate == tls
 
 
-def test_the_context_without_times_has_no_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_context_that_ignores_dates_has_no_client_certificate(authority: Authority, tmp_path: Path) -> None:
     tls = read(authority.client(tmp_path), authority.file.read_text())
     assert tls.without_certificate == ClientTls(authority.file.read_text())
     assert tls.context_at_any_time.check_hostname
@@ -64,7 +64,7 @@ def test_an_expired_certificate_is_refused(authority: Authority, tmp_path: Path)
     assert refused(authority.client(tmp_path, begins_at=LONG_AGO, ends_at=YESTERDAY)) == CERTIFICATE
 
 
-def test_a_certificate_of_the_future_is_refused(authority: Authority, tmp_path: Path) -> None:
+def test_certificate_that_is_not_yet_valid_is_refused(authority: Authority, tmp_path: Path) -> None:
     ends_at = YESTERDAY + timedelta(days=20)
     begins_at = YESTERDAY + timedelta(days=10)
     assert refused(authority.client(tmp_path, begins_at=begins_at, ends_at=ends_at)) == CERTIFICATE
@@ -88,7 +88,7 @@ def test_invalid_certificate_is_refused(authority: Authority, tmp_path: Path, te
     assert caught.value.name == "bank.ca_file"
 
 
-def test_a_key_has_no_passphrase(tmp_path: Path) -> None:
+def test_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives.serialization import (  # noqa: PLC0415 - slow
         BestAvailableEncryption,
         Encoding,

@@ -102,7 +102,7 @@ async def test_a_card_behind_a_login_is_read_after_a_refusal() -> None:
     assert carried(server) == [f"GET {CARD_PATH}", f"GET {RPC}", f"GET {HEALTH_PATH}"]
 
 
-async def test_robots_txt_and_places_of_others_get_no_credential() -> None:
+async def test_robots_txt_and_other_origins_get_no_credential() -> None:
     async with serving({RPC: answer(401)}) as interface, serving({}) as server:
         server.replies[CARD_PATH] = as_json(card(url=interface.url + RPC))
         server.replies["/robots.txt"] = answer(403)
@@ -111,7 +111,7 @@ async def test_robots_txt_and_places_of_others_get_no_credential() -> None:
     assert carried(server) == carried(interface) == []
 
 
-async def test_a_path_limits_a_credential() -> None:
+async def test_credential_is_sent_only_below_its_path() -> None:
     async with serving({"/in/rpc": behind_login(answer(405)), "/ping": answer(200)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/in/rpc"))
         given = settings(server.url, path="/in") | {"ask": {"paths": ["/ping", "/in/ping"]}}
@@ -119,7 +119,7 @@ async def test_a_path_limits_a_credential() -> None:
     assert carried(server) == ["GET /in/rpc", "GET /in/ping"]
 
 
-async def test_a_redirect_takes_a_credential_to_no_other_place() -> None:
+async def test_redirect_sends_no_credential_outside_its_scope() -> None:
     async with serving({"/there": answer(200)}) as other, serving({}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/in/rpc"))
         server.replies["/in/rpc"] = redirect(f"{other.url}/there", 307)
@@ -160,7 +160,7 @@ async def test_a_host_that_looks_like_the_origin_gets_no_credential(form: str, *
     assert carried(server) == ([] if is_by_card else [f"GET {RPC}"])
 
 
-async def test_a_target_that_wants_another_scheme_rejects_the_credential() -> None:
+async def test_target_that_requires_another_scheme_rejects_the_credential() -> None:
     async with serving({RPC: answer(401, WWW_Authenticate='Basic realm="x"')}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         observation = await probed(server, ask={})
@@ -174,7 +174,7 @@ async def test_a_target_that_wants_another_scheme_rejects_the_credential() -> No
     assert base64.b64encode(TOKEN.encode()).decode() not in "".join(server.heads)
 
 
-async def test_a_card_that_is_refused_elsewhere_is_not_asked_again() -> None:
+async def test_card_refused_after_a_redirect_to_another_origin_gets_no_credential() -> None:
     async with serving({"/card": answer(401)}) as other, serving({}) as server:
         server.replies[CARD_PATH] = redirect(f"{other.url}/card")
         observation = await probed(server, ask={})
@@ -182,7 +182,7 @@ async def test_a_card_that_is_refused_elsewhere_is_not_asked_again() -> None:
     assert carried(server) == carried(other) == []
 
 
-async def test_plain_http_takes_a_secret_to_allowed_private_networks_only() -> None:
+async def test_secret_is_sent_over_plain_http_only_to_allowed_private_networks() -> None:
     wanted = definition(**settings("http://127.0.0.1"), networks={"allow": ["8.8.8.0/24", "127.0.0.0/8"]})
     store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
     async with fetching(wanted, store) as fetcher:
@@ -196,7 +196,7 @@ async def test_plain_http_takes_a_secret_to_allowed_private_networks_only() -> N
     assert sent == {"127.0.0.1": True, "8.8.8.8": False, "10.0.0.1": False}
 
 
-async def test_the_credential_of_a_path_has_connections_of_its_own() -> None:
+async def test_credential_of_a_path_uses_separate_connections() -> None:
     replies = {
         RPC: kept(status=405),
         CARD_PATH: kept(json.dumps(card()).encode(), Content_Type="application/json"),
@@ -291,7 +291,7 @@ def leaks(text: str) -> bool:
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-async def test_a_secret_that_is_sent_back_is_removed(encoding: str) -> None:
+async def test_secret_echoed_by_the_server_is_removed(encoding: str) -> None:
     echo = ENCODINGS[encoding](TOKEN)
     failed = {"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": "ECHO"}}
     failure = json.dumps(failed).replace("ECHO", echo)
@@ -362,7 +362,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
 
 
-def test_a_file_that_cannot_be_read_any_more_leaves_the_last_secret_in_use(
+def test_last_secret_stays_in_use_if_its_file_becomes_unreadable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file, now = tmp_path / "lab.token", [0.0]
@@ -425,7 +425,7 @@ def test_a_rejected_credential_is_logged_once_not_for_each_target(
     assert TOKEN not in caplog.text
 
 
-def test_a_credential_does_not_show_its_secret() -> None:
+def test_representation_of_a_credential_hides_its_secret() -> None:
     each = CredentialSettings.model_validate(
         {"name": "lab", "origin": "https://lab.example", "bearer": {"env": "LAB_TOKEN"}}
     )
@@ -440,7 +440,7 @@ def test_a_credential_does_not_show_its_secret() -> None:
     ("status_code", "expected"),
     [(405, "works"), (401, REJECTED), (403, REJECTED), (500, None), (407, None), (302, None)],
 )
-async def test_answers_say_how_a_credential_stands(status_code: int, expected: str | None) -> None:
+async def test_answers_determine_the_state_of_a_credential(status_code: int, expected: str | None) -> None:
     async with serving({RPC: answer(status_code)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         async with probing(**settings(server.url), ask={"health": False}) as probes:
@@ -450,7 +450,7 @@ async def test_answers_say_how_a_credential_stands(status_code: int, expected: s
     assert status.detail == (f"HTTP {status_code}" if expected == REJECTED else None)
 
 
-def test_secrets_are_removed_only_from_what_their_own_origin_sends(tmp_path: Path) -> None:
+def test_secrets_are_removed_only_from_answers_of_their_origin(tmp_path: Path) -> None:
     file = tmp_path / "lab.token"
     write_secret(file, "capabilities")
     store = store_of(file, lambda: 0.0)

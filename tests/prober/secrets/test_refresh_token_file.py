@@ -16,7 +16,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_token_is_replaced_as_a_whole(file: Path) -> None:
+def test_refresh_token_file_is_replaced_atomically(file: Path) -> None:
     tokens = RefreshTokenFile(file)
     assert tokens.read() == FIRST
     tokens.replace(SECOND)
@@ -34,7 +34,7 @@ def test_a_new_login_is_read_at_the_next_use(file: Path) -> None:
     tokens.close()
 
 
-def test_one_process_uses_a_file_until_it_ends(file: Path) -> None:
+def test_refresh_token_file_is_locked_by_one_process(file: Path) -> None:
     first, second = RefreshTokenFile(file), RefreshTokenFile(file)
     assert first.read() == FIRST
     fault = second.read()
@@ -45,7 +45,7 @@ def test_one_process_uses_a_file_until_it_ends(file: Path) -> None:
     second.close()
 
 
-def test_a_link_is_followed_and_stays(file: Path) -> None:
+def test_symbolic_link_to_a_refresh_token_file_is_kept(file: Path) -> None:
     link = file.with_name("link")
     link.symlink_to(file)
     tokens = RefreshTokenFile(link)
@@ -76,7 +76,7 @@ def test_a_token_that_cannot_be_written_stays_in_use_and_is_written_later(
 
 
 @pytest.mark.parametrize("spoil", ["missing", "open", "lines", "no_directory"])
-def test_a_file_that_cannot_be_used_is_a_fault(file: Path, spoil: str) -> None:
+def test_unusable_refresh_token_file_is_a_fault(file: Path, spoil: str) -> None:
     if spoil == "missing":
         file.unlink()
     elif spoil == "open":
@@ -111,7 +111,7 @@ def test_file_is_claimed_before_it_exists_and_stored_at_the_end(tmp_path: Path) 
     other.close()
 
 
-def test_directory_that_is_missing_is_a_fault_before_the_login(tmp_path: Path) -> None:
+def test_missing_directory_is_a_fault_before_the_login(tmp_path: Path) -> None:
     file = RefreshTokenFile(tmp_path / "missing" / "acme.refresh")
     assert isinstance(file.claim(), TokenFault)
     assert isinstance(file.store("refresh-canary"), TokenFault)

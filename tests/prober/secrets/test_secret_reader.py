@@ -89,7 +89,7 @@ def test_a_variable_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     "content",
     ["", "short", "two\nlines-of-secret", "пароль-пароль", b"\xff" * 20, "with a space", "x" * 9000],
 )
-def test_odd_secrets_are_refused_and_not_quoted(tmp_path: Path, content: str | bytes) -> None:
+def test_invalid_secrets_are_refused_without_quoting_them(tmp_path: Path, content: str | bytes) -> None:
     with pytest.raises(InvalidValue) as caught:
         read(written(tmp_path, content))
     assert caught.value.name == "credentials.lab.bearer"
@@ -99,7 +99,7 @@ def test_odd_secrets_are_refused_and_not_quoted(tmp_path: Path, content: str | b
 
 
 @pytest.mark.parametrize("content", ["canary with spaces", "canary;semicolon", "canary,comma"])
-def test_an_api_key_fits_into_a_cookie(tmp_path: Path, content: str) -> None:
+def test_api_key_that_does_not_fit_a_cookie_is_refused(tmp_path: Path, content: str) -> None:
     source = written(tmp_path, content)
     with pytest.raises(InvalidValue) as caught:
         read_secret(source, "credentials.box.api_key", lambda _: None)
@@ -156,7 +156,7 @@ def test_secrets_are_pickled_for_a_pipe_and_never_shown(tmp_path: Path) -> None:
     assert SECRET not in secrets.scrubber.clean_text(f"line with {SECRET}")
 
 
-def test_a_definition_without_credentials_changes_nothing() -> None:
+def test_definition_without_credentials_leaves_the_process_unchanged() -> None:
     limits = resource.getrlimit(resource.RLIMIT_CORE)
     assert read_secrets(()) == Secrets()
     assert resource.getrlimit(resource.RLIMIT_CORE) == limits
@@ -181,13 +181,13 @@ def test_a_process_with_secrets_writes_no_core_dump() -> None:
     assert line.split()[4:6] == ["0", "0"]
 
 
-def test_variables_leave_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_variables_are_removed_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_TOKEN", SECRET)
     forget_variables([bearer(env="LAB_TOKEN"), bearer(file="lab.token")])
     assert "LAB_TOKEN" not in os.environ
 
 
-def test_a_private_key_has_several_lines(tmp_path: Path) -> None:
+def test_private_key_may_have_several_lines(tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     setting = "credentials.lab.oauth2.private_key"
@@ -222,7 +222,7 @@ def client(name: str, token_url: str, **proof: object) -> CredentialSettings:
     return CredentialSettings.model_validate(given)
 
 
-def test_a_worker_gets_no_secret_that_only_a_token_endpoint_gets() -> None:
+def test_worker_does_not_get_secrets_of_the_token_endpoint() -> None:
     login = "https://login.example/token"
     signed = {"private_key": {"env": "signed"}, "auth_method": "private_key_jwt"}
     credentials = [

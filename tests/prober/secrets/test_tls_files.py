@@ -34,7 +34,7 @@ def files_of(each: CredentialSettings) -> TlsFiles:
     return TlsFiles([each], read_secrets([each]).tls)
 
 
-def test_only_requests_with_the_credential_have_its_certificate(authority: Authority, tmp_path: Path) -> None:
+def test_client_certificate_is_used_only_with_its_credential(authority: Authority, tmp_path: Path) -> None:
     files = files_of(settings(authority, tmp_path))
     with_it, without = files.of("bank"), files.of_origin(ORIGIN)
     assert with_it is not None
@@ -76,7 +76,7 @@ def test_a_renewed_certificate_is_used_within_seconds(
     assert "PRIVATE" not in caplog.text
 
 
-def test_a_key_from_a_variable_outlives_it(
+def test_private_key_from_a_removed_variable_is_kept_for_certificate_renewals(
     authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, key = authority.client(tmp_path)

@@ -90,7 +90,7 @@ async def test_failed_requests_back_off_to_a_quarter_of_an_hour() -> None:
     assert tokens.fault is None
 
 
-async def test_a_longer_wait_that_the_endpoint_asks_for_is_kept_within_bounds() -> None:
+async def test_retry_after_of_the_token_endpoint_is_followed_within_limits() -> None:
     endpoint, clock = Endpoint(), Clock()
     tokens = source(endpoint, clock)
     for asked_s, wait_s in ((30.0, 30.0), (1e9, MAX_WAIT_SECONDS)):
@@ -117,7 +117,7 @@ async def test_a_rejected_token_is_replaced_at_most_once_a_minute() -> None:
     assert tokens.drop("token-2")
 
 
-async def test_a_token_that_one_agent_rejects_stays_in_use_if_there_is_no_other() -> None:
+async def test_rejected_token_stays_in_use_without_a_replacement() -> None:
     endpoint = Endpoint()
     tokens = source(endpoint)
     await tokens.prepare(PATIENCE_SECONDS)
@@ -128,7 +128,7 @@ async def test_a_token_that_one_agent_rejects_stays_in_use_if_there_is_no_other(
     assert tokens.fault is not None
 
 
-async def test_a_slow_endpoint_delays_a_probe_for_its_patience_only() -> None:
+async def test_slow_token_endpoint_delays_a_probe_up_to_a_limit() -> None:
     endpoint = Endpoint()
     endpoint.held = asyncio.Event()
     tokens = source(endpoint)
@@ -140,7 +140,7 @@ async def test_a_slow_endpoint_delays_a_probe_for_its_patience_only() -> None:
     assert len(endpoint.asked) == 1
 
 
-async def test_a_defect_is_a_fault_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_error_of_a_token_request_is_a_token_fault(caplog: pytest.LogCaptureFixture) -> None:
     endpoint, clock = Endpoint(), Clock()
     endpoint.defect = KeyError("access-canary")
     tokens = source(endpoint, clock)
@@ -164,7 +164,7 @@ async def test_a_fault_is_logged_once_until_it_is_over(caplog: pytest.LogCapture
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
 
 
-async def test_former_tokens_are_kept_for_their_removal_within_bounds() -> None:
+async def test_bounded_number_of_former_tokens_is_removed_from_answers() -> None:
     endpoint, clock = Endpoint(), Clock()
     tokens = source(endpoint, clock)
     for _ in range(20):
@@ -173,7 +173,7 @@ async def test_former_tokens_are_kept_for_their_removal_within_bounds() -> None:
     assert tokens.secrets() == [f"token-{20 - number}" for number in range(1 + MAX_PAST_TOKENS)]
 
 
-async def test_a_request_that_is_under_way_ends_with_its_source() -> None:
+async def test_closing_a_token_source_cancels_its_request() -> None:
     endpoint = Endpoint()
     endpoint.held = asyncio.Event()
     tokens = source(endpoint)

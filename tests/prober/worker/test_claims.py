@@ -96,7 +96,7 @@ def _pass(_shards: Sequence[Shard]) -> None:
 
 
 @pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
-def test_a_settled_worker_renews_after_three_fifths_of_its_time_and_a_little_jitter(chance: float) -> None:
+def test_worker_renews_its_claim_after_60_percent_of_its_lifetime_with_jitter(chance: float) -> None:
     @in_virtual_time
     async def assess() -> None:
         ledger = Listening(virtual_loop())
@@ -127,7 +127,7 @@ async def test_worker_claims_soon_after_a_change_of_shards() -> None:
 
 
 @in_virtual_time
-async def test_its_own_deadline_counts_from_when_it_asked() -> None:
+async def test_claim_deadline_counts_from_the_time_of_the_request() -> None:
     class Slow(MemoryLedger):
         async def claim(
             self,
@@ -170,7 +170,7 @@ async def test_unreachable_ledger_is_retried_with_backoff_and_its_return_noticed
 
 
 @in_virtual_time
-async def test_request_to_hurry_claims_at_once() -> None:
+async def test_urgent_claim_request_is_sent_at_once() -> None:
     ledger = Listening(virtual_loop())
     keeping = Keeping(ledger)
     async with keeping.going_on():
@@ -182,7 +182,7 @@ async def test_request_to_hurry_claims_at_once() -> None:
 
 
 @in_virtual_time
-async def test_workers_that_begin_together_take_nothing_away_from_one_another() -> None:
+async def test_workers_that_start_together_take_no_shards_from_each_other() -> None:
     ledger = MemoryLedger(virtual_loop().clock)
     crew = [Keeping(ledger, f"worker {number}", companions=2) for number in range(3)]
     async with crew[0].going_on():
@@ -207,7 +207,7 @@ async def test_workers_that_start_together_get_their_shares_at_once() -> None:
 
 
 @in_virtual_time
-async def test_the_share_of_a_companion_that_never_comes_is_taken_in_the_end() -> None:
+async def test_shards_of_an_absent_companion_are_claimed_after_a_timeout() -> None:
     ledger = MemoryLedger(virtual_loop().clock)
     keeping = Keeping(ledger, companions=1)
     async with keeping.going_on():
@@ -229,7 +229,7 @@ async def test_claim_carries_witnesses_and_applies_the_answer() -> None:
 
 
 @in_virtual_time
-async def test_why_all_shards_are_taken_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_reason_for_withheld_shards_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     ledger = MemoryLedger(virtual_loop().clock)
     keeping = Keeping(ledger)
     async with keeping.going_on():
@@ -247,9 +247,7 @@ async def test_why_all_shards_are_taken_is_logged_once(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("ahead_s", [3_600.0, -3_600.0])
-def test_a_clock_that_is_wrong_is_reported_once_and_not_kept(
-    ahead_s: float, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wrong_clock_is_reported_once(ahead_s: float, caplog: pytest.LogCaptureFixture) -> None:
     @in_virtual_time
     async def assess() -> None:
         loop = virtual_loop()

@@ -167,7 +167,7 @@ async def test_target_of_a_lost_shard_is_neither_probed_nor_reported() -> None:
 
 
 @in_virtual_time
-async def test_everything_that_is_due_at_once_is_begun_a_part_at_a_time(
+async def test_simultaneously_due_targets_are_started_in_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dispatch_module, "MAX_OFFERED", 7)
@@ -179,7 +179,7 @@ async def test_everything_that_is_due_at_once_is_begun_a_part_at_a_time(
 
 
 @in_virtual_time
-async def test_while_a_failure_waits_its_target_is_neither_probed_nor_planned_and_others_are() -> None:
+async def test_target_with_a_pending_failure_is_not_probed_and_others_are() -> None:
     urls = urls_of(40)
     bench = Bench(*urls, is_census=False, canaries=5, concurrency=1, per_host=1)
     await bench.begin()
@@ -277,7 +277,7 @@ async def test_census_respects_a_requested_wait() -> None:
 
 
 @in_virtual_time
-async def test_a_census_does_less_at_once_while_it_is_slow() -> None:
+async def test_slow_census_reduces_its_concurrency() -> None:
     bench = Bench(*urls_of(2), concurrency=400)
     bench.dispatch.note_turn("overloaded")
     assert bench.pace.concurrency == 100
@@ -292,7 +292,7 @@ async def test_a_census_does_less_at_once_while_it_is_slow() -> None:
 
 
 @in_virtual_time
-async def test_defect_in_the_plan_is_logged() -> None:
+async def test_unexpected_error_in_the_schedule_is_logged() -> None:
     bench = Bench(*urls_of(2))
     await bench.begin()
 

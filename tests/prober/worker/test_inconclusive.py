@@ -43,7 +43,7 @@ def discounted(report: ProbeReport, *, layers: tuple[str, ...] | None = None) ->
     return inconclusive.discount_failures(learned, report, seen, CADENCE, BEGAN_S)
 
 
-def test_a_failure_that_does_not_count_is_not_remembered() -> None:
+def test_discounted_failure_is_not_stored_in_the_memory() -> None:
     report = report_of(discovery="timeout")
     assert report.memory.failures_in_row == 1
     told = discounted(report)
@@ -76,7 +76,7 @@ def test_answered_layer_is_remembered_beside_an_inconclusive_one() -> None:
     assert told.observation.transport.result is ResultClass.NOT_MEASURED
 
 
-def test_a_failure_that_is_left_is_remembered() -> None:
+def test_remaining_failure_is_stored_in_the_memory() -> None:
     both = report_of(discovery="http_error", readiness="timeout")
     told = discounted(both, layers=("readiness",))
     assert (told.observation.result, told.memory) == (ResultClass.HTTP_ERROR, both.memory)
@@ -86,7 +86,7 @@ def test_a_failure_that_is_left_is_remembered() -> None:
     assert (told.observation.result, told.memory.failures_in_row) == (ResultClass.NOT_MEASURED, 0)
 
 
-def test_a_probe_that_came_to_nothing_counts_as_made_and_measures_nothing() -> None:
+def test_inconclusive_probe_counts_as_made_and_not_measured() -> None:
     report = inconclusive.without_result(
         slot_of(), ALIVE, CADENCE, BEGAN_S, reason=InconclusiveReason.PROBER_FAULT, why="a defect"
     )
@@ -121,6 +121,6 @@ def test_missed_ticks_are_reported_with_lost_results() -> None:
     assert (skipped[:8], lost[:8]) == ("3 probes", "1 result")
 
 
-def test_a_census_has_missed_no_ticks() -> None:
+def test_census_reports_no_missed_ticks() -> None:
     memory = ALIVE.model_copy(update={"probed_at_s": BEGAN_S - 90_000})
     assert missed(slot_of(memory), memory, CADENCE, BEGAN_S, keeps_ticks=False) is None

@@ -144,7 +144,7 @@ class Desk:
 
 
 @in_virtual_time
-async def test_a_failure_is_held_until_its_target_fails_once_more() -> None:
+async def test_first_failure_waits_for_a_second_failure() -> None:
     desk = Desk()
     desk.take(discovery="timeout")
     assert (desk.results, desk.slot.is_busy, len(desk.failures)) == ([], True, 1)
@@ -157,7 +157,7 @@ async def test_a_failure_is_held_until_its_target_fails_once_more() -> None:
 
 
 @in_virtual_time
-async def test_an_interface_survives_the_wait_for_a_witness() -> None:
+async def test_interface_is_kept_while_a_failure_waits_for_a_witness() -> None:
     desk = Desk()
     interface = bounded_interface(InterfaceKind.AGENT_CARD, {"name": "a"})
     desk.intake.take(with_interface(desk.probed(discovery="timeout"), interface))
@@ -166,7 +166,7 @@ async def test_an_interface_survives_the_wait_for_a_witness() -> None:
 
 
 @in_virtual_time
-async def test_an_interface_without_room_is_read_again_at_the_next_probe() -> None:
+async def test_interface_dropped_for_lack_of_space_is_read_again() -> None:
     desk = Desk()
     desk.reporter.interfaces = PendingInterfaces(max_bytes=0)
     interface = bounded_interface(InterfaceKind.AGENT_CARD, {"name": "a"})
@@ -192,7 +192,7 @@ def with_interface(probed: FinishedProbe, interface: Interface) -> FinishedProbe
 
 
 @in_virtual_time
-async def test_a_second_request_that_is_answered_is_the_result() -> None:
+async def test_answered_second_request_is_the_result() -> None:
     desk = Desk()
     desk.take(discovery="timeout")
     desk.take(first=desk.witness(), discovery="ok")
@@ -202,7 +202,7 @@ async def test_a_second_request_that_is_answered_is_the_result() -> None:
 
 
 @in_virtual_time
-async def test_a_failure_without_a_witness_is_not_measured_and_as_old_as_it_is() -> None:
+async def test_failure_without_a_witness_is_not_measured_and_keeps_its_time() -> None:
     desk = Desk()
     desk.take(discovery="timeout")
     desk.loop.stand_still(20)
@@ -217,7 +217,7 @@ async def test_a_failure_without_a_witness_is_not_measured_and_as_old_as_it_is()
 
 
 @in_virtual_time
-async def test_a_second_request_that_comes_too_late_is_a_first_failure_again() -> None:
+async def test_late_second_failure_counts_as_a_first_failure() -> None:
     desk = Desk(second_request_s=60.0)
     desk.take(discovery="timeout")
     for number in range(2, MAX_ROUNDS + 1):
@@ -260,7 +260,7 @@ async def test_a_second_failure_in_another_class_needs_a_witness_of_that_class()
         ProbeConnection(network_class=THIS_MACHINE),
     ],
 )
-def test_a_failure_of_a_host_that_answered_itself_or_is_here_counts_at_once(contact: ProbeConnection) -> None:
+def test_failure_of_an_answering_or_local_host_counts_without_a_witness(contact: ProbeConnection) -> None:
     @in_virtual_time
     async def take() -> None:
         desk = Desk()
@@ -271,7 +271,7 @@ def test_a_failure_of_a_host_that_answered_itself_or_is_here_counts_at_once(cont
 
 
 @in_virtual_time
-async def test_more_failures_than_may_wait_are_not_measured() -> None:
+async def test_failures_above_the_waiting_limit_are_not_measured() -> None:
     desk = Desk(max_waiting=0)
     desk.take(discovery="timeout")
     assert desk.last.inconclusive_reason is InconclusiveReason.NO_WITNESS
@@ -291,7 +291,7 @@ async def test_a_timeout_of_a_slow_prober_is_not_measured_and_another_failure_ne
 
 
 @in_virtual_time
-async def test_with_a_timeout_of_a_slow_prober_another_layer_that_failed_needs_a_witness() -> None:
+async def test_other_failed_layer_needs_a_witness_while_the_prober_is_slow() -> None:
     desk = Desk()
     desk.check.note_woken(desk.loop.time())
     desk.loop.stand_still(5)
@@ -326,7 +326,7 @@ def test_a_certificate_that_fails_by_date_does_not_count_with_a_wrong_clock(
 
 
 @in_virtual_time
-async def test_a_target_that_never_answered_fails_as_it_is_with_a_wrong_clock_too() -> None:
+async def test_never_alive_target_fails_despite_a_wrong_clock() -> None:
     desk = Desk()
     desk.slot.remember(ProbeMemory())
     desk.offset_s = 3_600.0
@@ -349,7 +349,7 @@ async def test_interface_of_another_class_needs_a_witness_beside_a_card() -> Non
 
 
 @in_virtual_time
-async def test_answers_are_witnesses_and_failures_are_none_any_more() -> None:
+async def test_target_is_a_witness_after_an_answer_and_not_after_a_failure() -> None:
     desk = Desk()
     answered = Answered(network_class=PUBLIC_IPV4, url=URL, sent_at_s=desk.loop.time())
     alive = ProbeConnection(network_class=PUBLIC_IPV4, answered=answered)
@@ -368,7 +368,7 @@ async def test_answers_are_witnesses_and_failures_are_none_any_more() -> None:
 
 
 @in_virtual_time
-async def test_results_of_a_target_that_left_are_counted_and_not_reported() -> None:
+async def test_results_of_a_removed_target_are_counted_and_not_reported() -> None:
     desk = Desk()
     desk.take(discovery="timeout")
     del desk.slot.shard.slots[desk.slot.subject_id]

@@ -39,7 +39,7 @@ async def run_for(jobs: Jobs, seconds: float) -> None:
 
 
 @in_virtual_time
-async def test_a_job_is_done_every_so_often_and_at_once_if_asked_for() -> None:
+async def test_job_runs_periodically_and_at_once_on_request() -> None:
     jobs, began_s = Jobs(), virtual_loop().time()
     hourly: list[float] = []
     at_once: list[float] = []
@@ -61,7 +61,7 @@ async def test_a_job_is_done_every_so_often_and_at_once_if_asked_for() -> None:
 
 
 @in_virtual_time
-async def test_a_job_that_fails_is_tried_again_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_job_is_retried_and_does_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
     jobs = Jobs()
     failed, fine = [], []
 
@@ -81,7 +81,7 @@ async def test_a_job_that_fails_is_tried_again_and_the_others_go_on(caplog: pyte
 
 
 @in_virtual_time
-async def test_a_job_that_takes_longer_than_its_time_never_runs_twice_at_once() -> None:
+async def test_job_slower_than_its_period_never_runs_twice_concurrently() -> None:
     jobs = Jobs()
     at_work, most, other = 0, 0, []
 
@@ -103,7 +103,7 @@ async def test_a_job_that_takes_longer_than_its_time_never_runs_twice_at_once() 
 
 
 @in_virtual_time
-async def test_a_job_can_be_done_now() -> None:
+async def test_job_can_be_run_immediately() -> None:
     jobs, done = Jobs(), []
 
     async def work() -> None:
@@ -118,7 +118,7 @@ async def test_a_job_can_be_done_now() -> None:
 
 
 @in_virtual_time
-async def test_jobs_that_are_at_work_end_with_the_rest() -> None:
+async def test_running_jobs_are_cancelled_at_the_end() -> None:
     jobs, ended = Jobs(), []
 
     async def work() -> None:

@@ -45,7 +45,7 @@ async def test_a_loop_in_time_is_not_slow() -> None:
 
 
 @in_virtual_time
-async def test_a_process_that_stood_still_is_slow_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stalled_process_counts_as_slow_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     watching = Watching()
     async with watching.going_on():
         await asyncio.sleep(5)
@@ -59,7 +59,7 @@ async def test_a_process_that_stood_still_is_slow_for_a_while(caplog: pytest.Log
 
 
 @in_virtual_time
-async def test_a_machine_that_was_suspended_is_slow_and_one_whose_calendar_was_set_is_not() -> None:
+async def test_suspended_machine_is_slow_and_a_changed_wall_clock_is_not() -> None:
     watching = Watching()
     async with watching.going_on():
         await asyncio.sleep(5)

@@ -233,7 +233,7 @@ async def test_a_census_probes_every_target_once_and_ends() -> None:
 
 
 @in_virtual_time
-async def test_the_event_loop_turns_after_every_few_probes_that_begin() -> None:
+async def test_event_loop_runs_between_batches_of_started_probes() -> None:
     stage = Stage(*urls_of(1_000), concurrency=500)
     in_turn, most = 0, 0
 
@@ -276,7 +276,7 @@ async def test_census_does_not_reread_shards_while_a_slow_ledger_takes_the_last_
 
 
 @in_virtual_time
-async def test_census_that_its_ledger_never_ends_reads_all_again_and_ends(
+async def test_census_whose_ledger_never_ends_it_rereads_all_targets_and_ends(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage, reads = Stage(*urls_of(3)), Counter[int]()
@@ -298,7 +298,7 @@ async def test_census_that_its_ledger_never_ends_reads_all_again_and_ends(
 
 
 @in_virtual_time
-async def test_census_asks_for_the_remaining_number_again_after_an_outage(
+async def test_census_requests_the_remaining_count_again_after_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stage, asked = Stage(*urls_of(3)), []
@@ -395,7 +395,7 @@ async def test_a_worker_without_work_in_a_census_ends_soon_after_the_others() ->
 
 
 @in_virtual_time
-async def test_the_share_of_a_worker_that_died_in_a_census_is_done_by_the_others() -> None:
+async def test_targets_of_a_worker_that_died_in_a_census_are_probed_by_others() -> None:
     urls = urls_of(400)
     stage = Stage(*urls, concurrency=5)
     since_s = stage.loop.wall_s()
@@ -427,7 +427,7 @@ async def test_census_without_targets_ends_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_census_says_how_far_it_is() -> None:
+async def test_census_reports_its_progress() -> None:
     stage = Stage(*urls_of(1_000), concurrency=10)
     stop = asyncio.Event()
     worker = stage.worker()
@@ -513,7 +513,7 @@ async def test_a_batch_with_a_stale_token_is_dropped_and_never_handed_over_again
 
 
 @in_virtual_time
-async def test_nothing_is_reported_after_the_deadline_that_the_worker_counts_itself() -> None:
+async def test_worker_reports_nothing_after_its_own_claim_deadline() -> None:
     stage = Stage(*urls_of(100))
 
     class Deaf(MemoryLedger):
@@ -666,7 +666,7 @@ async def test_worker_ends_although_the_ledger_is_unreachable() -> None:
 
 
 @in_virtual_time
-async def test_one_result_that_cannot_be_taken_holds_up_no_other(caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_result_does_not_delay_others(caplog: pytest.LogCaptureFixture) -> None:
     urls = urls_of(100)
     stage = Stage(*urls)
     bad = urls[42]
@@ -800,7 +800,7 @@ def _rows(stage: Stage) -> dict[str, int]:
 
 
 @in_virtual_time
-async def test_half_of_the_hosts_that_are_cut_with_the_canaries_are_not_at_fault() -> None:
+async def test_hosts_unreachable_together_with_the_canaries_do_not_fail() -> None:
     urls = urls_of(100)
     stage = Stage(*urls)
     _with_canaries(stage)
@@ -812,7 +812,7 @@ async def test_half_of_the_hosts_that_are_cut_with_the_canaries_are_not_at_fault
 
 
 @pytest.mark.parametrize("hosts", [2, 100])
-def test_all_hosts_that_really_die_are_found_if_canaries_answer(hosts: int) -> None:
+def test_dead_hosts_are_detected_if_canaries_answer(hosts: int) -> None:
     @in_virtual_time
     async def die() -> None:
         urls = urls_of(hosts)
@@ -838,7 +838,7 @@ def test_all_hosts_that_really_die_are_found_if_canaries_answer(hosts: int) -> N
 
 
 @in_virtual_time
-async def test_hosts_that_really_die_without_canaries_are_found_while_others_answer() -> None:
+async def test_dead_hosts_are_detected_without_canaries_while_others_answer() -> None:
     urls = urls_of(300)
     stage = Stage(*urls)
     async with stage.watching() as worker:
@@ -895,7 +895,7 @@ async def test_an_answer_to_the_second_request_is_the_result() -> None:
 
 
 @in_virtual_time
-async def test_ipv6_alone_that_is_cut_is_the_fault_of_no_host_behind_it() -> None:
+async def test_lost_ipv6_of_the_prober_fails_no_ipv6_target() -> None:
     urls = urls_of(40)
     stage = Stage(*urls)
     stage.world.classes = dict.fromkeys(urls[:20], PUBLIC_IPV6)
@@ -934,7 +934,7 @@ async def test_unresolved_names_need_a_resolved_witness() -> None:
 
 
 @in_virtual_time
-async def test_failure_without_need_of_a_witness_counts() -> None:
+async def test_failure_that_needs_no_witness_counts() -> None:
     dead, broken = "https://dead.example/", "https://broken.example/"
     stage = Stage(dead, broken)
     stage.world.ends[dead] = REFUSED
@@ -972,7 +972,7 @@ async def test_confirmed_outage_needs_no_witness_until_the_next_answer() -> None
 
 
 @in_virtual_time
-async def test_mass_silence_leaves_no_witness_but_canaries() -> None:
+async def test_only_canaries_are_witnesses_during_mass_silence() -> None:
     urls = urls_of(20)
     stage = Stage(*urls)
     stage.ledger.news = WitnessNews(silent_classes=frozenset({PUBLIC_IPV4}))
@@ -985,7 +985,7 @@ async def test_mass_silence_leaves_no_witness_but_canaries() -> None:
 
 
 @in_virtual_time
-async def test_a_prober_that_loses_all_shards_asks_on_whether_it_reaches_more() -> None:
+async def test_prober_without_shards_keeps_checking_its_network_classes() -> None:
     urls = urls_of(10)
     stage = Stage(*urls)
     async with stage.watching(shard_ttl_s=60) as worker:
@@ -1005,7 +1005,7 @@ async def test_a_prober_that_loses_all_shards_asks_on_whether_it_reaches_more() 
 
 
 @in_virtual_time
-async def test_a_process_that_stood_still_does_not_call_its_own_sleep_a_timeout() -> None:
+async def test_timeouts_during_a_stall_of_the_prober_are_not_measured() -> None:
     urls = urls_of(300)
     stage = Stage(*urls)
 
@@ -1028,7 +1028,7 @@ async def test_a_process_that_stood_still_does_not_call_its_own_sleep_a_timeout(
 
 
 @in_virtual_time
-async def test_slowness_makes_timeouts_unmeasured_and_nothing_else() -> None:
+async def test_only_timeouts_are_not_measured_while_the_prober_is_slow() -> None:
     dead, hung = "https://dead.example/", "https://hung.example/"
     stage = Stage(dead, hung)
     stage.world.ends.update({dead: REFUSED, hung: TIMEOUT})
@@ -1068,7 +1068,7 @@ async def test_prober_suspended_for_a_day_reports_it_and_fails_no_agent() -> Non
 
 
 @in_virtual_time
-async def test_a_census_that_is_cut_off_probes_those_without_a_witness_again() -> None:
+async def test_census_probes_targets_without_a_witness_again_after_an_outage() -> None:
     urls = urls_of(400)
     stage = Stage(*urls, concurrency=20)
     assert await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())
@@ -1106,7 +1106,7 @@ def _looks_at_ticks(stage: Stage, first: int = 0) -> None:
 
 
 @pytest.mark.parametrize("step_s", [-3_600.0, 3_600.0, 86_400.0])
-def test_after_the_calendar_of_a_ledger_here_was_set_all_are_probed_at_its_ticks_again(
+def test_changed_clock_of_a_local_ledger_moves_all_probes_to_its_ticks(
     step_s: float,
 ) -> None:
     @in_virtual_time
@@ -1127,7 +1127,7 @@ def test_after_the_calendar_of_a_ledger_here_was_set_all_are_probed_at_its_ticks
 
 
 @pytest.mark.parametrize("ahead_s", [-3_600.0, 3_600.0])
-def test_a_prober_whose_calendar_is_wrong_or_jumps_keeps_the_ticks_of_its_registry(ahead_s: float) -> None:
+def test_prober_with_a_wrong_or_changed_clock_keeps_the_registrys_ticks(ahead_s: float) -> None:
     @in_virtual_time
     async def set_clock() -> None:
         urls = urls_of(60)
@@ -1176,7 +1176,7 @@ async def test_missed_ticks_are_skipped_and_reported() -> None:
 
 
 @in_virtual_time
-async def test_a_host_with_many_targets_waits_its_turn_without_delaying_others() -> None:
+async def test_host_with_many_targets_does_not_delay_other_hosts() -> None:
     crowd = [f"https://platform.example/agent-{number}" for number in range(300)]
     others = urls_of(300)
     stage = Stage(*crowd, *others, per_host=1, host_requests_per_second=0.5)
@@ -1192,7 +1192,7 @@ async def test_a_host_with_many_targets_waits_its_turn_without_delaying_others()
 
 
 @in_virtual_time
-async def test_hosts_behind_one_address_share_its_limit_and_all_get_their_turn() -> None:
+async def test_hosts_at_one_address_share_its_limit_and_are_all_probed() -> None:
     urls = urls_of(100)
     stage = Stage(*urls, per_address=3)
     stage.world.addresses = dict.fromkeys(urls, "192.0.2.1")
@@ -1202,7 +1202,7 @@ async def test_hosts_behind_one_address_share_its_limit_and_all_get_their_turn()
 
 
 @in_virtual_time
-async def test_defect_in_one_probe_becomes_not_measured_and_ends_no_other() -> None:
+async def test_unexpected_error_in_a_probe_is_not_measured_and_stops_no_other() -> None:
     urls = urls_of(20)
     stage = Stage(*urls)
     stage.world.fails.add(urls[3])
@@ -1215,7 +1215,7 @@ async def test_defect_in_one_probe_becomes_not_measured_and_ends_no_other() -> N
 
 
 @in_virtual_time
-async def test_a_probe_that_does_not_end_is_ended() -> None:
+async def test_endless_probe_is_cancelled() -> None:
     urls = urls_of(20)
     stage = Stage(*urls)
     stage.world.hangs.add(urls[3])
@@ -1240,7 +1240,7 @@ async def test_hanging_target_does_not_delay_the_end_of_a_worker() -> None:
 
 
 @in_virtual_time
-async def test_a_defect_of_the_worker_ends_it_with_the_reason() -> None:
+async def test_unexpected_error_of_the_worker_ends_the_worker_with_the_reason() -> None:
     stage = Stage(*urls_of(20))
 
     async def claim(*_: Any) -> Granted:

@@ -65,7 +65,7 @@ def filled(count: int, **bounds: Any) -> tuple[Outbox, list[TargetSlot]]:
     return outbox, slots
 
 
-def test_results_go_in_the_order_in_which_they_were_made() -> None:
+def test_results_are_sent_in_the_order_of_their_probes() -> None:
     outbox, _ = filled(5)
     assert numbers(outbox.take(3, anywhere)) == [0, 1, 2]
     assert (outbox.oldest_at_s, outbox.ready) == (3, 2)
@@ -73,7 +73,7 @@ def test_results_go_in_the_order_in_which_they_were_made() -> None:
     assert (outbox.oldest_at_s, len(outbox), outbox.ready) == (None, 0, 0)
 
 
-def test_returned_results_come_first_again() -> None:
+def test_returned_results_are_sent_first() -> None:
     outbox, slots = filled(5)
     taken = outbox.take(3, anywhere)
     outbox.put_back(taken)
@@ -82,7 +82,7 @@ def test_returned_results_come_first_again() -> None:
     assert [result.report for result in results] == [report_of(slot, n) for n, slot in enumerate(slots)]
 
 
-def test_results_of_a_shard_whose_claim_is_over_wait_aside_until_it_is_won_again() -> None:
+def test_results_of_an_expired_shard_claim_wait_until_the_shard_is_claimed_again() -> None:
     outbox, ours, over = Outbox(), shard_of_ours(1), shard_of_ours(2)
     first, second = slot_in(ours, "a"), slot_in(over, "b")
     for number, slot in enumerate([first, second, first, second]):
@@ -105,13 +105,13 @@ def test_results_of_a_shard_that_was_lost_are_dropped() -> None:
     assert len(outbox) == 0
 
 
-def test_results_of_targets_that_left_are_dropped() -> None:
+def test_results_of_removed_targets_are_dropped() -> None:
     outbox, slots = filled(3)
     del slots[1].shard.slots[slots[1].subject_id]
     assert numbers(outbox.take(10, anywhere)) == [0, 2]
 
 
-def test_too_many_are_given_up_oldest_first_and_their_targets_remember_it() -> None:
+def test_results_above_the_limit_are_dropped_oldest_first_and_noted_for_their_targets() -> None:
     outbox, slots = filled(10, max_results=7)
     assert outbox.is_full
     assert outbox.give_up(0.0) == 3
@@ -120,7 +120,7 @@ def test_too_many_are_given_up_oldest_first_and_their_targets_remember_it() -> N
     assert outbox.given_up == 3
 
 
-def test_too_much_is_given_up_once_it_is_counted_in_bytes() -> None:
+def test_results_above_the_byte_limit_are_dropped() -> None:
     outbox, _ = filled(10, max_bytes=2_000)
     was_full = outbox.is_full
     outbox.put_back(outbox.take(10, anywhere))
@@ -141,7 +141,7 @@ def test_overdue_results_are_dropped() -> None:
     assert slots[0].given_up == 2
 
 
-def test_taken_results_count_towards_the_limits() -> None:
+def test_results_being_sent_count_towards_the_limits() -> None:
     outbox, _ = filled(10, max_results=4)
     assert outbox.take(10, lambda _: False) == []
     assert outbox.give_up(0.0) == 6
@@ -155,7 +155,7 @@ def test_waiting_results_beyond_a_limit_are_packed(monkeypatch: pytest.MonkeyPat
     assert [result.bytes > 0 for result in outbox] == [False, False, False, True, True]
 
 
-def test_after_the_ledgers_return_results_are_kept_as_they_are_again() -> None:
+def test_results_are_no_longer_packed_after_the_ledger_recovers() -> None:
     outbox, slots = filled(2)
     outbox.put_back(outbox.take(2, anywhere))
     outbox.add(result_of(slots[0], 5))
@@ -164,7 +164,7 @@ def test_after_the_ledgers_return_results_are_kept_as_they_are_again() -> None:
     assert [result.bytes > 0 for result in outbox] == [True, True, True, False]
 
 
-def test_overtaken_result_is_dropped() -> None:
+def test_result_older_than_a_reported_one_is_dropped() -> None:
     outbox, slots = filled(4)
     outbox.take(1, lambda _: False)
     assert outbox.drop([slots[0], slots[2]]) == 2
@@ -180,7 +180,7 @@ def test_results_are_numbered_by_their_shard_and_keep_their_token() -> None:
     assert [(result.token, result.number) for result in outbox] == [(1, 1), (1, 2), (1, 1), (1, 3)]
 
 
-def test_results_that_were_measured_under_an_older_token_are_given_up() -> None:
+def test_results_measured_under_an_older_token_are_dropped() -> None:
     outbox, won_again, ours = Outbox(), shard_of_ours(1), shard_of_ours(2)
     first, second = slot_in(won_again, "a"), slot_in(ours, "b")
     for number, slot in enumerate([first, second, first]):
@@ -198,7 +198,7 @@ def test_results_that_were_measured_under_an_older_token_are_given_up() -> None:
 
 @settings(max_examples=examples(40))
 @given(st.data())
-def test_state_machine_loses_doubles_and_reorders_nothing(
+def test_state_machine_of_the_outbox_neither_loses_nor_repeats_nor_reorders_results(
     data: st.DataObject,
 ) -> None:
     outbox = Outbox(max_results=30, max_bytes=20_000, max_seconds=40)

@@ -39,7 +39,7 @@ def test_an_interface_waits_until_it_is_delivered() -> None:
     assert (pending.of(slot), len(pending)) == (None, 0)
 
 
-def test_beyond_the_limit_none_is_taken_until_one_is_delivered() -> None:
+def test_interfaces_above_the_limit_are_refused_until_one_is_delivered() -> None:
     _, (slot, other) = slots(2)
     pending, first = PendingInterfaces(max_bytes=SIZE), interface("a")
     assert pending.add(slot, first)
@@ -53,7 +53,7 @@ def test_beyond_the_limit_none_is_taken_until_one_is_delivered() -> None:
     assert pending.add(other, interface("b"))
 
 
-def test_those_of_lost_targets_make_room() -> None:
+def test_interfaces_of_lost_targets_are_removed() -> None:
     owned, (slot, _) = slots(2)
     pending = PendingInterfaces(max_bytes=SIZE)
     assert pending.add(slot, interface("a"))

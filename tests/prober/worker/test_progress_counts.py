@@ -6,7 +6,7 @@ from lifesign.prober.worker.progress_counts import Tally
 OK, TIMEOUT = ResultClass.OK, ResultClass.TIMEOUT
 
 
-def test_the_rate_is_that_of_the_last_ten_whole_seconds() -> None:
+def test_probe_rate_covers_the_last_ten_whole_seconds() -> None:
     tally = Tally(100.0)
     for tenth in range(200):
         tally.note(OK, 100 + tenth / 10)
@@ -15,7 +15,7 @@ def test_the_rate_is_that_of_the_last_ten_whole_seconds() -> None:
     assert tally.rate_per_s(200.0) == 0.0
 
 
-def test_at_the_beginning_it_is_that_of_the_seconds_since() -> None:
+def test_probe_rate_covers_the_time_since_the_start_at_first() -> None:
     tally = Tally(100.0)
     assert tally.rate_per_s(100.5) == 0.0
     for tenth in range(30):

@@ -85,7 +85,7 @@ class Bench:
 
 
 @in_virtual_time
-async def test_canaries_are_asked_at_once_and_then_once_in_30_s_for_all_that_failed() -> None:
+async def test_canaries_are_requested_at_once_and_then_every_30_s_for_all_failures() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     began_s = bench.loop.time()
     first = bench.fail()
@@ -117,7 +117,7 @@ async def test_a_hundred_thousand_failures_cost_one_round_in_30_s() -> None:
 
 
 @in_virtual_time
-async def test_requests_to_canaries_take_no_place_of_the_probe_that_failed() -> None:
+async def test_requests_to_canaries_use_no_permit_of_the_failed_probe() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.connects_to = "192.0.2.1"
     pace: HostLimiter[int] = HostLimiter(concurrency=9, per_host=9, per_address=1, host_requests_per_second=9)
@@ -147,7 +147,7 @@ def test_half_of_the_canaries_must_answer(silent: int, *, counts: bool) -> None:
 
 
 @in_virtual_time
-async def test_a_canary_that_answers_otherwise_than_its_definition_says_does_not_count() -> None:
+async def test_canary_with_an_unexpected_status_does_not_count() -> None:
     canaries = [Canary(url="http://10.1.0.1/", status=401), Canary(url="http://10.1.0.2/")]
     bench = Bench(canaries={PRIVATE: canaries})
     bench.statuses = {"http://10.1.0.1/": 200, "http://10.1.0.2/": 503}
@@ -162,7 +162,7 @@ async def test_a_canary_that_answers_otherwise_than_its_definition_says_does_not
 
 
 @in_virtual_time
-async def test_in_a_class_with_canaries_the_answers_of_targets_are_no_witness() -> None:
+async def test_target_answers_are_no_witnesses_in_a_class_with_canaries() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.silent = {canary.url for canary in FIVE}
     bench.fail()
@@ -187,7 +187,7 @@ async def test_a_failure_without_a_witness_never_counts_later() -> None:
 
 
 @in_virtual_time
-async def test_classes_have_witnesses_of_their_own() -> None:
+async def test_each_network_class_has_its_own_witnesses() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE, PUBLIC_IPV6: FIVE})
     four, six = bench.fail(PUBLIC_IPV4), bench.fail(PUBLIC_IPV6)
     await asyncio.sleep(1)
@@ -206,7 +206,9 @@ async def test_name_failure_needs_a_resolved_canary() -> None:
 
 
 @in_virtual_time
-async def test_a_defect_in_asking_counts_as_silence(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unexpected_error_in_a_witness_request_counts_as_no_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.defect = ZeroDivisionError("a defect")
     bench.fail()
@@ -217,7 +219,7 @@ async def test_a_defect_in_asking_counts_as_silence(caplog: pytest.LogCaptureFix
 
 
 @in_virtual_time
-async def test_a_canary_that_never_answered_is_an_error_at_the_start(
+async def test_canary_without_a_first_answer_is_an_error_at_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
@@ -252,7 +254,7 @@ async def test_the_next_answer_of_another_target_is_a_witness() -> None:
 
 
 @in_virtual_time
-async def test_without_an_answer_the_three_that_answered_last_are_asked() -> None:
+async def test_three_latest_answering_targets_are_requested_as_witnesses() -> None:
     bench = Bench()
     for number in range(6):
         bench.answer(f"{number}.example")
@@ -271,7 +273,7 @@ async def test_without_an_answer_the_three_that_answered_last_are_asked() -> Non
 
 
 @in_virtual_time
-async def test_where_fewer_answered_those_that_were_handed_out_are_asked_once() -> None:
+async def test_assigned_witnesses_are_requested_once_if_fewer_targets_answered() -> None:
     bench = Bench()
     bench.answer("own.example")
     handed_out = [(PUBLIC_IPV4, f"https://other-{number}.example/") for number in range(3)]
@@ -292,7 +294,7 @@ async def test_where_fewer_answered_those_that_were_handed_out_are_asked_once() 
 
 
 @in_virtual_time
-async def test_where_nothing_answered_there_is_no_witness() -> None:
+async def test_class_without_any_answer_has_no_witness() -> None:
     bench = Bench()
     failed = bench.fail()
     await asyncio.sleep(6)
@@ -301,7 +303,7 @@ async def test_where_nothing_answered_there_is_no_witness() -> None:
 
 
 @in_virtual_time
-async def test_targets_are_asked_at_most_once_in_30_s() -> None:
+async def test_witness_target_is_requested_at_most_every_30_s() -> None:
     bench = Bench()
     bench.answer("a.example")
     for _ in range(100):
@@ -337,7 +339,7 @@ async def test_targets_that_answered_this_worker_come_first() -> None:
 
 
 @in_virtual_time
-async def test_invented_hosts_of_one_prober_are_not_all_that_a_new_one_asks() -> None:
+async def test_new_prober_uses_assigned_witnesses_despite_invented_hosts() -> None:
     bench = Bench()
     now_s = bench.loop.clock.wall_s()
     for number in range(MAX_KNOWN_HOSTS):
@@ -352,7 +354,7 @@ async def test_invented_hosts_of_one_prober_are_not_all_that_a_new_one_asks() ->
 
 
 @in_virtual_time
-async def test_targets_that_do_not_answer_as_witnesses_do_not_keep_others_from_being_asked() -> None:
+async def test_silent_witnesses_do_not_prevent_requests_to_others() -> None:
     bench = Bench()
     now_s = bench.loop.clock.wall_s()
     for number in range(3):
@@ -377,7 +379,7 @@ async def test_targets_that_do_not_answer_as_witnesses_do_not_keep_others_from_b
 
 
 @in_virtual_time
-async def test_few_hosts_are_remembered_those_that_answered_last() -> None:
+async def test_bounded_number_of_latest_answering_hosts_is_stored() -> None:
     bench = Bench()
     for number in range(2 * MAX_KNOWN_HOSTS):
         bench.witnesses.note_known(f"old {number}", PUBLIC_IPV4, f"https://old-{number}.example/", number)
@@ -390,7 +392,7 @@ async def test_few_hosts_are_remembered_those_that_answered_last() -> None:
 
 
 @in_virtual_time
-async def test_in_mass_silence_no_target_of_the_class_is_a_witness() -> None:
+async def test_targets_of_a_class_in_mass_silence_are_no_witnesses() -> None:
     bench = Bench()
     bench.answer("a.example")
     failed = bench.fail()
@@ -469,7 +471,7 @@ async def test_class_without_own_targets_uses_the_assigned_witnesses() -> None:
 
 
 @in_virtual_time
-async def test_a_round_for_a_claim_serves_the_failures_that_wait_too() -> None:
+async def test_witness_round_for_a_claim_also_resolves_waiting_failures() -> None:
     bench = Bench()
     bench.witnesses.has_read_targets = True
     bench.witnesses.note_known("a.example", PUBLIC_IPV4, "https://a.example/", 1.0)
@@ -479,7 +481,7 @@ async def test_a_round_for_a_claim_serves_the_failures_that_wait_too() -> None:
 
 
 @in_virtual_time
-async def test_a_class_that_this_prober_does_not_know_is_a_public_one() -> None:
+async def test_unknown_network_class_counts_as_public() -> None:
     bench = Bench()
     assert bench.witnesses.class_for(PRIVATE) == PRIVATE
     assert bench.witnesses.class_for(THIS_MACHINE) == THIS_MACHINE
@@ -496,7 +498,7 @@ async def test_a_class_that_this_prober_does_not_know_is_a_public_one() -> None:
 
 
 @in_virtual_time
-async def test_running_commands_are_ended() -> None:
+async def test_running_witness_requests_are_cancelled() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     bench.silent = {FIVE[0].url}
     bench.fail()

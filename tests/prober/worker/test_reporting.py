@@ -80,7 +80,7 @@ class Desk:
 
 
 @in_virtual_time
-async def test_an_interface_goes_with_the_next_result_that_is_taken() -> None:
+async def test_interface_is_sent_with_the_next_accepted_result() -> None:
     desk = Desk()
     (slot,) = await desk.hold("https://agent.example/")
     sent: list[list[Interface | None]] = []
@@ -103,7 +103,7 @@ def urls_of(count: int) -> list[str]:
 
 
 @in_virtual_time
-async def test_a_single_result_waits_for_others_and_no_longer_than_five_seconds() -> None:
+async def test_single_result_waits_up_to_five_seconds_for_others() -> None:
     desk = Desk()
     (slot,) = await desk.hold("https://agent.example/")
     async with desk.open():
@@ -132,7 +132,7 @@ async def test_awaited_result_is_sent_at_once() -> None:
 
 
 @in_virtual_time
-async def test_many_results_go_in_whole_batches_of_many_shards() -> None:
+async def test_many_results_are_sent_in_full_batches_across_shards() -> None:
     desk = Desk()
     slots = await desk.hold(*urls_of(1_300))
     async with desk.open():
@@ -157,7 +157,7 @@ async def test_endless_results_are_sent_in_full_batches() -> None:
 
 
 @in_virtual_time
-async def test_at_the_end_no_result_waits_for_others() -> None:
+async def test_results_are_sent_immediately_at_the_end() -> None:
     desk = Desk()
     (slot,) = await desk.hold("https://agent.example/")
     async with desk.open():
@@ -212,7 +212,7 @@ async def test_lost_shard_is_reported_once_and_its_results_dropped() -> None:
 
 
 @in_virtual_time
-async def test_results_that_cannot_be_taken_are_sought_out_one_by_one() -> None:
+async def test_rejected_results_of_a_batch_are_isolated_one_by_one() -> None:
     desk = Desk()
     slots = await desk.hold(*urls_of(200))
     bad = {slots[17], slots[18], slots[163]}
@@ -226,7 +226,7 @@ async def test_results_that_cannot_be_taken_are_sought_out_one_by_one() -> None:
 
 
 @in_virtual_time
-async def test_a_ledger_that_can_take_nothing_is_not_asked_for_each_result() -> None:
+async def test_ledger_that_rejects_everything_gets_few_requests() -> None:
     class Broken(MemoryLedger):
         asked = 0
 
@@ -264,7 +264,7 @@ async def test_interrupted_report_is_not_lost() -> None:
 
 
 @in_virtual_time
-async def test_results_are_numbered_under_their_token_and_their_ages_are_those_of_the_sending() -> None:
+async def test_results_are_numbered_per_token_with_ages_at_sending_time() -> None:
     class Late(MemoryLedger):
         failures = 2
 

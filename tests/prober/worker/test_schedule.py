@@ -57,7 +57,7 @@ def test_backed_off_targets_are_counted() -> None:
     assert CensusPlan(BASE_S).backed_off is None
 
 
-def test_a_recheck_overrules_the_tick() -> None:
+def test_requested_recheck_overrides_the_tick() -> None:
     plan, slot = WatchPlan(CADENCE), slot_of()
     plan.add(slot, ProbeMemory(probed_at_s=BASE_S - 100), BASE_S)
     slot.recheck_at_s = BASE_S
@@ -111,7 +111,7 @@ def test_target_probed_at_every_tick_has_missed_none() -> None:
     assert missed(ProbeMemory(probed_at_s=tick_s(0) + 20), tick_s(1) + 20) is None
 
 
-def test_missed_ticks_of_a_day_are_reported_once_and_the_last_is_run_late() -> None:
+def test_missed_ticks_of_a_day_are_reported_once_and_the_last_is_probed_late() -> None:
     count, last_s = missed(ProbeMemory(probed_at_s=tick_s(0) + 0.1), tick_s(288) + 0.1) or (0, 0.0)
     assert count == 287
     assert last_s == pytest.approx(tick_s(287))
@@ -123,7 +123,7 @@ def test_a_probe_that_came_an_interval_late_has_missed_one_tick() -> None:
     assert last_s == pytest.approx(tick_s(1))
 
 
-def test_ticks_that_back_off_left_out_were_not_missed() -> None:
+def test_ticks_skipped_by_back_off_are_not_missed() -> None:
     dead = ProbeMemory(probed_at_s=tick_s(0), failures_in_row=5)
     assert missed(dead, tick_s(30)) is None
     assert missed(dead, tick_s(70)) is not None

@@ -52,14 +52,14 @@ def test_a_shard_is_worked_on_once_its_targets_were_read_and_until_its_claim_is_
     assert not shard.is_owned(300.0)
 
 
-def test_a_kind_that_is_stated_later_is_taken_over() -> None:
+def test_later_stated_kind_is_adopted() -> None:
     holdings, shard = with_one_shard(entry(A))
     assert shard.slots[target_id(A)].kind is None
     holdings.apply(shard, page(replace(entry(A), kind=TargetKind.MCP), version=2))
     assert shard.slots[target_id(A)].kind is TargetKind.MCP
 
 
-def test_targets_of_one_origin_share_it() -> None:
+def test_target_knows_whether_another_target_has_its_origin() -> None:
     alone, mcp, agent = "https://a.example:444/a/mcp", "https://a.example/a/mcp", "https://a.example/"
     _, shard = with_one_shard(entry(alone), entry(mcp), entry(agent))
     shares = {slot.url: slot.shares_origin() for slot in shard.slots.values()}
@@ -84,7 +84,7 @@ def test_shard_with_another_token_is_read_again_before_use() -> None:
     assert (shard.is_owned(0.0), holdings.targets) == (True, 2)
 
 
-def test_a_shard_that_is_not_named_any_more_is_lost_with_its_targets() -> None:
+def test_shard_missing_from_a_claim_is_lost_with_its_targets() -> None:
     holdings, shard = with_one_shard(entry(A))
     slot = shard.slots[target_id(A)]
     held, lost = holdings.take([claim(8)])
@@ -216,7 +216,7 @@ def agent(url: str, *, entered_at_s: float | None = None, memory: ProbeMemory | 
     )
 
 
-def test_agent_that_moves_is_probed_with_nothing_of_what_was_remembered() -> None:
+def test_moved_agent_is_probed_without_its_former_memory() -> None:
     holdings, shard = with_one_shard(agent(A + "old"))
     before = shard.slots["agent-1"]
     before.remember(ProbeMemory(probed_at_s=90.0, card_url=A + "old/card", not_before_s=9_000.0))
@@ -245,7 +245,7 @@ def test_agent_that_registers_again_is_probed_with_the_memory_of_the_ledger() ->
     assert slot.recall().failures_in_row == 1
 
 
-def test_agent_that_moves_over_two_hosts_between_two_polls_leaves_no_slot_behind() -> None:
+def test_agent_that_moves_twice_between_polls_leaves_no_stale_entry() -> None:
     holdings = OwnedShards()
     ((first, third), _) = holdings.take([claim(7), claim(9)])
     holdings.apply(first, page(agent(A)))
@@ -257,7 +257,7 @@ def test_agent_that_moves_over_two_hosts_between_two_polls_leaves_no_slot_behind
     assert (sum(first.results.values()), sum(third.results.values())) == (0, 1)
 
 
-def test_agent_that_became_active_later_than_it_is_remembered_is_alive_since_then() -> None:
+def test_later_activation_in_the_registry_updates_the_alive_time() -> None:
     holdings, shard = with_one_shard(entry(A, probed_at_s=100.0, alive_at_s=50.0))
     holdings.apply(shard, page(entry(A, probed_at_s=100.0, alive_at_s=80.0), version=2))
     assert shard.slots[target_id(A)].recall().alive_at_s == 80.0

@@ -53,7 +53,7 @@ def urls_of(count: int) -> list[str]:
 
 
 @in_virtual_time
-async def test_shards_that_hold_nothing_are_not_read() -> None:
+async def test_empty_shards_are_not_read() -> None:
     feeding = Feeding(*urls_of(20))
     await feeding.claim()
     await feeding.feed.poll()
@@ -83,7 +83,7 @@ async def test_recheck_requested_before_the_clock_was_set_back_is_due_now() -> N
 
 
 @in_virtual_time
-async def test_later_on_only_what_has_changed_is_read_and_asked_for_in_one_question() -> None:
+async def test_changed_shards_are_queried_in_one_request_and_only_these_are_read() -> None:
     feeding = Feeding(*urls_of(20))
     await feeding.claim()
     await feeding.feed.poll()
@@ -117,7 +117,7 @@ async def test_changes_are_polled_every_two_seconds_and_less_often_during_an_out
 
 
 @in_virtual_time
-async def test_a_page_of_a_shard_that_was_lost_and_won_meanwhile_is_not_taken() -> None:
+async def test_page_of_a_shard_that_was_lost_and_reclaimed_is_discarded() -> None:
     feeding = Feeding("https://agent.example/")
     await feeding.claim()
     number = shard_of("agent.example")

@@ -45,7 +45,7 @@ def test_next_due_time_is_returned() -> None:
     assert due.next_at_s() == 2.0
 
 
-def test_a_thing_that_is_moved_is_given_out_once_at_its_new_time() -> None:
+def test_moved_item_is_due_once_at_its_new_time() -> None:
     due: TimerQueue[Thing] = TimerQueue()
     thing = Thing(1)
     due.add(thing, 5.0)
@@ -57,7 +57,7 @@ def test_a_thing_that_is_moved_is_given_out_once_at_its_new_time() -> None:
     assert names(due, 1000) == []
 
 
-def test_a_thing_that_was_removed_does_not_come() -> None:
+def test_removed_item_is_never_due() -> None:
     due: TimerQueue[Thing] = TimerQueue()
     thing = Thing(1)
     due.add(thing, 5.0)
@@ -68,7 +68,7 @@ def test_a_thing_that_was_removed_does_not_come() -> None:
     assert names(due, 11) == [1]
 
 
-def test_items_added_meanwhile_come_if_due() -> None:
+def test_items_added_during_iteration_are_returned_if_due() -> None:
     due: TimerQueue[Thing] = TimerQueue()
     due.add(Thing(1), 1.0)
     given_out = []
@@ -104,7 +104,7 @@ def test_due_times_come_in_sorted_order(functions: list[tuple[int, float | str |
         assert {thing.name: thing.due_at_s for thing in things if thing.due_at_s is not None} == waiting
 
 
-def test_places_left_behind_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_queue_entries_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer_queue, "MAX_STALE_PLACES", 100)
     due: TimerQueue[Thing] = TimerQueue()
     things = [Thing(name) for name in range(10)]

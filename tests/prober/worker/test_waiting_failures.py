@@ -60,7 +60,7 @@ def answer(at_s: float, network_class: str = PUBLIC_IPV4, *, is_looked_up: bool 
     return WitnessAnswer(network_class=network_class, sent_at_s=at_s, is_looked_up=is_looked_up)
 
 
-def test_an_answer_releases_what_failed_before_it_in_its_class() -> None:
+def test_answer_releases_earlier_failures_of_its_class() -> None:
     failures = WaitingFailures()
     first, second, later = failure(10.0), failure(20.0), failure(30.0)
     other = failure(10.0, PUBLIC_IPV6)
@@ -110,7 +110,7 @@ def test_liveness_signals_of_a_target_are_remembered() -> None:
     assert kept.layers == ("transport",)
 
 
-def test_their_number_is_bounded_second_requests_included() -> None:
+def test_number_of_waiting_failures_and_second_requests_is_bounded() -> None:
     failures = WaitingFailures(max_waiting=3)
     for at_s in (1.0, 2.0):
         failures.add(failure(at_s))
@@ -127,7 +127,7 @@ def test_their_number_is_bounded_second_requests_included() -> None:
     st.lists(st.tuples(st.floats(0, 100), st.booleans()), max_size=30),
     st.lists(st.tuples(st.floats(0, 100), st.booleans()), max_size=10),
 )
-def test_none_is_lost_or_released_by_an_answer_that_came_before_it(
+def test_waiting_failure_is_neither_lost_nor_released_by_an_earlier_answer(
     made: list[tuple[float, bool]], answers: list[tuple[float, bool]]
 ) -> None:
     failures = WaitingFailures()

@@ -147,7 +147,7 @@ async def test_a_draining_agent_cannot_drain_again(api: RegistryApi) -> None:
     assert answer.json()["error"]["code"] == "invalid_transition"
 
 
-async def test_agent_may_revoke_its_own_key_and_no_other_agent_may(api: RegistryApi) -> None:
+async def test_deregistration_with_end_key_revokes_only_the_key_of_an_agent_caller(api: RegistryApi) -> None:
     key, other = [(await api.register(f"agent-{number}"))["agent_key"] for number in (1, 2)]
     assert (await api.ask("DELETE", f"{AGENTS}/agent-2?end_key=true")).status == 204
     # The caller is an admin, whose key stays valid, and so does the agent's.

@@ -49,7 +49,7 @@ async def test_withdrawn_maintenance_ends_at_once(api: RegistryApi) -> None:
     assert await _status(api) == "unhealthy"
 
 
-async def test_maintenance_covers_one_whole_pool_and_no_other(api: RegistryApi) -> None:
+async def test_pool_maintenance_covers_all_members_of_one_pool(api: RegistryApi) -> None:
     for name in ("agent-1", "agent-2"):
         await api.register(name, role_id="billing")
     await api.register("gone", role_id="billing")
