@@ -40,6 +40,14 @@ INSTEAD = {
     "unauthorized": (401, "text/plain", b"who?"),
 }
 """Answers at a URL that are no tool results: status, media type and body."""
+_NO_SESSION = {"jsonrpc": "2.0", "error": {"code": -32001, "message": "Session not found"}}
+NO_SESSION = {
+    "404": (404, "application/json", json.dumps({**_NO_SESSION, "id": None}).encode()),
+    "404 without a body": (404, "text/plain", b""),
+    "404 with an id": (404, "application/json", json.dumps({**_NO_SESSION, "id": "server-error"}).encode()),
+    "400": (400, "application/json", json.dumps({**_NO_SESSION, "id": None}).encode()),
+}
+"""Answers within a session that has ended."""
 LEVELS = 20_000
 
 
@@ -118,9 +126,20 @@ class _Handler(BaseHTTPRequestHandler):
     """Says the same over HTTP, and shuts the connection where there is no answer to a question."""
 
     protocol_version = "HTTP/1.1"
+    server: "_Server"
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if asked.get("method") == "initialize":
+            self.server.lost_session = ""
+        if (asked.get("params") or {}).get("name") == "forget":
+            self.server.lost_session = asked["params"]["arguments"]["how"]
+        if self.server.lost_session:
+            self._write(*NO_SESSION[self.server.lost_session])
+        else:
+            self._answer(asked)
+
+    def _answer(self, asked: dict[str, Any]) -> None:
         match (asked.get("params") or {}).get("name"):
             case name if name in ENDLESS:
                 self._write_on(*ENDLESS[name])
@@ -151,6 +170,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", media_type)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Mcp-Session-Id", "one")
         self.end_headers()
         self.wfile.write(body)
 
@@ -191,6 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
+    def do_DELETE(self) -> None:
+        self._write(200, "application/json", b"")
+
     def log_message(self, *_: object) -> None:
         """Say nothing."""
 
@@ -201,6 +224,8 @@ class _Server(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self._opened: list[socket.socket] = []
+        self.lost_session = ""
+        """Name of the answer within a session that has ended."""
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, address = super().get_request()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from tests.support import upstream_tools
 from tests.support.mcp_tools import text_of
-from tests.support.misbehaving_tools import http_misbehaving
+from tests.support.misbehaving_tools import NO_SESSION, http_misbehaving
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.adapter.run_events import SPOKEN_WITH
 from lifesign.adapter.tools import upstream_server
 from lifesign.adapter.tools.call_failures import CallNotExecuted
-from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
+from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.tools_file import CallLimits, Upstream
 from lifesign.adapter.tools.upstream_server import UpstreamServer
 from lifesign.mcp.tool_definition import ToolFailed
@@ -227,7 +227,21 @@ async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is
             await running(server, "run")
 
 
-CODES = (-32000, -32700, -32603, UNREADABLE, TOO_LONG, NOT_SENT)
+@pytest.mark.parametrize("how", NO_SESSION)
+async def test_new_session_follows_one_that_the_server_has_ended(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            assert text_of(await server.call("run", {})) == "run"
+            with pytest.raises(CallNotExecuted) as refused:
+                await server.call("forget", {"how": how})
+            assert refused.value.code == "upstream_unavailable"
+            await running(server, "run")
+
+
+CODES = (-32000, -32700, -32603, UNREADABLE, TOO_LONG, NOT_SENT, SESSION_LOST)
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -16,7 +16,14 @@ from typing import Any, Final
 import httpx2
 from mcp_types import JSONRPCError
 
-from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE, error_in, substitute_error
+from lifesign.adapter.tools.server_line import (
+    NOT_SENT,
+    SESSION_LOST,
+    TOO_LONG,
+    UNREADABLE,
+    error_in,
+    substitute_error,
+)
 
 AS_IT_IS: Final = "identity"
 """The only encoding of a body that is requested and accepted."""
@@ -24,6 +31,8 @@ AS_IT_IS: Final = "identity"
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n){2}")
 _MAX_END_BYTES: Final = 4
 _DATA: Final = b"data:"
+_SESSION_HEADER: Final = "mcp-session-id"
+_SESSION_ENDED: Final = "its session has ended"
 
 
 class BoundedBodies(httpx2.AsyncBaseTransport):
@@ -50,14 +59,9 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
 
     async def _taken(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """Return an answer that may be passed on, or its replacement."""
-        if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
+        if (fault := _fault_of(request, response)) is not None:
             await response.aclose()
-            return _error_response(
-                request, UNREADABLE, "the answer is compressed, although that was not requested"
-            )
-        if _is_call(request) and _leaves_outcome_open(response):
-            await response.aclose()
-            return _error_response(request, UNREADABLE, f"the answer has status {response.status_code}")
+            return _error_response(request, *fault)
         if request.method != "POST" or not _is_of(response, "application/json"):
             instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
             return _bounded(response, self._max_bytes, instead)
@@ -68,6 +72,8 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         if body is None:
             return _error_response(request, TOO_LONG, self._too_long())
         error = error_in(body)
+        if _refuses_session(request, response, error):
+            return _error_response(request, SESSION_LOST, _SESSION_ENDED)
         if _is_call(request) and response.is_server_error and error is None:
             return _error_response(request, UNREADABLE, f"the answer has status {response.status_code}")
         content = body if error is None else _written(error)
@@ -132,6 +138,17 @@ def _is_call(request: httpx2.Request) -> bool:
     return request.method == "POST" and json.loads(request.content or b"{}").get("method") == "tools/call"
 
 
+def _fault_of(request: httpx2.Request, response: httpx2.Response) -> tuple[int, str] | None:
+    """Return code and text of a fault that the head of an answer shows; None for an answer to be read."""
+    if response.headers.get("content-encoding", AS_IT_IS).strip().lower() != AS_IT_IS:
+        return UNREADABLE, "the answer is compressed, although that was not requested"
+    if _is_call(request) and _leaves_outcome_open(response):
+        return UNREADABLE, f"the answer has status {response.status_code}"
+    if not _is_of(response, "application/json") and _refuses_session(request, response, None):
+        return SESSION_LOST, _SESSION_ENDED
+    return None
+
+
 def _leaves_outcome_open(response: httpx2.Response) -> bool:
     """Return whether an answer to a call leaves open whether the call was executed. Redirects and 4xx do not.
 
@@ -141,6 +158,19 @@ def _leaves_outcome_open(response: httpx2.Response) -> bool:
         return not _is_of(response, "application/json")
     is_readable = _is_of(response, "application/json") or _is_of(response, "text/event-stream")
     return response.status_code == HTTPStatus.ACCEPTED or (response.is_success and not is_readable)
+
+
+def _refuses_session(request: httpx2.Request, response: httpx2.Response, error: JSONRPCError | None) -> bool:
+    """Return whether the answer to a call refuses its session, not the call.
+
+    MCP prescribes 404 for an unknown session. Many servers answer 400, with an error that names no request.
+    """
+    if not _is_call(request) or _SESSION_HEADER not in request.headers:
+        return False
+    if error is None:
+        return response.status_code == HTTPStatus.NOT_FOUND
+    is_refused = response.status_code in {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND}
+    return is_refused and error.id != _call_in(request)
 
 
 def _event(request: httpx2.Request, words: str) -> bytes:

@@ -25,7 +25,7 @@ from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import SPOKEN_WITH
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.server_body import BoundedBodies
-from lifesign.adapter.tools.server_line import NOT_SENT, TOO_LONG, UNREADABLE
+from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
 from lifesign.adapter.tools.tools_file import MAX_TOOLS, CallLimits, Upstream
 from lifesign.adapter.tools.tools_file_reader import secret_of
@@ -177,6 +177,10 @@ class UpstreamServer:
             return ToolFailed(f"{what}; it may have been executed", code=ToolRefusalCode.ANSWER_INVALID)
         if error.code == NOT_SENT:
             self._break(client, "it cannot be reached")
+            return self._does_not_run()
+        if error.code == SESSION_LOST:
+            # It has restarted, or ends idle sessions: a new connection begins a new session.
+            self._break(client, "its session has ended")
             return self._does_not_run()
         if error.code == CONNECTION_CLOSED:
             self._break(client, end.why)
