@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
+from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.errors import InvalidValue
 from lifesign.mcp.authentication import (
@@ -44,7 +45,7 @@ async def ask(
     sent: list[Message] = []
 
     async def receive() -> Message:
-        piece = pieces.pop(0)
+        piece = pieces.pop(0) if pieces else None
         if piece is None:
             await asyncio.Event().wait()
         return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
@@ -140,6 +141,34 @@ async def test_caller_that_disconnects_midway_gets_no_answer() -> None:
     headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
     scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
     await Guard(never, TOKEN)(scope, leave, send)
+    assert sent == []
+
+
+async def test_call_ends_when_its_client_disconnects() -> None:
+    messages: list[Message] = [
+        {"type": "http.request", "body": b"{}", "more_body": False},
+        {"type": "http.disconnect"},
+    ]
+    sent: list[Message] = []
+    has_ended = asyncio.Event()
+
+    async def receive() -> Message:
+        return messages.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def waits(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            has_ended.set()
+
+    headers = [(b"authorization", f"Bearer {TOKEN}".encode())]
+    scope = {"type": "http", "method": "POST", "path": PATH, "headers": headers}
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await Guard(waits, TOKEN)(scope, receive, send)
+    assert has_ended.is_set()
     assert sent == []
 
 

@@ -11,6 +11,7 @@ from mcp_types import INTERNAL_ERROR, CallToolResult
 from mcp_types import Tool as ListedTool
 from pydantic import BaseModel
 from tests.support.mcp_tools import text_of, tools
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import failed
 
 from lifesign.client.registry_errors import (
@@ -137,6 +138,37 @@ async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
     assert failed(refused)[0] == "busy"
     assert f" {MAX_CALLS} calls " in text_of(refused)
     assert [text_of(answer) for answer in [*answers, again]] == ["done"] * (MAX_CALLS + 1)
+
+
+@pytest.mark.parametrize(("is_read_only", "ends"), [(True, ["cancelled"]), (False, ["done"])])
+async def test_caller_that_leaves_ends_a_question_but_not_a_write(
+    *, is_read_only: bool, ends: list[str]
+) -> None:
+    has_begun, may_end, has_ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    seen: list[str] = []
+
+    async def wait(_asked: Word, _reach: ToolContext) -> ToolAnswer:
+        has_begun.set()
+        try:
+            await may_end.wait()
+            seen.append("done")
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+        finally:
+            has_ended.set()
+        return ToolAnswer(content=Echo(word=""), text="")
+
+    async with client_of(tool(wait, is_read_only=is_read_only)) as client:
+        calling = asyncio.create_task(client.call_tool("echo", {}))
+        await has_begun.wait()
+        calling.cancel()
+        await asyncio.gather(calling, return_exceptions=True)
+        if not is_read_only:
+            may_end.set()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await has_ended.wait()
+    assert seen == ends
 
 
 class Foreign:

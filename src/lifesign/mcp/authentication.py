@@ -10,7 +10,6 @@ import hmac
 import json
 import re
 import secrets
-from contextlib import suppress
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Final
@@ -96,7 +95,10 @@ class Guard:
         return None
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on once it has arrived, if neither it nor its answer takes too long."""
+        """Pass a request on once it has arrived, if neither it nor its answer takes too long.
+
+        It ends when its client leaves: a call that no client waits for would keep its place.
+        """
         try:
             async with asyncio.timeout(self._body_seconds):
                 body = await _body(receive)
@@ -119,12 +121,22 @@ class Guard:
             has_begun = True
             await send(message)
 
+        answering = asyncio.ensure_future(self._app(scope, receive_read, send_noting))
+        leaves = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait(
+                {answering, leaves}, timeout=self._call_seconds, return_when=asyncio.FIRST_COMPLETED
+            )
+            if answering.done():
+                answering.result()
+                return
+            has_left = leaves.done()
+        finally:
+            leaves.cancel()
+            answering.cancel()
+            await asyncio.gather(leaves, answering, return_exceptions=True)
         # An answer that was started and is cut off is recognised by its client.
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._call_seconds):
-                await self._app(scope, receive_read, send_noting)
-            return
-        if not has_begun:
+        if not has_begun and not has_left:
             await _answer_late(send, 504, self._call_seconds)
 
 
@@ -145,6 +157,12 @@ async def _body(receive: Receive) -> bytes:
         if not message.get("more_body", False):
             break
     return bytes(body)
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Wait until the client has left; its request has arrived already."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _answer_late(send: Send, status: int, seconds: float) -> None:

@@ -3,6 +3,7 @@
 `lifesign mcp` and the adapter's tool proxy are two offers on this one server.
 """
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from importlib import metadata
@@ -101,7 +102,7 @@ class _OfferedTools:
         self._tools = {tool.name: tool for tool in tools}
         self._listed = {tool.name: listed(tool) for tool in tools}
         self._reach = reach
-        self._under_way = 0
+        self._under_way: set[asyncio.Task[CallToolResult]] = set()
 
     async def list(self) -> Sequence[ListedTool]:
         return [*self._listed.values()]
@@ -110,13 +111,13 @@ class _OfferedTools:
         tool = self._tools.get(name)
         if tool is None:
             raise no_such_tool(name, [*self._tools])
-        if self._under_way >= MAX_CALLS:
+        if len(self._under_way) >= MAX_CALLS:
             return busy(MAX_CALLS)
-        self._under_way += 1
-        try:
-            return await answer(tool, arguments, self._reach)
-        finally:
-            self._under_way -= 1
+        carrying = asyncio.create_task(answer(tool, arguments, self._reach))
+        self._under_way.add(carrying)
+        carrying.add_done_callback(self._under_way.discard)
+        # A caller that leaves ends a question, but never half of a write.
+        return await (carrying if tool.is_read_only else asyncio.shield(carrying))
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
         tool = self._listed.get(name)
