@@ -136,6 +136,17 @@ def test_request_for_credentials_fails_no_assertion_that_expects_another_answer(
     assert evaluate(asserted(Check.STATUS, expected), answer).result is result
 
 
+@pytest.mark.parametrize(
+    ("status", "expected", "result"),
+    [(200, 200, NOT_MEASURED), (404, 200, NOT_MEASURED), (401, 403, NOT_MEASURED), (401, 401, OK)],
+)
+def test_fault_of_a_credential_decides_no_assertion(
+    status: int, expected: int, result: AssertionOutcome
+) -> None:
+    answer = CheckedAnswer(status=status, has_content=False, has_credential_fault=True)
+    assert evaluate(asserted(Check.STATUS, expected), answer).result is result
+
+
 def test_values_are_shown_and_cut() -> None:
     answer = CheckedAnswer(status=200, value={"a": "\x1b" + "x" * 500})
     result = evaluate(asserted(Check.EQUALS, "y" * 500, "/a"), answer)

@@ -1,6 +1,7 @@
 """Which requests of a probe carry an access token, and what becomes of the probe without one."""
 
 import re
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.hostile_server import (
 from tests.support.probing import Probes, layer, probing, results, said
 from yarl import URL
 
+from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network.fetch import Request
 from lifesign.prober.probe.authenticated_request import with_credential_fault
@@ -165,6 +167,36 @@ async def test_public_layers_are_measured_without_a_token() -> None:
     assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
     assert "acme" in layer(observation.transport).reason
     assert "acme" not in layer(observation.discovery).reason
+
+
+@pytest.mark.parametrize("status", [200, 302, 400, 404])
+async def test_answer_without_a_token_fails_no_assertion(status: int) -> None:
+    """A server may show those without a login a page, or nothing."""
+    page = b"<html>Sign in</html>"
+    async with serving({TOKEN_PATH: answer(503), RPC: answer(405)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        server.replies[HEALTH_PATH] = as_json(document())
+        server.replies["/login"] = answer(200, page, Content_Type="text/html")
+        server.replies["/queue"] = answer(status, page, Content_Type="text/html", Location="/login")
+        checks = [{"status": 200}, {"pointer": "/depth", "equals": 1}, {"text_contains": "depth"}]
+        target = {"url": server.url, "assertions": [{"of": "/queue"} | check for check in checks]}
+        async with probing(**settings(server, targets=[target])) as probes:
+            observation = await probes.see(server.url)
+            [status_of_acme] = probes.credentials.states
+    assert [each.result for each in observation.assertions or ()] == ["not_measured"] * 3
+    assert status_of_acme.state == NO_TOKEN
+
+
+@pytest.mark.parametrize("status", [404, 410, 418])
+async def test_hidden_interface_without_a_token_is_no_failure(status: int) -> None:
+    async with serving({TOKEN_PATH: answer(503), RPC: answer(404)}) as server:
+        server.replies[CARD_PATH] = answer(401)
+        async with probing(**settings(server, ask={"health": False})) as probes:
+            probes.memory = ProbeMemory(interface_url=server.url + RPC, card_read_at_s=time.time())
+            server.replies[RPC] = answer(status)
+            observation = await probes.see(server.url)
+    assert not observation.is_measured_failure
+    assert observation.result is ResultClass.GATED
 
 
 async def test_token_is_sent_only_to_its_origin() -> None:

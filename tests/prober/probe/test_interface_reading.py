@@ -8,7 +8,7 @@ from tests.prober.probe.test_mcp_tools import serving_tools
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, answer, as_json, serving
 from tests.support.mcp_answers import rpc
-from tests.support.message_server import agent
+from tests.support.message_server import Got, Says, agent
 from tests.support.probing import Probes, probing
 
 from lifesign.domain.published_interface.card_interface import card_interface
@@ -102,4 +102,31 @@ async def test_incomplete_tool_list_is_no_interface() -> None:
     async with agent(listed, {}) as server:
         url = f"{server.url}/mcp"
         async with probing(targets=[{"url": url, "kind": "mcp", "ask": TOOLS_ONLY}]) as probes:
+            assert await read(probes, url) == (None, 0)
+
+
+async def test_tools_that_are_listed_without_a_token_are_no_interface(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DRIFT_CLIENT", "client-canary")
+    tokens = as_json({"access_token": "access-canary", "token_type": "Bearer", "expires_in": 10})
+
+    def listed(got: Got) -> Says:
+        names = ["public", "private"] if "authorization" in got.headers else ["public"]
+        return rpc(got, result={"tools": [{"name": name} for name in names]})
+
+    async with agent(serving_tools(listed), {}) as server, serving({"/token": tokens}) as provider:
+        client = {"client_id": "l", "client_secret": {"env": "DRIFT_CLIENT"}}
+        oauth2 = {"token_url": f"{provider.url}/token", **client}
+        credentials = [{"name": "acme", "origin": server.url, "oauth2": oauth2}]
+        url = f"{server.url}/mcp"
+        target = {"url": url, "kind": "mcp", "ask": TOOLS_ONLY}
+        async with probing(targets=[target], credentials=credentials) as probes:
+            interface, _ = await read(probes, url)
+            assert interface is not None
+            assert interface.form["tools"].keys() == {"public", "private"}
+            token = probes.credentials.named("acme").tokens
+            assert token is not None
+            token._ends_at_s = 0.0
+            provider.replies["/token"] = answer(503)
             assert await read(probes, url) == (None, 0)

@@ -95,6 +95,8 @@ class CheckedAnswer:
     """Whether the body is known: it may require credentials, be too large, or arrive later."""
     is_gated: bool = False
     """Whether the answer requires credentials, or refuses those that were sent."""
+    has_credential_fault: bool = False
+    """Whether the prober's credential was rejected, or not sent because it is missing or has no token."""
     has_failed: bool = False
     """Whether the answer itself states a failure, so that no check of its content holds."""
     value: Any = None
@@ -217,9 +219,7 @@ def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | Non
     expected: Any = assertion.expected
     match assertion.check:
         case Check.STATUS:
-            # A missing or expired credential is a fault of the configuration, not of the agent.
-            is_unknown = answer.is_gated and expected not in GATED_STATUSES
-            return None if is_unknown else (answer.status == expected, str(answer.status))
+            return None if _is_unknown(answer, expected) else (answer.status == expected, str(answer.status))
         case Check.LATENCY_BELOW:
             latency_ms = answer.latency_ms
             return None if latency_ms is None else (latency_ms < expected, f"{latency_ms:.6g} ms")
@@ -232,6 +232,13 @@ def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | Non
         return not answer.has_failed and _text_is_met(assertion, answer.text), _shown(answer.text)
     exists, value = value_at(answer.value, assertion.pointer or "")
     return (_value_is_met(assertion, value), _shown(value)) if exists else (False, None)
+
+
+def _is_unknown(answer: CheckedAnswer, expected: object) -> bool:
+    """Return whether a status says nothing about the agent: its login, or our credential, decided it."""
+    if answer.has_credential_fault:
+        return answer.status not in GATED_STATUSES or answer.status != expected
+    return answer.is_gated and expected not in GATED_STATUSES
 
 
 def _text_is_met(assertion: Assertion, text: str) -> bool:

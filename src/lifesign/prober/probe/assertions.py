@@ -15,7 +15,12 @@ from lifesign.domain.observation.assertion import (
     evaluate,
 )
 from lifesign.domain.observation.message_answer import EVENT_STREAM
-from lifesign.domain.observation.results import REFUSED_LOGIN, LayerResult, ResultClass
+from lifesign.domain.observation.results import (
+    CREDENTIAL_FAULTS,
+    REFUSED_LOGIN,
+    LayerResult,
+    ResultClass,
+)
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
@@ -51,7 +56,9 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
     is_answer = layer.is_measured and layer.result not in _BROKEN_OFF and layer.status_code is not None
     if fetched is None or not is_answer or layer.status_code is None:
         return None
-    has_content = layer.result not in _WITHOUT_CONTENT and fetched.result not in _WITHOUT_CONTENT
+    has_fault = layer.result in CREDENTIAL_FAULTS or _is_without_credential(visit, fetched)
+    is_known = layer.result not in _WITHOUT_CONTENT and fetched.result not in _WITHOUT_CONTENT
+    has_content = is_known and not has_fault
     value: Any = parse_or_none(fetched.body) if fetched.body and has_content else None
     text = fetched.body[:MAX_TEXT_CHARS].decode(errors="replace") if has_content else ""
     if of == "message":
@@ -71,10 +78,16 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         certificate_days=_certificate_days(visit, fetched),
         has_content=has_content,
         is_gated=layer.result in REFUSED_LOGIN,
+        has_credential_fault=has_fault,
         has_failed=has_failed,
         value=value,
         text=text,
     )
+
+
+def _is_without_credential(visit: ProbeSession, fetched: Fetched) -> bool:
+    """Return whether a request lacked its credential: a server may then answer with a page for a login."""
+    return fetched.token_fault is not None or visit.missing_credential(str(fetched.url)) is not None
 
 
 def _result_of(value: Any) -> Any:

@@ -23,6 +23,11 @@ UNAUTHORIZED: Final = 401
 _SAYS_NOTHING: Final = REJECTED | {407, 429}
 BAD_REQUEST: Final = 400
 """Answer of nginx to a client without a certificate."""
+_SERVER_ERROR: Final = 500
+_STATED: Final = frozenset({
+    ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,
+})  # fmt: skip
+"""Failures that a complete answer may state."""
 _WITHOUT_CERTIFICATE: Final = frozenset({
     ResultClass.GATED, ResultClass.TLS_FAILURE, ResultClass.HTTP_ERROR,
 })  # fmt: skip
@@ -74,7 +79,8 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     """Return the class and the reason of a layer, including the fault of its credential.
 
     A refusal of a request with a credential is `credentials_rejected`, and one without it, for want of a
-    token, `token_error`.
+    token, `token_error`. So is any other failure that an answer to the latter states, except one of the
+    server: what is behind a login may be hidden by a 404 or a page.
     """
     is_refused = result is ResultClass.GATED and (
         fetched.status in REJECTED or fetched.is_certificate_refused
@@ -85,9 +91,14 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
             text = f"{rejection(fetched)} although credential {fetched.credential} was sent"
             return ResultClass.CREDENTIALS_REJECTED, text if note is None else f"{text}, {note}"
         note = f"with credential {fetched.credential}"
-    elif note is not None and is_refused:
+    elif note is not None and (is_refused or _may_be_login(fetched.status, result)):
         return ResultClass.TOKEN_ERROR, f"HTTP {fetched.status}, {note}"
     return result, reason if note is None else f"{reason}{', ' if reason else ''}{note}"
+
+
+def _may_be_login(status: int | None, result: ResultClass) -> bool:
+    """Return whether a failed answer to a request without its credential may be due to that."""
+    return status is not None and status < _SERVER_ERROR and result in _STATED
 
 
 def rejection(fetched: Fetched) -> str:
@@ -105,6 +116,8 @@ def credential_state(fetched: Fetched, result: ResultClass) -> CredentialState |
     """
     if result in CREDENTIAL_FAULTS:
         return CredentialState(result.value)
+    if fetched.credential is None and fetched.token_fault is not None:
+        return CredentialState.TOKEN_ERROR
     status = fetched.status
     if fetched.credential is None or status is None or status in _SAYS_NOTHING:
         return None

@@ -42,6 +42,8 @@ class ToolLayers:
 class _ToolList:
     tools: Sequence[Mapping[str, Any]]
     layer: LayerResult
+    is_without_credential: bool = False
+    """Whether a credential was missing: a server may list fewer tools to those without a login."""
 
     @property
     def is_whole(self) -> bool:
@@ -58,7 +60,7 @@ async def ask_tools(
     if not asked.tools or visit.entry.is_repeat:
         return NO_TOOLS
     found = await _list_tools(visit, exchange, session)
-    if found.is_whole:
+    if found.is_whole and not found.is_without_credential:
         note_tools(visit, found.tools)
     called = None if asked.call is None else await _call(visit, exchange, session, asked.call, found)
     return ToolLayers(found.layer, called)
@@ -70,12 +72,14 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
     cursor: str | None = None
     bytes_left = MAX_LIST_BYTES
     last: McpAnswer | None = None
+    is_without = visit.missing_credential(str(visit.given.url)) is not None
     for _ in range(MAX_PAGES):
         request = list_request(session, cursor, request_id=exchange.next_id())
         answer = await exchange.send(request, max_bytes=bytes_left)
         if answer is None:
             return _ToolList(tools, not_measured("no time was left" if visit.is_late else "nothing was sent"))
         last = answer
+        is_without |= answer.fetched.token_fault is not None
         page = read_page(answer.reply)
         if page is None:
             return _ToolList(tools, _failed_page(visit, answer))
@@ -85,7 +89,7 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
             break
         if page.next_cursor is None:
             text = pluralize(len(tools), "tool")
-            return _ToolList(tools, visit.layer(answer.fetched, ResultClass.OK, text))
+            return _ToolList(tools, visit.layer(answer.fetched, ResultClass.OK, text), is_without)
         if page.next_cursor in cursors:
             reason = f"tools/list repeats a cursor after {pluralize(len(tools), 'tool')}"
             return _ToolList(tools, visit.layer(answer.fetched, ResultClass.INVALID_DOCUMENT, reason))
