@@ -56,7 +56,7 @@ async def test_heartbeat_cannot_be_sent_for_another_agent(registry: RegistryServ
         assert await heart.send_heartbeat(due("a")) == HeartbeatAccepted("active"), "but an admin"
 
 
-async def test_commands_come_with_the_answer_to_a_heartbeat(registry: RegistryServer) -> None:
+async def test_heartbeat_answer_returns_pending_commands(registry: RegistryServer) -> None:
     keys = await keys_of(registry, "a")
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         command = await client.agents.send_command("a", reason="an update")
@@ -100,7 +100,7 @@ async def test_invalid_answer_to_a_heartbeat_drops_it(reply: Reply) -> None:
         assert isinstance(await heart.send_heartbeat(due("a")), Dropped)
 
 
-async def test_a_key_that_cannot_be_one_is_refused_without_showing_it() -> None:
+async def test_malformed_key_is_refused_without_quoting_it() -> None:
     with pytest.raises(InvalidValue, match="not shown"):
         async with RegistryHeartbeatSink("http://127.0.0.1:1", {"a": "two words"}):
             pass

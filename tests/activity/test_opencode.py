@@ -51,7 +51,7 @@ def stream_of(*pieces: bytes, and_then: Reply | None = None) -> Reply:
     return reply
 
 
-async def test_what_is_said_is_heard_as_it_is_said() -> None:
+async def test_event_lines_are_returned_unchanged() -> None:
     async with asked(ses_1="idle") as (fake, server), server.events() as lines:
         assert await anext(lines) == [text_of(("server.connected", {}))]
         fake.says(idle("ses_1"), tool("ses_1"))
@@ -61,13 +61,13 @@ async def test_what_is_said_is_heard_as_it_is_said() -> None:
     assert fake.asked == ["/global/event"]
 
 
-async def test_one_directory_is_followed_if_it_is_named() -> None:
+async def test_events_of_one_directory_are_followed_if_configured() -> None:
     async with asked(directory="/a b/\u00e9") as (fake, server), server.events():
         pass
     assert fake.asked == ["/event?directory=/a+b/%C3%A9"]
 
 
-async def test_sessions_are_asked_about_where_they_work() -> None:
+async def test_session_status_is_requested_for_its_directory() -> None:
     async with asked(ses_1="busy", ses_2="idle", ses_3="retry") as (fake, server):
         fake.sessions["ses_3"] = "/elsewhere"
         found = await server.session_statuses(["ses_1", "ses_2", "ses_3", "ses_4"])
@@ -86,7 +86,7 @@ async def test_session_of_another_directory_is_ignored() -> None:
     assert "'/elsewhere'" in found["ses_2"].why
 
 
-async def test_the_password_goes_along_with_all_that_is_asked() -> None:
+async def test_password_is_sent_with_each_request() -> None:
     async with asked(password="sesame", ses_1="idle") as (fake, server), server.events():
         await server.session_statuses(["ses_1"])
     expected = "Authorization: Basic " + base64.b64encode(b"opencode:sesame").decode()
@@ -159,7 +159,7 @@ async def test_half_a_minute_without_a_line_is_a_stall() -> None:
 
 
 @in_virtual_time
-async def test_bytes_that_never_make_a_line_are_a_stall_too() -> None:
+async def test_bytes_without_a_line_end_count_as_a_stall() -> None:
     async def drip(writer: asyncio.StreamWriter, _head: str) -> None:
         while True:
             writer.write(b"x")
@@ -172,7 +172,7 @@ async def test_bytes_that_never_make_a_line_are_a_stall_too() -> None:
 
 
 @in_virtual_time
-async def test_a_line_now_and_then_is_enough() -> None:
+async def test_occasional_line_prevents_a_stall() -> None:
     async with asked() as (_, server), server.events() as lines:
         for _ in range(20):
             await anext(lines)
@@ -206,7 +206,7 @@ async def test_answers_of_another_program_are_reported(path: str, reply: Reply) 
             await server.session_statuses(["ses_1"])
 
 
-def test_a_password_does_not_travel_in_the_clear() -> None:
+def test_password_over_plain_http_is_refused() -> None:
     with pytest.raises(InvalidValue) as refused:
         OpencodeServer("http://agents.example", password="sesame")
     assert (refused.value.name, refused.value.given) == ("URL", "http://agents.example")
@@ -215,13 +215,13 @@ def test_a_password_does_not_travel_in_the_clear() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "agents.example", "ftp://agents.example", "http://u:p@agents.example"])
-def test_a_url_that_cannot_be_right_is_refused(url: str) -> None:
+def test_invalid_opencode_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidValue):
         OpencodeServer(url)
 
 
 @pytest.mark.parametrize("directory", ["", ".", "project", "~/project"])
-def test_a_directory_is_called_as_the_server_calls_it(directory: str) -> None:
+def test_directory_that_is_not_absolute_is_refused(directory: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         OpencodeServer("http://127.0.0.1:1", directory=directory)
     assert (refused.value.name, refused.value.given) == ("directory", directory)

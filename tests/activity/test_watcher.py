@@ -155,7 +155,7 @@ def test_activity_is_a_heartbeat_every_five_seconds_at_most(envelope: Envelope) 
         ("GET /api/event (v2)", "session.updated"),
     ],
 )
-def test_a_capture_that_comes_at_once_is_one_heartbeat(section: str, source: str) -> None:
+def test_burst_of_captured_events_is_one_heartbeat(section: str, source: str) -> None:
     said = captured(section)
 
     @in_virtual_time
@@ -201,7 +201,7 @@ async def test_unreachable_server_is_retried_with_backoff() -> None:
 
 
 @in_virtual_time
-async def test_after_a_steady_stream_it_is_asked_soon_again() -> None:
+async def test_steady_stream_resets_the_reconnect_wait() -> None:
     async with opencode(ses_1="idle") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
         for number in range(1, 9):
             await seen.until(WatchEventKind.SERVER_REACHABLE, times=number)
@@ -227,7 +227,7 @@ async def test_activity_during_a_lost_stream_is_found_by_a_query() -> None:
 
 
 @in_virtual_time
-async def test_another_program_at_the_beginning_ends_it_and_later_it_is_waited_for() -> None:
+async def test_wrong_server_at_the_start_ends_the_watcher_and_later_is_retried() -> None:
     html = answer(200, b"<html>", Content_Type="text/html")
     async with opencode(ses_1="idle") as (fake, url):
         fake.instead["/global/event"] = html
@@ -314,7 +314,7 @@ async def test_start_waits_for_an_unreachable_registry() -> None:
 
 
 @in_virtual_time
-async def test_the_sessions_that_a_registration_names_may_change() -> None:
+async def test_changed_sessions_of_a_registration_are_followed() -> None:
     heart = OwnHeart()
     heart.metadata["a"] = {"opencode_session": "ses_1"}
     async with opencode(ses_1="idle", ses_2="busy") as (fake, url), watching(url, {"a": []}, heart) as seen:

@@ -20,7 +20,7 @@ def test_only_one_process_at_a_time_runs_as_an_agent(tmp_path: Path) -> None:
         pass
 
 
-def test_no_data_of_a_leaving_agent_are_kept(tmp_path: Path) -> None:
+def test_credentials_of_a_deregistered_agent_are_removed(tmp_path: Path) -> None:
     own_key = agent_key_file(tmp_path, "coder")
     with alone_as("coder", own_key):
         own_key.touch()

@@ -58,7 +58,7 @@ async def test_running_task_ends_during_a_drain(world: World) -> None:
     assert (await world.now()).status == "review"
 
 
-async def test_a_drain_ends_a_run_that_takes_too_long_and_gives_it_back(world: World) -> None:
+async def test_drain_releases_a_run_that_takes_too_long(world: World) -> None:
     code = "trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.05; done"
     async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=0.1) as adapter:
         await adapter.until("started")
@@ -85,7 +85,7 @@ async def test_exit_code_0_of_a_drained_agent_counts_with_an_output_only(
     assert await world.runs() == [run]
 
 
-async def test_the_whole_time_is_the_agents_before_its_grace_begins(world: World) -> None:
+async def test_agent_gets_the_full_drain_time_before_its_grace_period(world: World) -> None:
     go = world.directory / "go"
     code = f"until test -e {go}; do sleep 0.05; done"
     async with world.adapting(*shell(code), drain_s=60.0, grace_s=60.0) as adapter:
@@ -106,7 +106,7 @@ async def test_grace_is_part_of_the_drain_timeout(world: World) -> None:
 
 
 @pytest.mark.parametrize("is_told_by_heartbeat", [True, False])
-async def test_another_process_that_takes_the_agents_place_ends_its_run(
+async def test_superseding_process_ends_the_run(
     world: World, monkeypatch: pytest.MonkeyPatch, *, is_told_by_heartbeat: bool
 ) -> None:
     if not is_told_by_heartbeat:
@@ -153,7 +153,7 @@ async def test_next_adapter_ends_processes_of_a_killed_one(world: World, registr
         assert (what, text.split()[:2]) == ("pruned", ["2", "processes"])
 
 
-async def test_a_second_request_ends_it_at_once(world: World) -> None:
+async def test_second_drain_request_ends_the_adapter_at_once(world: World) -> None:
     async with world.adapting(*shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")) as adapter:
         await adapter.until("started")
         pid = await looked("pid written", adapter.workspace() / "pid")
@@ -165,7 +165,7 @@ async def test_a_second_request_ends_it_at_once(world: World) -> None:
         assert pid not in process_watcher.processes()
 
 
-async def test_a_drain_that_the_registry_asks_for_is_honoured(world: World) -> None:
+async def test_drain_requested_by_the_registry_is_followed(world: World) -> None:
     async with world.adapting("true", wanted=OF_POOL) as adapter:
         await adapter.until("completed")
         await world.client.agents.send_command(adapter.agent_id, "drain", reason="a new version")
@@ -173,7 +173,7 @@ async def test_a_drain_that_the_registry_asks_for_is_honoured(world: World) -> N
         await adapter.outcome()
 
 
-async def test_no_task_in_time_is_no_failure(world: World) -> None:
+async def test_waiting_without_a_task_is_no_failure(world: World) -> None:
     await world.client.tasks.cancel(world.task.task_id)
     async with world.adapting(
         "true", wanted=TaskSelection(role_id="coder", is_once=True, wait_s=0.0)
@@ -199,7 +199,7 @@ async def _refused(claim: object) -> Conflict:
     return refused.value
 
 
-async def test_a_task_that_is_for_others_ends_it_with_a_reason(world: World) -> None:
+async def test_claiming_a_task_for_others_ends_the_adapter_with_the_reason(world: World) -> None:
     made = await new_task(world.client, role_id="writers")
     async with world.adapting("true", wanted=TaskSelection(task_id=made.task_id, is_once=True)) as adapter:
         with pytest.raises(NotFound) as refused:
@@ -207,7 +207,7 @@ async def test_a_task_that_is_for_others_ends_it_with_a_reason(world: World) -> 
     assert (refused.value.code, made.task_id in str(refused.value)) == ("task_not_found", True)
 
 
-async def test_a_registry_that_restarts_ends_nothing(tmp_path: Path) -> None:
+async def test_restart_of_the_registry_does_not_end_a_run(tmp_path: Path) -> None:
     with registry_server(tmp_path) as other:
         go = tmp_path / "go"
         async with world_of(other, tmp_path) as there:
@@ -238,7 +238,9 @@ async def test_unreachable_registry_ends_the_agent_at_the_lease_deadline(tmp_pat
                 await asyncio.to_thread(other.start)
 
 
-async def test_deaf_agent_is_gone_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_that_ignores_sigterm_is_killed_by_the_lease_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Most of the time left after the registry became unreachable belongs to the agent.
     monkeypatch.setattr(lease_renewal, "RENEW_RATIO", 0.1)
     monkeypatch.setattr(lease_renewal, "NOTICE_RATIO", 0.8)

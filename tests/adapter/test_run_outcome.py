@@ -18,7 +18,7 @@ def test_end_of_a_process_has_its_exit_code_or_signal(exit_code: int, shown: str
 
 
 @pytest.mark.parametrize(("text", "detail"), [(ended_with(3), None), ("no room", "no room")])
-def test_registry_gets_a_detail_only_if_the_exit_code_does_not_say_it(text: str, detail: str | None) -> None:
+def test_release_has_a_detail_only_if_the_exit_code_is_insufficient(text: str, detail: str | None) -> None:
     outcome = RunOutcome(RunEnd(ExitReason.CRASH, RunReport.RELEASE), 3, text)
     assert outcome.detail == detail
 
@@ -27,7 +27,7 @@ def test_registry_gets_a_detail_only_if_the_exit_code_does_not_say_it(text: str,
     ("code", "reason", "exit_code"),
     [("exit 3", "crash", 3), ("kill -KILL $$", "crash", -9), ("exit 77", "auth", 77)],
 )
-async def test_a_run_without_a_result_is_released_and_its_workspace_kept(
+async def test_run_without_a_result_is_released_and_keeps_its_workspace(
     world: World, code: str, reason: str, exit_code: int
 ) -> None:
     async with world.adapting(*shell(f"echo so far; {code}")) as adapter:

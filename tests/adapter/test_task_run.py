@@ -35,7 +35,7 @@ async def written(file: Path) -> int:
     return await asyncio.to_thread(pid_in, file)
 
 
-async def test_exit_code_0_hands_the_task_in_with_the_output_file(world: World) -> None:
+async def test_exit_code_0_submits_the_task_with_the_output_file(world: World) -> None:
     code = """echo '{"page": "index.html"}' > $LIFESIGN_WORKSPACE/output.json"""
     async with world.adapting(*shell(code)) as adapter:
         assert (await adapter.outcome()).is_done
@@ -124,7 +124,7 @@ async def test_command_gets_lease_and_input_and_no_key(world: World, monkeypatch
         ("ln -s /etc/hostname $OUT", "output.json: expected a readable file (it is a link)"),
     ],
 )
-async def test_an_output_that_cannot_be_handed_in_is_a_crash_with_a_reason(
+async def test_output_that_cannot_be_submitted_is_a_crash_with_a_reason(
     world: World, code: str, said: str
 ) -> None:
     async with world.adapting(*shell(f"OUT=$LIFESIGN_WORKSPACE/output.json; {code}")) as adapter:
@@ -133,7 +133,7 @@ async def test_an_output_that_cannot_be_handed_in_is_a_crash_with_a_reason(
     assert await world.runs() == [("crash", 0)]
 
 
-async def test_exit_code_0_may_be_no_result(world: World) -> None:
+async def test_exit_code_0_without_completion_on_exit_is_no_result(world: World) -> None:
     async with world.adapting("true", completes_on_exit=False) as adapter:
         await adapter.outcome()
     assert await world.runs() == [("crash", 0)]
@@ -162,7 +162,7 @@ async def test_slow_command_is_ended_with_its_children(world: World) -> None:
         pytest.param("kill -STOP $$; exit 3", id="stopped"),
     ],
 )
-async def test_hung_agent_is_ended_and_its_task_goes_back(world: World, code: str) -> None:
+async def test_hung_agent_is_killed_and_its_task_is_released(world: World, code: str) -> None:
     async with world.adapting(*shell(f"echo begun; {code}"), no_progress_s=0.5, grace_s=5) as adapter:
         outcome = await adapter.outcome()
         stopping = await adapter.until("stopping")
@@ -173,7 +173,7 @@ async def test_hung_agent_is_ended_and_its_task_goes_back(world: World, code: st
 
 
 @pytest.mark.parametrize("stop", [{"no_progress_s": 0.5}, {"timeout_s": 0.5}])
-async def test_hung_agent_that_exits_with_0_when_it_is_ended_hands_nothing_in(
+async def test_hung_agent_that_exits_with_0_when_stopped_submits_nothing(
     world: World, stop: dict[str, float]
 ) -> None:
     hung = "trap 'exit 0' TERM; echo '{}' > $LIFESIGN_WORKSPACE/output.json; while :; do sleep 0.1; done"
@@ -185,7 +185,7 @@ async def test_hung_agent_that_exits_with_0_when_it_is_ended_hands_nothing_in(
     assert (await world.now()).status == "queued"
 
 
-async def test_agent_without_progress_is_left_alone_unless_a_time_is_set(world: World) -> None:
+async def test_agent_without_progress_is_stopped_only_if_configured(world: World) -> None:
     async with world.adapting(*shell("sleep 1")) as adapter:
         assert (await adapter.outcome()).is_done
 
@@ -253,7 +253,7 @@ async def test_case_23_the_next_run_gets_the_latest_report_and_a_new_token(world
         assert int(said[end:]) > first.fencing_token
 
 
-async def test_next_run_gets_the_comments_of_people(world: World) -> None:
+async def test_next_run_gets_the_comments_of_a_resolution(world: World) -> None:
     async with world.adapting(*shell("test ! -e $LIFESIGN_WORKSPACE/comments.json && exit 77")) as adapter:
         assert (await adapter.outcome()).exit_code == 77
     await world.client.tasks.resolve(world.task.task_id, "requeue", comment="use logo-2026")
@@ -328,7 +328,7 @@ def tools(function: Callable[[ToolProxyContext], Any], when: Path) -> Callable[[
     return open_tools
 
 
-async def test_an_agent_that_hands_its_task_in_itself_may_say_good_bye(world: World) -> None:
+async def test_agent_that_submits_its_task_itself_may_exit_gracefully(world: World) -> None:
     ready, done = world.directory / "ready", world.directory / "done"
 
     async def complete(held: ToolProxyContext) -> None:
@@ -368,7 +368,7 @@ async def test_agent_that_continues_after_its_run_is_ended(world: World) -> None
     assert (await world.now()).status == "handoff"
 
 
-async def test_an_agent_that_has_handed_its_task_in_has_one_grace_in_all(world: World) -> None:
+async def test_agent_that_submitted_its_task_gets_one_grace_period(world: World) -> None:
     ready, grace_s = world.directory / "ready", 4.0
     now_s = asyncio.get_running_loop().time
     ended_s: list[float] = []
@@ -402,7 +402,7 @@ async def test_process_that_cannot_be_killed_is_reported(
         assert "still run" in dict(adapter.said())["stopping"]
 
 
-async def test_an_agent_whose_budget_is_gone_is_ended_and_people_are_asked_if_that_is_wanted(
+async def test_agent_without_budget_is_stopped_and_its_task_escalated_if_configured(
     world: World,
 ) -> None:
     async def spend(held: ToolProxyContext) -> None:

@@ -62,7 +62,7 @@ def test_all_files_are_private(places: Workspaces) -> None:
     assert list(places.root.iterdir()) == []
 
 
-def test_a_directory_to_which_others_may_write_is_refused(tmp_path: Path) -> None:
+def test_directory_writable_by_others_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o777)
     with pytest.raises(InvalidValue, match="other user") as refused:
         Workspaces(tmp_path)
@@ -72,7 +72,7 @@ def test_a_directory_to_which_others_may_write_is_refused(tmp_path: Path) -> Non
         Workspaces(tmp_path / "file")
 
 
-def test_so_is_one_below_a_directory_to_which_others_may_write(tmp_path: Path) -> None:
+def test_directory_below_one_writable_by_others_is_refused(tmp_path: Path) -> None:
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o777)
@@ -136,20 +136,20 @@ def test_workspace_files_belong_to_the_user_of_the_command(places: Workspaces) -
     assert workspace.result().output == {"key": "of root"}
 
 
-def test_nothing_that_is_no_run_becomes_a_path(places: Workspaces) -> None:
+def test_invalid_run_id_is_refused_as_a_workspace_name(places: Workspaces) -> None:
     for name in ("../elsewhere", "run_", "", "run_" + "a" * 27, "RUN_" + "0" * 26):
         with pytest.raises(ValueError, match="no run"):
             places.prepare(name)
     assert list(places.root.iterdir()) == []
 
 
-def test_a_run_has_one_workspace(places: Workspaces) -> None:
+def test_second_workspace_of_a_run_is_refused(places: Workspaces) -> None:
     failed(places)
     with pytest.raises(FileExistsError):
         places.prepare(RUN)
 
 
-def test_a_failed_one_is_kept_for_seven_days_from_its_end(places: Workspaces, clock: Clock) -> None:
+def test_workspace_of_a_failed_run_is_kept_for_seven_days(places: Workspaces, clock: Clock) -> None:
     failed(places)
     assert note(places)["exit_reason"] == "crash"
     clock.at_s += 7 * DAY_S
@@ -159,7 +159,7 @@ def test_a_failed_one_is_kept_for_seven_days_from_its_end(places: Workspaces, cl
     assert list(places.root.iterdir()) == []
 
 
-def test_a_living_one_is_left_alone_however_old(places: Workspaces, clock: Clock) -> None:
+def test_workspace_of_a_running_run_is_kept_at_any_age(places: Workspaces, clock: Clock) -> None:
     workspace = places.prepare(RUN)
     clock.at_s += 100 * DAY_S
     assert places.prune() == 0
@@ -167,9 +167,7 @@ def test_a_living_one_is_left_alone_however_old(places: Workspaces, clock: Clock
     workspace.close()
 
 
-def test_one_whose_adapter_was_killed_is_kept_from_when_that_was_found(
-    places: Workspaces, clock: Clock
-) -> None:
+def test_workspace_of_a_killed_adapter_is_kept_from_its_discovery(places: Workspaces, clock: Clock) -> None:
     places.prepare(RUN).close()
     clock.at_s += 100 * DAY_S
     assert places.prune() == 0
@@ -218,7 +216,7 @@ def test_unremovable_workspace_does_not_end_the_adapter(
     assert workspace.path.is_dir()
 
 
-def test_however_deep_it_is_it_is_removed(places: Workspaces, clock: Clock) -> None:
+def test_deeply_nested_workspace_is_removed(places: Workspaces, clock: Clock) -> None:
     workspace = failed(places)
     failed(places, OTHER)
     fd = os.open(workspace.path, os.O_RDONLY)

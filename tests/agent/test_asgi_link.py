@@ -120,7 +120,7 @@ async def test_linked_app_may_be_monitored_by_both(directory: str) -> None:
 
 
 @pytest.mark.parametrize("kind", APPS)
-def test_an_app_is_registered_while_it_is_served_and_its_load_is_the_requests_in_flight(
+def test_linked_app_is_registered_while_served_with_running_requests_as_load(
     kind: str, tmp_path: Path
 ) -> None:
     @in_virtual_time
@@ -152,7 +152,7 @@ def test_an_app_is_registered_while_it_is_served_and_its_load_is_the_requests_in
 
 
 @in_directory
-async def test_requests_in_flight_are_waited_for_before_the_agent_is_gone(directory: str) -> None:
+async def test_running_requests_are_finished_before_deregistration(directory: str) -> None:
     async with scripted_registry() as registry:
         desk = Desk()
         link = link_to(registry, desk.app, directory)
@@ -196,9 +196,7 @@ async def returns(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.mark.parametrize("app", [raises, returns])
-def test_an_app_without_lifespan_is_registered_and_deregistered_all_the_same(
-    app: Any, tmp_path: Path
-) -> None:
+def test_app_without_lifespan_is_registered_and_deregistered(app: Any, tmp_path: Path) -> None:
     @in_virtual_time
     async def test() -> None:
         async with scripted_registry() as registry:
@@ -214,7 +212,7 @@ def test_an_app_without_lifespan_is_registered_and_deregistered_all_the_same(
 
 
 @in_directory
-async def test_a_server_without_lifespan_makes_an_agent_with_its_first_request(directory: str) -> None:
+async def test_server_without_lifespan_registers_with_the_first_request(directory: str) -> None:
     async with scripted_registry() as registry:
         link = link_to(registry, returns, directory)
         assert (await ask(link, "/")).status == 200
@@ -223,7 +221,7 @@ async def test_a_server_without_lifespan_makes_an_agent_with_its_first_request(d
 
 
 @in_directory
-async def test_an_app_that_cannot_start_is_no_agent_and_its_error_is_the_servers(directory: str) -> None:
+async def test_app_that_fails_to_start_is_not_registered_and_its_error_is_raised(directory: str) -> None:
     async def fails(_scope: Any, receive: Any, _send: Any) -> None:
         await receive()
         raise ZeroDivisionError
@@ -238,7 +236,7 @@ async def test_an_app_that_cannot_start_is_no_agent_and_its_error_is_the_servers
 
 
 @in_directory
-async def test_a_drain_that_the_registry_asks_for_takes_the_app_off_the_list_and_serves_it_still(
+async def test_drain_requested_by_the_registry_deregisters_the_app_and_keeps_serving(
     directory: str,
 ) -> None:
     farewells: list[str] = []

@@ -18,7 +18,7 @@ from lifesign.agent.beat_election import HAS_LEFT, BeatElection, default_directo
 # Locks belong to openings of files: several crews of one process are like those of several.
 
 
-def test_one_leads_and_the_next_one_once_it_is_gone(tmp_path: Path) -> None:
+def test_next_worker_becomes_leader_when_the_leader_ends(tmp_path: Path) -> None:
     first, second = BeatElection.join(tmp_path / "a"), BeatElection.join(tmp_path / "a")
     assert (first.lead(), second.lead(), first.lead()) == (True, False, True)
     first.give_lead()
@@ -71,9 +71,7 @@ def test_workers_join_and_leave_while_loads_are_read(tmp_path: Path) -> None:
     first.leave()
 
 
-def test_a_worker_that_finds_no_room_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_worker_that_cannot_join_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = BeatElection.join(tmp_path)
 
     def no_room(_fd: int, _size: int) -> None:
@@ -96,7 +94,7 @@ def test_record_of_a_killed_worker_is_removed_with_the_last_worker(tmp_path: Pat
     crew.leave()
 
 
-def test_a_worker_that_is_killed_leaves_lead_and_load_to_others(tmp_path: Path) -> None:
+def test_killed_leader_is_replaced_and_its_load_is_removed(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path\n"
         "from lifesign.agent.beat_election import BeatElection\n"

@@ -9,7 +9,7 @@ from lifesign.client.secret_file import MAX_SECRET_BYTES
 from lifesign.errors import InvalidValue
 
 
-def test_a_kept_key_goes_before_a_given_one_and_that_before_the_environments(tmp_path: Path) -> None:
+def test_stored_key_precedes_given_key_and_environment(tmp_path: Path) -> None:
     file = tmp_path / "a.key"
     environment = {KEY_VARIABLE: "ahk_environment"}
     assert AgentKeys(environment=environment).current() == "ahk_environment"
@@ -21,7 +21,7 @@ def test_a_kept_key_goes_before_a_given_one_and_that_before_the_environments(tmp
     assert AgentKeys(key="ahk_given", key_file=file, environment=environment).current() == "ahk_own"
 
 
-def test_a_key_that_another_process_was_given_meanwhile_is_used(tmp_path: Path) -> None:
+def test_key_stored_by_another_process_is_used(tmp_path: Path) -> None:
     file = tmp_path / "a.key"
     keys = AgentKeys(key="ahk_given", key_file=file, environment={})
     AgentKeys(key="ahk_given", key_file=file, environment={}).keep("ahk_own")
@@ -35,9 +35,7 @@ def test_agent_key_is_stored_with_private_mode(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_key_file_that_others_may_read_is_complained_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_key_file_readable_by_others_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "a.key"
     file.write_text("ahk_own")
     file.chmod(0o644)
@@ -47,7 +45,7 @@ def test_a_key_file_that_others_may_read_is_complained_of(
     assert "ahk_own" not in caplog.text
 
 
-def test_a_key_that_cannot_be_kept_is_complained_of_and_used(
+def test_key_that_cannot_be_stored_is_used_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = AgentKeys(key="ahk_given", key_file=tmp_path / "absent" / "a.key", environment={})
@@ -57,7 +55,7 @@ def test_a_key_that_cannot_be_kept_is_complained_of_and_used(
     assert "ahk_own" not in caplog.text
 
 
-def test_a_key_that_is_nowhere_kept_is_complained_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_key_without_a_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     AgentKeys(key="ahk_given", environment={}).keep("ahk_own")
     assert "set a key_file" in caplog.text
     caplog.clear()
@@ -85,7 +83,7 @@ def test_keys_are_not_shown() -> None:
     assert "ahk_given" not in repr(AgentKeys(key="ahk_given", environment={}))
 
 
-def test_the_registry_is_where_it_is_said_to_be() -> None:
+def test_registry_url_is_taken_from_argument_or_environment() -> None:
     assert registry_url("http://a", {"LIFESIGN_REGISTRY": "http://b"}) == "http://a"
     assert registry_url(None, {"LIFESIGN_REGISTRY": "http://b"}) == "http://b"
     with pytest.raises(InvalidValue, match="LIFESIGN_REGISTRY"):

@@ -121,7 +121,7 @@ async def declared_and_imperative(directory: Path) -> list[list[Any]]:
     ]
 
 
-def test_the_declared_agent_the_imperative_one_and_the_workflows_have_the_same_effects_on_the_wire(
+def test_declared_imperative_and_workflow_agents_send_the_same_requests(
     tmp_path: Path,
 ) -> None:
     declared, imperative, from_workflow = declared_and_imperative(tmp_path)
@@ -183,7 +183,7 @@ async def test_marked_methods_are_called_with_their_object() -> None:
         assert agent.done == [1, "left"]
 
 
-def test_a_class_stays_what_it_is() -> None:
+def test_decorated_class_stays_usable() -> None:
     @Agent("a")
     class Plain:
         """Its purpose."""
@@ -210,7 +210,7 @@ def test_class_gets_a_run_unless_it_has_one() -> None:
     assert callable(Agent("b")(Base).run)  # type: ignore[attr-defined]
 
 
-def test_wrong_use_is_reported_where_the_class_is_declared() -> None:
+def test_invalid_use_of_the_decorator_is_reported_at_the_class() -> None:
     with pytest.raises(InvalidAgent, match=r"\bIdle: .*@on_assignment"):
 
         @Agent("a")
@@ -293,7 +293,7 @@ def test_heartbeat_interval_may_be_written_as_in_a_workflow() -> None:
     assert Agent("a", heartbeat={"interval_seconds": 10}).profile.rhythm.dead_after_seconds == 300
 
 
-def test_a_workflow_that_does_not_declare_the_agent_says_which_file(tmp_path: Path) -> None:
+def test_workflow_without_the_agent_is_refused_with_its_path(tmp_path: Path) -> None:
     file = tmp_path / "agents.yml"
     with pytest.raises(InvalidValue, match="readable YAML file"):
         Agent.from_workflow(file, "billing-processor")
@@ -315,7 +315,7 @@ def test_each_process_of_a_workflow_without_an_id_is_another_agent(tmp_path: Pat
     assert one.role_id == other.role_id == "billing-processor"
 
 
-def test_the_package_is_light_until_something_of_it_is_used() -> None:
+def test_importing_the_agent_package_imports_no_heavy_modules() -> None:
     import subprocess  # noqa: PLC0415
     import sys  # noqa: PLC0415
 
@@ -324,7 +324,7 @@ def test_the_package_is_light_until_something_of_it_is_used() -> None:
     assert {"aiohttp", "yaml", "asyncio"} & set(json.loads(found.stdout)) == set()
 
 
-def test_other_work_of_a_program_does_not_end_its_agent(
+def test_failure_of_a_concurrent_coroutine_does_not_end_the_agent(
     registry: RegistryServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])

@@ -148,7 +148,7 @@ async def test_drain_begun_elsewhere_is_followed() -> None:
 
 
 @in_virtual_time
-async def test_a_command_that_it_does_not_know_is_named_and_ignored(
+async def test_unknown_command_is_logged_and_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with living() as agent:
@@ -226,7 +226,7 @@ async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
 
 
 @in_virtual_time
-async def test_a_registration_whose_answer_was_lost_is_its_own_and_not_anothers() -> None:
+async def test_lost_registration_answer_is_recognised_as_the_processes_own() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "dead"
@@ -293,7 +293,7 @@ async def test_refusal_is_logged_once_until_it_changes(caplog: pytest.LogCapture
         NO_ANSWER,
     ],
 )
-def test_nothing_that_a_registry_answers_ends_the_agent(answer: Any) -> None:
+def test_no_answer_of_the_registry_ends_the_agent(answer: Any) -> None:
     @in_virtual_time
     async def test() -> None:
         async with living() as agent:
@@ -307,7 +307,9 @@ def test_nothing_that_a_registry_answers_ends_the_agent(answer: Any) -> None:
 
 
 @in_virtual_time
-async def test_a_defect_in_what_it_calls_does_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
+async def test_exception_in_a_callback_does_not_end_the_heartbeat_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     loads: list[Callable[[], Load]] = [lambda: Load(1 // 0)]
 
     async with living() as agent:
@@ -329,7 +331,7 @@ async def test_retry_waits_as_long_as_the_registry_asks() -> None:
 
 
 @in_virtual_time
-async def test_clocks_that_differ_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_clock_difference_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with living() as agent:
         agent.registry.clock_s = 61.0
         await agent.registry.until_beats(3)
@@ -344,7 +346,9 @@ async def test_clocks_that_differ_are_said_once(caplog: pytest.LogCaptureFixture
 
 
 @in_virtual_time
-async def test_draining_agent_without_an_incarnation_begins_none(caplog: pytest.LogCaptureFixture) -> None:
+async def test_draining_agent_without_an_incarnation_does_not_register(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with living() as agent:
         agent.registry.answers("POST", *[refusal(403, "not_permitted")] * 1000)
         await agent.registry.until(lambda: agent.registry.asked)

@@ -29,7 +29,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     """Is never called."""
 
 
-def test_nothing_of_a_profile_is_left_unsaid_here() -> None:
+def test_tests_cover_each_profile_field() -> None:
     unsaid = {field.name for field in dataclasses.fields(AgentProfile)} - SAID.keys()
     assert unsaid == set()
 
@@ -81,13 +81,13 @@ def test_declaration_copies_its_lists() -> None:
     assert profile.capabilities == ("billing",)
 
 
-def test_a_class_says_all_of_a_profile() -> None:
+def test_decorator_accepts_each_profile_field() -> None:
     assert Agent(**SAID).profile == AgentProfile(**SAID)
 
 
-def test_a_runner_says_all_of_a_profile() -> None:
+def test_runner_accepts_each_profile_field() -> None:
     assert AgentRunner(**SAID, **REACHED).profile == AgentProfile(**SAID)
 
 
-async def test_an_asgi_app_says_all_of_a_profile() -> None:
+async def test_asgi_link_accepts_each_profile_field() -> None:
     assert AgentLink(app, **SAID, **REACHED).profile == AgentProfile(**SAID)

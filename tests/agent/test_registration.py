@@ -31,7 +31,7 @@ async def test_leaving_process_ends_its_own_incarnation() -> None:
 
 
 @in_virtual_time
-async def test_leaving_process_does_not_end_anothers_incarnation() -> None:
+async def test_leaving_process_does_not_end_the_incarnation_of_another() -> None:
     async with placed() as (place, registry):
         await place.register(supersede=True)
         registry.incarnation += 1
@@ -54,7 +54,7 @@ async def test_record_changed_meanwhile_is_read_again() -> None:
 
 
 @pytest.mark.parametrize("answer", [(409, "no_transition"), (410, "agent_gone"), (404, "agent_not_found")])
-def test_unlisted_target_has_left_already(answer: tuple[int, str]) -> None:
+def test_leaving_an_already_deregistered_agent_succeeds(answer: tuple[int, str]) -> None:
     @in_virtual_time
     async def test() -> None:
         async with placed() as (place, registry):

@@ -101,7 +101,7 @@ async def test_restart_before_the_heartbeat_timeout_begins_a_new_incarnation(
     assert await again.wait() is AgentEnd.FINISHED
 
 
-def test_a_program_that_says_nothing_of_logging_shows_when_it_is_registered(registry: RegistryServer) -> None:
+def test_registration_is_printed_without_a_logging_configuration(registry: RegistryServer) -> None:
     code = (
         "from lifesign.agent import Agent, on_assignment, run_agent\n"
         f"@Agent('shown', registry={registry.url!r}, key={KEYS[Role.ENROLL]!r})\n"
@@ -205,7 +205,7 @@ async def test_second_signal_ends_at_once() -> None:
 
 
 @in_virtual_time
-async def test_the_registrys_drain_has_the_registrys_time() -> None:
+async def test_drain_requested_by_the_registry_uses_the_registrys_timeout() -> None:
     desk = Desk()
     async with scripted_registry() as registry:
         runner = runner_at(registry, desk)
@@ -323,7 +323,7 @@ async def test_unreachable_registry_stops_neither_work_nor_shutdown() -> None:
 
 
 @in_virtual_time
-async def test_a_farewell_that_fails_is_said_and_does_not_keep_the_agent(
+async def test_failed_deregistration_is_logged_and_does_not_delay_the_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail() -> None:
@@ -354,7 +354,7 @@ async def test_cancelled_wait_cancels_its_work() -> None:
         assert registry.beats()[-1].body["current_load"] == 0
 
 
-async def test_a_method_that_is_no_coroutine_does_not_keep_heartbeats_waiting(
+async def test_blocking_method_does_not_delay_heartbeats(
     registry: RegistryServer,
 ) -> None:
     may_end = threading.Event()
@@ -406,7 +406,7 @@ async def test_call_in_the_wrong_state_is_reported() -> None:
             runner.start()
 
 
-def test_another_thread_may_say_that_an_agent_has_to_leave(registry: RegistryServer) -> None:
+def test_agent_can_be_stopped_from_another_thread(registry: RegistryServer) -> None:
     async def live() -> AgentEnd:
         # Nothing but the drain wakes its loop.
         runner = AgentRunner(

@@ -108,9 +108,7 @@ async def test_return_value_of_a_handler_is_submitted(
     assert task.runs[0].exit_reason == "completed"
 
 
-async def test_as_many_tasks_as_there_is_room_for_are_held_and_no_more(
-    registry: RegistryServer, admin: RegistryClient
-) -> None:
+async def test_agent_holds_tasks_up_to_its_capacity(registry: RegistryServer, admin: RegistryClient) -> None:
     bench = Bench()
     made = [await admin.tasks.create(f"part {n}", agent_id="roomy") for n in range(3)]
     async with working(registry, "roomy", bench.work, capacity=2) as runner:
@@ -188,7 +186,7 @@ async def test_handler_failure_is_reported_and_system_exit_ends_only_the_task(
     ]
 
 
-async def test_a_handler_gets_what_people_have_answered(
+async def test_handler_gets_the_comments_of_a_resolution(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     made = await admin.tasks.create("ask", agent_id="asks", budget=None)
@@ -205,7 +203,7 @@ async def test_a_handler_gets_what_people_have_answered(
     assert task.output == {"result": ["use logo-2026", "which logo?"]}
 
 
-async def test_a_task_is_delegated_and_one_is_handed_to_people(
+async def test_task_is_delegated_and_another_handed_off(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     made = await admin.tasks.create("divide", agent_id="leader", budget={"tokens": 10})
@@ -277,7 +275,7 @@ async def test_a_lease_is_kept_for_as_long_as_the_work_takes(
         await becomes(admin, made.task_id, "review")
 
 
-async def test_a_drain_takes_nothing_new_and_finishes_what_is_begun(
+async def test_drain_claims_no_new_task_and_finishes_running_ones(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     bench = Bench()
@@ -385,7 +383,7 @@ def test_tasks_without_a_handler_are_refused() -> None:
         AgentRunner("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
 
 
-def test_a_class_says_that_it_takes_tasks() -> None:
+def test_decorator_accepts_tasks() -> None:
     @Agent("a", tasks=True, registry="http://127.0.0.1:9", key="ahk_x")
     class Writer:
         @on_assignment

@@ -49,7 +49,7 @@ def outcome(assignment: Assignment) -> "asyncio.Future[Any]":
     return assignment.outcome
 
 
-async def test_work_is_done_side_by_side_up_to_the_capacity_and_counted_as_load() -> None:
+async def test_work_runs_concurrently_up_to_the_capacity_and_counts_as_load() -> None:
     source, hands = HandedIn("a"), Hands()
     async with working(source, hands, capacity=2) as work:
         given = [source.put(number, f"task-{number}" if number else None) for number in range(3)]
@@ -71,7 +71,7 @@ async def test_exception_of_the_handler_reaches_the_submitter() -> None:
         assert await outcome(source.put(1)) == "done 1"
 
 
-async def test_dropped_work_is_stopped_and_said_to_be_dropped() -> None:
+async def test_dropped_work_is_cancelled_and_reported() -> None:
     source, hands = HandedIn("a"), Hands()
     async with working(source, hands) as work:
         given = source.put(1)
@@ -95,7 +95,7 @@ async def test_work_that_is_dropped_before_its_first_step_is_not_begun() -> None
         assert work.load() == Load()
 
 
-async def test_a_handler_that_ends_although_it_was_stopped_does_not_count_as_finished() -> None:
+async def test_handler_that_returns_after_cancellation_does_not_count_as_finished() -> None:
     source = HandedIn("a")
     begun = asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_a_handler_that_ends_although_it_was_stopped_does_not_count_as_fin
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_nothing_is_begun_while_it_pauses() -> None:
+async def test_no_work_begins_while_paused() -> None:
     source, hands = HandedIn("a"), Hands()
     hands.may_end.set()
     async with working(source, hands) as work:
@@ -135,7 +135,7 @@ async def test_nothing_is_begun_while_it_pauses() -> None:
         assert hands.begun == [2]
 
 
-async def test_a_source_that_is_closed_refuses_what_waits_and_what_comes() -> None:
+async def test_closed_source_refuses_waiting_and_new_work() -> None:
     source = HandedIn("a")
     waiting = source.put(1)
     source.close("it leaves")
@@ -145,7 +145,7 @@ async def test_a_source_that_is_closed_refuses_what_waits_and_what_comes() -> No
         source.put(2)
 
 
-async def test_no_more_waits_than_the_bound() -> None:
+async def test_amount_of_waiting_work_is_bounded() -> None:
     source = HandedIn("a")
     for number in range(MAX_WAITING):
         source.put(number)
@@ -163,7 +163,7 @@ async def test_cancelled_work_is_not_started() -> None:
         assert hands.begun == [2]
 
 
-async def test_a_source_that_fails_is_asked_again(
+async def test_failed_task_source_is_retried(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.agent.work_loop.SOURCE_RETRY_SECONDS", 0)

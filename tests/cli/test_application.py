@@ -57,7 +57,7 @@ def run_python(program: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.parametrize("arguments", HELPS)
-def test_help_ends_well(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_exits_with_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     assert "Usage: lifesign" in capsys.readouterr().out
 
@@ -124,7 +124,7 @@ def test_wrong_usage_ends_with_three_and_an_explanation(
         (["serve", "--requests-per-second", "nan"], "--requests-per-second: nan"),
     ],
 )
-def test_wrong_usage_names_what_was_used_and_where_it_is_explained(
+def test_wrong_usage_names_the_option_and_the_help_command(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 3
@@ -187,7 +187,7 @@ def test_wrong_units_missing_keys_and_refused_connections_have_a_hint(
         ("mcp", ["mcp"], "mcp"),
     ],
 )
-def test_without_the_extra_there_is_one_line_that_says_what_to_install(
+def test_missing_extra_is_one_line_with_the_install_command(
     module: str, arguments: list[str], extra: str
 ) -> None:
     ended = run_python(WITHOUT.format(module=module, arguments=arguments))
@@ -200,13 +200,13 @@ def test_without_the_extra_there_is_one_line_that_says_what_to_install(
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["check", "--help"], ["validate", "-"], ["agents", "list", "-h"]]
 )
-def test_the_http_client_is_not_loaded_before_it_is_needed(arguments: list[str]) -> None:
+def test_http_client_is_imported_only_when_needed(arguments: list[str]) -> None:
     loaded = run_python(LOADED.format(arguments=arguments)).stderr.split()
     assert "typer" in loaded
     assert not {"aiohttp", "rich", "yarl"} & set(loaded)
 
 
-def test_help_loads_neither_pydantic_nor_asyncio() -> None:
+def test_help_imports_neither_pydantic_nor_asyncio() -> None:
     loaded = run_python(LOADED.format(arguments=["--help"])).stderr.split()
     assert not {"asyncio", "pydantic"} & set(loaded)
 
@@ -218,7 +218,7 @@ def test_help_loads_neither_pydantic_nor_asyncio() -> None:
         ("tasks", {"lifesign.client.registry_agents", "lifesign.client.registry_events"}),
     ],
 )
-def test_request_loads_only_its_own_models(area: str, others: set[str]) -> None:
+def test_request_imports_only_its_own_models(area: str, others: set[str]) -> None:
     program = f"""
 import sys
 from lifesign.client import RegistryClient
@@ -244,7 +244,7 @@ print(*sys.modules)
         (["doctor", "--definition", "absent.yml", "--json"], 1),
     ],
 )
-async def test_a_reader_that_left_changes_no_verdict(arguments: list[str], code: int) -> None:
+async def test_closed_output_pipe_does_not_change_the_exit_code(arguments: list[str], code: int) -> None:
     # More faults than a buffer of output holds.
     broken = json.dumps({"extensions": {f"name-without-prefix-{number}": 1 for number in range(100)}})
     reader, writer = os.pipe()
@@ -269,7 +269,7 @@ async def test_a_reader_that_left_changes_no_verdict(arguments: list[str], code:
 
 @pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
 @pytest.mark.parametrize("arguments", ["--help", "check http://127.0.0.1:1", "validate /dev/null --json"])
-def test_an_output_that_cannot_be_written_is_no_judgement(arguments: str, redirection: str) -> None:
+def test_unwritable_output_gives_the_exit_code_unknown(arguments: str, redirection: str) -> None:
     """A monitoring plugin on a full disk is unknown, not degraded."""
     command = f"{sys.executable} -c 'import sys; from lifesign.cli import main; sys.exit(main())' {arguments}"
     ended = subprocess.run(

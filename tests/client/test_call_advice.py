@@ -72,13 +72,13 @@ class HeldDocument:
         ("unknown", Action.PROCEED_AND_MONITOR),
     ],
 )
-async def test_the_document_decides(status: str, action: Action) -> None:
+async def test_advice_follows_the_health_document(status: str, action: Action) -> None:
     decision = await ask({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document(status))})
     assert (decision.action, decision.status) == (action, status)
 
 
 @pytest.mark.parametrize(("outcome", "action"), [("answered", Action.PROCEED), ("task_failed", Action.AVOID)])
-async def test_the_document_of_a_wrapped_mcp_server_decides(outcome: str, action: Action) -> None:
+async def test_advice_follows_the_document_of_a_wrapped_mcp_server(outcome: str, action: Action) -> None:
     def app(url: str) -> Any:
         server = MCPServer("tools").streamable_http_app()
         wrapped = AgentHealthMiddleware(server, agent_id=f"{url}/mcp")
@@ -105,7 +105,7 @@ async def test_an_expired_document_is_unknown() -> None:
     assert is_unknown(await ask({HEALTH_PATH: as_json(document("unhealthy", timestamp=computed_at))}))
 
 
-async def test_a_card_that_hangs_does_not_hide_the_document() -> None:
+async def test_hanging_card_does_not_prevent_the_health_document() -> None:
     replies = {CARD_PATH: hostile.silence, HEALTH_PATH: as_json(document("unhealthy"))}
     assert (await ask(replies, timeout_seconds=2.0)).action is Action.AVOID
 
@@ -181,7 +181,7 @@ async def test_errors_of_the_http_library_are_unknown(mocked: aioresponses, erro
     assert is_unknown(await CallAdvisor().should_call("https://agent.example"))
 
 
-async def test_a_defect_is_unknown_and_is_logged_with_its_traceback(
+async def test_unexpected_error_is_unknown_and_logged_with_its_traceback(
     mocked: aioresponses, caplog: pytest.LogCaptureFixture
 ) -> None:
     mocked.get("https://agent.example" + CARD_PATH, exception=ZeroDivisionError())
@@ -225,7 +225,7 @@ async def test_a_password_in_the_url_is_not_repeated(caplog: pytest.LogCaptureFi
 
 
 @given(text=st.text() | st.text().map("http://127.0.0.1:1/".__add__) | st.text().map("http://[".__add__))
-def test_no_text_makes_it_raise(text: str) -> None:
+def test_any_url_text_gives_advice_without_an_exception(text: str) -> None:
     # No check may start: the limit is 0.
     assert is_unknown(asyncio.run(CallAdvisor(max_running_checks=0).should_call(text)))
 
@@ -248,7 +248,7 @@ async def test_a_decision_is_kept_until_it_expires() -> None:
     assert (first.action, later.action) == (Action.PROCEED_WITH_CAUTION, Action.AVOID)
 
 
-async def test_a_failure_is_forgotten_sooner() -> None:
+async def test_failed_check_expires_sooner() -> None:
     now_s = 0.0
     advisor = CallAdvisor(clock=lambda: now_s)
     async with serving({CARD_PATH: answer(503), HEALTH_PATH: answer(503)}) as server:
@@ -350,5 +350,5 @@ async def test_number_of_concurrent_checks_has_a_limit() -> None:
     assert is_unknown(other)
 
 
-def test_the_package_exports_it() -> None:
+def test_client_package_exports_the_call_advice() -> None:
     assert cast("object", exported) is should_call

@@ -94,7 +94,7 @@ def test_query_is_kept_only_for_the_given_url() -> None:
         (("/state",), "/ping", ORIGIN + "/state", None),
     ],
 )  # fmt: skip
-def test_only_what_is_announced_on_the_cards_own_origin_counts(
+def test_health_url_on_another_origin_than_the_card_is_ignored(
     links: tuple[str, ...], private: str | None, expected: str | None, elsewhere: str | None
 ) -> None:
     members = card(endpoints={"health": private}) if private else card()
@@ -112,7 +112,7 @@ def test_only_what_is_announced_on_the_cards_own_origin_counts(
         (("https://other.example/state", "https://me:secret@agent.example/state"), HEALTH, None),
     ],
 )
-def test_a_link_that_says_otherwise_than_the_extension_wins(
+def test_link_header_overrides_the_card_extension(
     links: tuple[str, ...], expected: str, passed_over: str | None
 ) -> None:
     announced = announced_health(
@@ -126,7 +126,7 @@ def test_a_link_that_says_otherwise_than_the_extension_wins(
 @example("http://[::1]@")
 @example("http://[::1:]")
 @example("http://agent.example:0/")
-def test_an_address_is_understood_or_refused(url: str) -> None:
+def test_base_url_is_normalised_or_refused(url: str) -> None:
     try:
         place = parse_agent_url(url)
     except InvalidValue:

@@ -17,7 +17,7 @@ def test_a_decision_is_returned_until_it_expires() -> None:
     assert len(cache) == 0
 
 
-def test_the_time_to_wait_shrinks_while_the_decision_is_kept() -> None:
+def test_retry_after_of_a_cached_decision_decreases() -> None:
     cache = DecisionCache()
     cache.put("a", AVOID, 0.0, 400.0)
     waits = []
@@ -28,7 +28,7 @@ def test_the_time_to_wait_shrinks_while_the_decision_is_kept() -> None:
     assert waits == [300, 201, 0]
 
 
-def test_the_least_recently_used_decision_makes_room() -> None:
+def test_least_recently_used_decision_is_removed_first() -> None:
     cache = DecisionCache(max_decisions=2)
     cache.put("a", PROCEED, 0.0, 30.0)
     cache.put("b", PROCEED, 0.0, 30.0)
@@ -37,7 +37,7 @@ def test_the_least_recently_used_decision_makes_room() -> None:
     assert [cache.get(url, 2.0) is not None for url in "abc"] == [True, False, True]
 
 
-def test_a_decision_without_a_lifetime_replaces_the_older_one_by_none() -> None:
+def test_decision_without_a_lifetime_removes_the_cached_one() -> None:
     cache = DecisionCache()
     cache.put("a", PROCEED, 0.0, 30.0)
     cache.put("a", AVOID, 1.0, 0.0)

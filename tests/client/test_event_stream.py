@@ -18,15 +18,13 @@ def parsed(*pieces: bytes) -> list[Message]:
 
 @pytest.mark.parametrize("ending", [b"\n", b"\r", b"\r\n"])
 @given(cuts=st.lists(st.integers(0, 120), max_size=12))
-def test_a_stream_means_the_same_wherever_it_is_cut_and_however_lines_end(
-    ending: bytes, cuts: list[int]
-) -> None:
+def test_chunks_and_line_ends_do_not_change_the_events(ending: bytes, cuts: list[int]) -> None:
     stream = STREAM.replace(b"\n", ending)
     places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
     assert parsed(*(stream[begin:end] for begin, end in itertools.pairwise(places))) == MESSAGES
 
 
-def test_single_bytes_are_pieces_too() -> None:
+def test_stream_of_single_bytes_is_read() -> None:
     stream = STREAM.replace(b"\n", b"\r\n")
     assert parsed(*(stream[place : place + 1] for place in range(len(stream)))) == MESSAGES
 
@@ -50,7 +48,7 @@ def test_id_with_a_null_character_is_ignored() -> None:
     assert parsed(b"id: 3\n\nid: 4\0\n\n") == [Message("", "3"), Message("", "3")]
 
 
-def test_every_whole_line_is_a_liveness_signal() -> None:
+def test_each_complete_line_is_a_liveness_signal() -> None:
     parser = EventStreamParser()
     counts = []
     for piece in (b": hea", b"rtbeat\r", b"\n\n", b"data", b": 1"):
@@ -59,7 +57,7 @@ def test_every_whole_line_is_a_liveness_signal() -> None:
     assert counts == [0, 1, 2, 2, 2]
 
 
-def test_a_stream_may_ask_us_to_wait() -> None:
+def test_retry_field_of_a_stream_is_read() -> None:
     parser = EventStreamParser()
     parser.feed(b"retry: 2500\nretry: soon\n")
     assert parser.retry_ms == 2500
@@ -79,7 +77,7 @@ def test_a_stream_may_ask_us_to_wait() -> None:
     ],
     ids=lambda piece: f"{piece[:12]!r}",
 )
-def test_a_line_or_a_message_without_an_end_is_not_kept(piece: bytes) -> None:
+def test_endless_line_or_message_is_discarded(piece: bytes) -> None:
     parser = EventStreamParser()
     with pytest.raises(InvalidAnswer):
         feed_often(parser, piece, MAX_MESSAGE_BYTES // 65_536 + 8)
@@ -90,15 +88,15 @@ def feed_often(parser: EventStreamParser, piece: bytes, times: int) -> None:
         parser.feed(piece)
 
 
-def test_comments_before_each_message_do_not_add_up() -> None:
+def test_comments_do_not_count_towards_the_message_size() -> None:
     parser = EventStreamParser()
     feed_often(parser, b": " + b"x" * 65_536 + b"\n\n", 2 * MAX_MESSAGE_BYTES // 65_536)
 
 
-def test_empty_lines_are_no_messages() -> None:
+def test_empty_lines_give_no_message() -> None:
     assert parsed(b"\n" * 1_000, b"data: 1\n\n\n\n") == [Message("1", "")]
 
 
-def test_a_line_of_the_largest_size_is_taken() -> None:
+def test_line_of_the_maximum_size_is_accepted() -> None:
     value = b"x" * (MAX_LINE_BYTES - len(b"data: "))
     assert parsed(b"data: " + value + b"\n\n") == [Message(value.decode(), "")]

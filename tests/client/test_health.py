@@ -44,7 +44,7 @@ async def test_card_and_document_are_read_from_the_base_url() -> None:
     assert server.paths == [CARD_PATH, HEALTH_PATH]
 
 
-async def test_the_card_of_older_agents_is_found() -> None:
+async def test_card_at_the_path_of_older_agents_is_found() -> None:
     checked = await check({OLD_CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())})
     assert checked.card_url.endswith(OLD_CARD_PATH)
     assert checked.card_result is ResultClass.OK
@@ -81,7 +81,9 @@ async def test_several_agents_of_one_origin_are_distinguished(path: str) -> None
 
 @pytest.mark.parametrize("path", ["/gone", "/gone" + CARD_PATH, "/gone" + HEALTH_PATH, "/gone/card.json"])
 @pytest.mark.parametrize("has_card", [True, False])
-async def test_root_document_says_nothing_about_a_path_it_does_not_name(path: str, *, has_card: bool) -> None:
+async def test_root_document_without_the_path_of_an_agent_does_not_count(
+    path: str, *, has_card: bool
+) -> None:
     replies = {CARD_PATH: as_json(card())} if has_card else {}
     checked = await check(replies | {HEALTH_PATH: as_json(document())}, path, detail_token="secret")
     assert (checked.decision.status, checked.decision.action) == (
@@ -99,7 +101,7 @@ async def test_root_document_says_nothing_about_a_path_it_does_not_name(path: st
     assert ("does not name it" in checked.card_reason) is has_card
 
 
-async def test_an_own_document_counts_beside_a_card_at_the_root_that_is_anothers() -> None:
+async def test_own_document_counts_if_the_root_card_is_of_another_agent() -> None:
     replies = {
         CARD_PATH: as_json(announce_health(card(), path="/state")),
         "/state": as_json(document("unhealthy")),
@@ -112,14 +114,14 @@ async def test_an_own_document_counts_beside_a_card_at_the_root_that_is_anothers
     assert "found_at_origin_root" not in names(checked)
 
 
-async def test_an_own_card_that_redirects_to_the_root_does_not_lend_the_roots_document() -> None:
+async def test_card_that_redirects_to_the_root_does_not_make_the_root_document_count() -> None:
     own = {"/a" + CARD_PATH: redirect(CARD_PATH), "/a" + OLD_CARD_PATH: redirect(CARD_PATH)}
     checked = await check(own | {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}, "/a")
     assert checked.card_result is ResultClass.OK
     assert checked.decision.status is HealthStatus.UNKNOWN
 
 
-async def test_a_card_at_the_root_that_names_the_given_address_is_its_own() -> None:
+async def test_root_card_that_contains_the_given_url_counts() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc/"))
         checked = await fetch_health(server.url + "/rpc", detail_token="secret")
@@ -128,13 +130,13 @@ async def test_a_card_at_the_root_that_names_the_given_address_is_its_own() -> N
     assert server.asked(HEALTH_PATH)["authorization"] == "Bearer secret"
 
 
-async def test_a_refused_token_is_not_blamed_on_the_agent() -> None:
+async def test_refused_token_is_no_fault_of_the_agent() -> None:
     checked = await check({HEALTH_PATH: answer(401)}, detail_token="secret")
     assert "token_refused" in names(checked)
     assert "health_is_gated" not in names(checked)
 
 
-async def test_a_refused_document_says_which_login_is_wanted() -> None:
+async def test_refused_document_reports_the_required_login() -> None:
     schemes = {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}}
     gated = answer(401, WWW_Authenticate="Bearer, Basic")
     checked = await check({CARD_PATH: as_json(card(securitySchemes=schemes)), HEALTH_PATH: gated})
@@ -144,20 +146,20 @@ async def test_a_refused_document_says_which_login_is_wanted() -> None:
     assert checked.login.metadata is None
 
 
-async def test_a_document_that_is_served_wants_no_login() -> None:
+async def test_served_document_reports_no_login() -> None:
     document_with_challenge = as_json(document(), WWW_Authenticate="Bearer")
     checked = await check({CARD_PATH: as_json(card()), HEALTH_PATH: document_with_challenge})
     assert checked.login is None
 
 
-async def test_the_place_that_the_card_announces_is_asked_first() -> None:
+async def test_health_url_of_the_card_is_requested_first() -> None:
     announced = announce_health(card(), path="/state?agent=1")
     checked = await check({CARD_PATH: as_json(announced), "/state?agent=1": as_json(document())})
     assert checked.health_url is not None
     assert checked.health_url.endswith("/state?agent=1")
 
 
-async def test_a_card_may_announce_by_link_header() -> None:
+async def test_link_header_of_a_card_announces_the_health_url() -> None:
     linked = as_json(card(), Link='</docs>; rel="service-doc", <../state>; title="a, b"; rel="x status"')
     checked = await check({CARD_PATH: linked, "/state": as_json(document())})
     assert checked.document_result is ResultClass.OK
@@ -193,7 +195,7 @@ async def test_health_on_another_origin_is_a_finding_and_is_not_followed() -> No
         ("https://[", False),
     ],
 )
-async def test_a_document_that_names_another_host_is_noted_and_decides_as_it_says(
+async def test_document_with_another_host_has_a_finding_and_still_decides(
     agent_id: str, *, is_elsewhere: bool
 ) -> None:
     checked = await check({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document(agent_id=agent_id))})
@@ -201,18 +203,18 @@ async def test_a_document_that_names_another_host_is_noted_and_decides_as_it_say
     assert checked.decision.status is HealthStatus.HEALTHY
 
 
-async def test_a_health_url_of_ones_own_naming_is_found() -> None:
+async def test_given_health_url_is_used() -> None:
     checked = await check({"/my/state": as_json(document("degraded"))}, "/my/state")
     assert checked.decision.status is HealthStatus.DEGRADED
 
 
-async def test_a_card_of_ones_own_naming_is_found() -> None:
+async def test_given_card_url_is_used() -> None:
     replies = {"/a/card.json": as_json(card()), "/a" + HEALTH_PATH: as_json(document())}
     checked = await check(replies, "/a/card.json")
     assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
 
 
-async def test_later_places_do_not_hide_the_first_answer() -> None:
+async def test_later_urls_do_not_replace_the_first_answer() -> None:
     checked = await check({"/rpc": answer(405), HEALTH_PATH: answer(503)}, "/rpc")
     assert checked.document_result is ResultClass.NOT_AN_AGENT
     assert "404" in checked.document_reason
@@ -247,13 +249,13 @@ async def test_a_password_in_a_url_is_refused_and_not_repeated(port: str) -> Non
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), MAX_TIMEOUT_SECONDS + 1])
-async def test_a_timeout_has_bounds(seconds: float) -> None:
+async def test_timeout_out_of_range_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidValue, match="timeout_seconds"):
         await fetch_health("http://127.0.0.1:1", timeout_seconds=seconds)
 
 
 @pytest.mark.parametrize("token", ["", "a b", "a\r\nX-Evil: 1", "\u00e4", "x" * 5000])
-async def test_a_token_that_is_no_token_is_refused_and_not_repeated(token: str) -> None:
+async def test_invalid_token_is_refused_without_quoting_it(token: str) -> None:
     with pytest.raises(InvalidValue, match="detail_token") as refused:
         await fetch_health("http://127.0.0.1:1", detail_token=token)
     assert not token or token not in str(refused.value)
@@ -262,7 +264,7 @@ async def test_a_token_that_is_no_token_is_refused_and_not_repeated(token: str) 
 # ── what the document says ──
 
 
-async def test_an_unhealthy_agent_is_to_be_avoided() -> None:
+async def test_unhealthy_agent_gives_the_action_avoid() -> None:
     checked = await check({HEALTH_PATH: as_json(document("unhealthy"))})
     assert checked.decision.action is Action.AVOID
     assert checked.decision.retry_after_seconds == 300
@@ -292,12 +294,12 @@ async def test_time_in_a_cache_counts_as_age() -> None:
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Fri, 99 Nov 2026 11:02:00 GMT", "Mon, 00 Xyz"])
-async def test_without_a_date_that_can_be_read_our_clock_counts(date: str) -> None:
+async def test_age_uses_the_local_clock_without_a_valid_date_header(date: str) -> None:
     checked = await check({HEALTH_PATH: as_json(document(), Date=date)})
     assert checked.document_result is ResultClass.OK
 
 
-async def test_a_stale_document_is_unknown_and_still_shown() -> None:
+async def test_stale_document_gives_unknown_and_is_returned() -> None:
     old = document(timestamp="2020-01-01T00:00:00Z")
     checked = await check({HEALTH_PATH: as_json(old)})
     assert checked.document_result is ResultClass.STALE_DOCUMENT
@@ -337,7 +339,7 @@ async def test_three_redirects_on_one_origin_are_followed() -> None:
     "location",
     [HEALTH_PATH, "ftp://x/", "http://", "http://u:p@127.0.0.1/", "http://[", "/" + "x" * 3000, "\xff\xfe"],
 )
-async def test_redirects_in_circles_and_to_nonsense_are_refused(location: str) -> None:
+async def test_circular_and_invalid_redirects_are_refused(location: str) -> None:
     checked = await check({HEALTH_PATH: redirect(location)})
     expected = {ResultClass.REDIRECT_REFUSED, ResultClass.NOT_AN_AGENT}
     assert checked.document_result in (expected if location == "\xff\xfe" else {ResultClass.REDIRECT_REFUSED})
@@ -359,7 +361,7 @@ async def test_a_card_may_move_to_another_origin_and_the_health_document_with_it
     assert {"card_on_other_origin", "token_not_sent"} <= names(checked)
 
 
-async def test_a_token_goes_to_the_health_document_and_nowhere_else() -> None:
+async def test_token_is_sent_only_to_the_health_document() -> None:
     async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
         await fetch_health(server.url, detail_token="secret")
     assert "authorization" not in server.asked(CARD_PATH)
@@ -375,7 +377,7 @@ async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
     assert "token" in checked.document_reason
 
 
-async def test_a_token_for_one_agent_is_not_shown_to_the_origins_root() -> None:
+async def test_token_for_one_agent_is_not_sent_to_the_root_of_its_origin() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server:
         await fetch_health(server.url + "/a", detail_token="secret")
     assert server.asked("/a" + HEALTH_PATH)["authorization"] == "Bearer secret"
@@ -398,7 +400,7 @@ async def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.Monke
     assert (await check({HEALTH_PATH: as_json(document())})).document_result is ResultClass.OK
 
 
-async def test_a_session_of_ones_own_is_used_and_left_open() -> None:
+async def test_callers_session_is_used_and_left_open() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server, aiohttp.ClientSession() as session:
         checked = await fetch_health(server.url, session=session)
         assert checked.document_result is ResultClass.OK

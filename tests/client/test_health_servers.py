@@ -41,7 +41,7 @@ async def test_document_of_an_mcp_server_is_found_below_the_parent_of_its_endpoi
     assert elsewhere.document is None
 
 
-async def test_only_a_url_with_a_document_beside_it_is_asked_whether_it_is_a_server() -> None:
+async def test_only_a_url_next_to_a_health_document_is_checked_for_mcp() -> None:
     async with serving({}) as server:
         await fetch_health(f"{server.url}/mcp")
         before = len(server.paths)

@@ -138,7 +138,7 @@ async def test_lease_is_renewed_at_60_percent_of_its_time() -> None:
 
 
 @in_virtual_time
-async def test_case_16_a_thousand_that_were_granted_together_do_not_renew_together() -> None:
+async def test_case_16_leases_granted_together_are_renewed_at_different_times() -> None:
     async with renewing() as (registry, client):
         began_s = now_s()
         chances = iter([number / 1_000 for number in range(1_000)])
@@ -157,7 +157,7 @@ async def test_case_16_a_thousand_that_were_granted_together_do_not_renew_togeth
 
 
 @in_virtual_time
-async def test_a_lease_that_is_in_doubt_is_renewed_at_once_and_then_as_ever() -> None:
+async def test_lease_in_doubt_is_renewed_at_once() -> None:
     async with renewing() as (registry, client):
         began_s = now_s()
         async with kept(keeper_of(client)) as keeper:
@@ -169,7 +169,7 @@ async def test_a_lease_that_is_in_doubt_is_renewed_at_once_and_then_as_ever() ->
 
 
 @in_virtual_time
-async def test_case_17_the_deadline_counts_from_when_the_request_was_sent() -> None:
+async def test_case_17_deadline_counts_from_the_time_of_the_request() -> None:
     async with renewing() as (registry, client):
         registry.answers_after_s = 4.0
         async with kept(keeper_of(client)) as keeper:
@@ -178,7 +178,7 @@ async def test_case_17_the_deadline_counts_from_when_the_request_was_sent() -> N
 
 
 @in_virtual_time
-async def test_case_18_a_renewal_whose_answer_was_lost_is_no_loss() -> None:
+async def test_case_18_lost_renewal_answer_does_not_lose_the_lease() -> None:
     async with renewing() as (registry, client):
         registry.answers.extend([NO_ANSWER] * 12)
         async with kept(keeper_of(client)) as keeper:
@@ -190,7 +190,7 @@ async def test_case_18_a_renewal_whose_answer_was_lost_is_no_loss() -> None:
 
 
 @in_virtual_time
-async def test_a_try_that_hangs_leaves_time_for_another() -> None:
+async def test_hanging_renewal_leaves_time_for_a_retry() -> None:
     async with renewing() as (registry, client):
         registry.answers.extend([HANGS] * 2)
         async with kept(keeper_of(client, window_s=10)) as keeper:
@@ -199,7 +199,7 @@ async def test_a_try_that_hangs_leaves_time_for_another() -> None:
 
 
 @in_virtual_time
-async def test_without_answer_the_lease_is_lost_at_its_own_deadline() -> None:
+async def test_unanswered_renewal_loses_the_lease_at_its_deadline() -> None:
     async with renewing() as (registry, client):
         registry.always = HANGS
         async with kept(keeper_of(client)) as keeper:
@@ -236,7 +236,7 @@ async def test_late_renewal_counts_although_work_would_have_been_notified() -> N
 
 
 @in_virtual_time
-async def test_a_refusal_is_a_loss_at_once() -> None:
+async def test_refused_renewal_loses_the_lease_at_once() -> None:
     for status, kind in [(412, LossKind.REFUSED), (410, LossKind.REFUSED), (401, LossKind.UNAUTHORIZED)]:
         async with renewing() as (registry, client):
             registry.always = status
@@ -307,7 +307,7 @@ async def test_unforeseen_error_loses_the_lease_with_a_reason(caplog: pytest.Log
 
 
 @in_virtual_time
-async def test_a_process_that_stood_still_past_its_deadline_has_lost_it_without_asking() -> None:
+async def test_process_suspended_past_the_deadline_loses_the_lease_without_a_request() -> None:
     async with renewing() as (registry, client):
         async with kept(keeper_of(client)) as keeper:
             await asyncio.sleep(1)
@@ -318,7 +318,7 @@ async def test_a_process_that_stood_still_past_its_deadline_has_lost_it_without_
 
 
 @in_virtual_time
-async def test_a_grant_that_is_over_by_our_count_when_it_comes_is_held_if_a_renewal_says_so() -> None:
+async def test_late_grant_is_held_if_a_renewal_succeeds() -> None:
     async with renewing() as (registry, client):
         requested_at_s = now_s() - 20
         async with kept(keeper_of(client, window_s=10, requested_at_s=requested_at_s)) as keeper:
@@ -344,7 +344,7 @@ async def test_stopped_keeper_sends_no_requests() -> None:
 
 
 @in_virtual_time
-async def test_a_keeper_that_is_cancelled_holds_nothing() -> None:
+async def test_cancelled_keeper_does_not_hold_the_lease() -> None:
     async with renewing() as (_, client):
         keeper = keeper_of(client)
         keeping = asyncio.create_task(keeper.run())
@@ -354,7 +354,7 @@ async def test_a_keeper_that_is_cancelled_holds_nothing() -> None:
         assert not keeper.is_held()
 
 
-async def test_a_real_task_is_renewed_again_and_again_until_it_is_cancelled(
+async def test_lease_of_a_task_is_renewed_until_cancellation(
     client: RegistryClient, registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     renew_soon(monkeypatch)

@@ -72,9 +72,7 @@ async def test_agent_can_be_registered_used_and_ended(client: RegistryClient) ->
     assert (await client.agents.get("billing-1")).status is Status.DEREGISTERED
 
 
-async def test_an_agent_speaks_for_itself_with_its_own_key(
-    client: RegistryClient, registry: RegistryServer
-) -> None:
+async def test_agent_key_acts_for_its_agent(client: RegistryClient, registry: RegistryServer) -> None:
     key = (await client.agents.register("a")).agent_key
     await client.agents.register("b")
     async with RegistryClient(registry.url, key=key) as own:
@@ -87,7 +85,9 @@ async def test_an_agent_speaks_for_itself_with_its_own_key(
             await own.agents.heartbeat("a", incarnation=1)
 
 
-async def test_each_refusal_is_an_error_of_its_own(client: RegistryClient, registry: RegistryServer) -> None:
+async def test_each_refusal_raises_its_own_exception(
+    client: RegistryClient, registry: RegistryServer
+) -> None:
     await client.agents.register("a")
     with pytest.raises(Conflict) as conflict:
         await client.agents.register("a")
@@ -116,7 +116,7 @@ async def test_each_refusal_is_an_error_of_its_own(client: RegistryClient, regis
                 await other.agents.register("c")
 
 
-async def test_the_registry_chooses_what_is_left_out(client: RegistryClient) -> None:
+async def test_registry_sets_omitted_members(client: RegistryClient) -> None:
     record = await client.agents.register()
     assert record.agent_id.startswith("agent_")
     probed = await client.agents.register(card_url="https://agent.example", monitoring="probe")
@@ -124,7 +124,7 @@ async def test_the_registry_chooses_what_is_left_out(client: RegistryClient) -> 
     assert probed.heartbeat_config.interval_seconds == 300
 
 
-async def test_nothing_takes_an_agent_in_maintenance_down(client: RegistryClient) -> None:
+async def test_agent_in_maintenance_does_not_go_down(client: RegistryClient) -> None:
     await client.agents.register("a", role_id="pool")
     until = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=1)
     assert (await client.agents.maintain("a", until=until, reason="disk")).maintenance_until == until
@@ -136,7 +136,7 @@ async def test_nothing_takes_an_agent_in_maintenance_down(client: RegistryClient
 
 
 @pytest.mark.parametrize("end", [{}, {"seconds": 1.0, "until": datetime.now(UTC)}, {"seconds": 0.0}])
-async def test_a_maintenance_has_exactly_one_end(end: dict[str, Any]) -> None:
+async def test_maintenance_requires_exactly_one_end(end: dict[str, Any]) -> None:
     async with serving({}) as server, RegistryClient(server.url) as client:
         with pytest.raises(InvalidValue):
             await client.agents.maintain("a", reason="x", **end)
@@ -195,7 +195,7 @@ async def test_request_that_a_registry_would_refuse_is_not_sent(members: dict[st
     assert server.heads == []
 
 
-async def test_a_heartbeat_carries_our_time_unless_another_is_given() -> None:
+async def test_heartbeat_contains_the_local_time_unless_given() -> None:
     bodies: list[dict[str, Any]] = []
 
     async def take(request: web.Request) -> web.Response:
@@ -220,7 +220,7 @@ async def test_a_heartbeat_carries_our_time_unless_another_is_given() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_done"), [("deregistered", True), ("dead", False)])
-async def test_an_end_whose_answer_was_lost_is_no_conflict(status: str, *, is_done: bool) -> None:
+async def test_repeated_end_after_a_lost_answer_is_no_conflict(status: str, *, is_done: bool) -> None:
     body = {
         "error": {"code": "invalid_transition", "message": "no", "details": {"status": status}},
         "message": "",

@@ -46,7 +46,7 @@ async def test_deadlines_of_a_run_are_returned(client: RegistryClient) -> None:
     assert (ended.deadlines, mixed.deadlines) == (DEADLINES, None)
 
 
-async def test_lists_that_some_could_not_read_are_named_together(client: RegistryClient) -> None:
+async def test_unread_lists_of_all_workers_are_combined(client: RegistryClient) -> None:
     await client.census.begin_run("one", "weekly", DEADLINES)
     await client.census.note_not_read("one", "weekly", ["b", "a"], DEADLINES)
     await client.census.note_not_read("one", "weekly", ["c", "a"], DEADLINES)

@@ -103,7 +103,7 @@ def asked(mocked: aioresponses) -> int:
 # ── what is tried again ──
 
 
-async def test_a_question_is_asked_again_until_it_is_answered(
+async def test_read_request_is_retried_until_answered(
     mocked: aioresponses, connection: RegistryConnection, waits: list[float]
 ) -> None:
     mocked.get(THING, exception=aiohttp.ServerDisconnectedError())
@@ -123,7 +123,7 @@ async def test_request_has_a_total_timeout(
 
 
 @pytest.mark.parametrize("status", [429, 503])
-async def test_the_wait_that_is_asked_for_is_kept_and_a_little_more(
+async def test_retry_after_is_respected_with_a_margin(
     mocked: aioresponses, connection: RegistryConnection, waits: list[float], status: int
 ) -> None:
     reply(mocked, "GET", status, headers={"Retry-After": "2"})
@@ -132,7 +132,7 @@ async def test_the_wait_that_is_asked_for_is_kept_and_a_little_more(
     assert waits == [2.1]
 
 
-async def test_a_wait_that_is_longer_than_our_time_is_left_to_the_caller(
+async def test_retry_after_beyond_the_timeout_is_raised_to_the_caller(
     mocked: aioresponses, connection: RegistryConnection, waits: list[float]
 ) -> None:
     reply(mocked, "GET", 429, headers={"Retry-After": "3600"})
@@ -153,7 +153,7 @@ async def test_permanent_failure_is_not_retried(
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-async def test_creation_is_not_sent_twice(
+async def test_creating_request_is_not_sent_twice(
     mocked: aioresponses, connection: RegistryConnection, status: int
 ) -> None:
     reply(mocked, "POST", status)
@@ -162,7 +162,7 @@ async def test_creation_is_not_sent_twice(
     assert asked(mocked) == 1
 
 
-async def test_an_answer_that_is_lost_is_ambiguous_and_what_creates_is_not_sent_again(
+async def test_lost_answer_is_ambiguous_and_creation_is_not_repeated(
     mocked: aioresponses, connection: RegistryConnection
 ) -> None:
     mocked.post(THING, exception=aiohttp.ServerDisconnectedError())
@@ -181,7 +181,7 @@ async def test_creation_is_retried_without_a_connection(
     assert (await connection.ask(POST)).status == 201
 
 
-async def test_a_later_refusal_says_that_an_earlier_try_may_have_done_it(
+async def test_refusal_after_a_retry_reports_a_possible_earlier_success(
     mocked: aioresponses, connection: RegistryConnection
 ) -> None:
     mocked.get(THING, exception=aiohttp.ServerDisconnectedError())
@@ -191,7 +191,7 @@ async def test_a_later_refusal_says_that_an_earlier_try_may_have_done_it(
     assert caught.value.may_be_repeat
 
 
-async def test_a_refusal_at_once_says_that_nothing_was_done(
+async def test_refusal_of_the_first_request_reports_no_effect(
     mocked: aioresponses, connection: RegistryConnection
 ) -> None:
     refused = aiohttp.ClientConnectorError(Mock(), OSError(111, "Connection refused"))
@@ -218,7 +218,7 @@ def test_waits_grow_to_a_limit_and_are_spread_by_chance() -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_a_server_that_says_nothing_is_given_up_in_time() -> None:
+async def test_silent_server_times_out() -> None:
     loop = asyncio.get_running_loop()
     async with asking({"/api/v1/thing": silence}, timeout_seconds=10) as (connection, server):
         began_s = loop.time()
@@ -245,7 +245,7 @@ async def asking(
             await connection.close()
 
 
-async def test_no_redirect_is_followed_since_the_key_would_travel() -> None:
+async def test_redirects_are_not_followed_with_a_key() -> None:
     async with serving({"/stolen": as_json({"size": 1})}) as other:
         replies = {"/api/v1/thing": redirect(f"{other.url}/stolen", 307)}
         async with asking(replies) as (connection, server):
@@ -285,13 +285,13 @@ async def test_non_http_data_is_no_answer() -> None:
         answer(204),
     ],
 )
-async def test_an_answer_of_another_kind_is_invalid(hostile: Reply) -> None:
+async def test_answer_of_another_content_type_is_invalid(hostile: Reply) -> None:
     async with asking({"/api/v1/thing": hostile}) as (connection, _):
         with pytest.raises(InvalidAnswer, match=r"^HTTP 20[04]: this is not a lifesign registry[:,] "):
             await connection.ask_for(Thing, GET)
 
 
-async def test_an_invalid_answer_does_not_quote_what_may_be_a_secret() -> None:
+async def test_error_about_an_invalid_answer_does_not_quote_it() -> None:
     async with asking({"/api/v1/thing": as_json({"size": "ahk_secret"})}) as (connection, _):
         reply = await connection.ask(GET)
         assert "ahk_secret" not in repr(reply)
@@ -329,7 +329,7 @@ async def failure_of(url: str) -> Unreachable:
 @pytest.mark.parametrize(
     "error", [aiohttp.ServerDisconnectedError(), aiohttp.ClientPayloadError("cut"), aiohttp.InvalidURL("x")]
 )
-async def test_the_key_is_in_no_text_and_in_no_error(
+async def test_representations_and_errors_hide_the_key(
     mocked: aioresponses, connection: RegistryConnection, error: Exception
 ) -> None:
     mocked.post(THING, exception=error)
@@ -353,7 +353,7 @@ def test_invalid_key_is_neither_sent_nor_shown(key: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://registry.example", "http://10.0.0.5:8440", "http://localhost.example"]
 )
-def test_the_key_does_not_travel_in_the_clear_unless_that_is_wanted(url: str) -> None:
+def test_key_over_plain_http_is_refused_unless_allowed(url: str) -> None:
     with pytest.raises(InvalidValue, match="https"):
         RegistryClient(url, key=KEY)
     assert "http" in repr(RegistryClient(url, key=KEY, allow_plain_http=True))
@@ -362,7 +362,7 @@ def test_the_key_does_not_travel_in_the_clear_unless_that_is_wanted(url: str) ->
 @pytest.mark.parametrize(
     "url", ["http://localhost:8440", "http://127.0.0.1", "http://127.9.9.9", "http://[::1]:1/"]
 )
-def test_the_own_machine_may_be_asked_over_plain_http(url: str) -> None:
+def test_key_over_plain_http_to_loopback_is_allowed(url: str) -> None:
     RegistryClient(url, key=KEY)
 
 
@@ -376,7 +376,7 @@ def test_invalid_registry_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), float("inf")])
-def test_there_is_always_a_time_limit(seconds: float) -> None:
+def test_missing_timeout_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidValue):
         RegistryClient(URL, timeout_seconds=seconds)
 
@@ -391,7 +391,7 @@ async def test_registry_url_may_have_a_path(mocked: aioresponses) -> None:
     await connection.close()
 
 
-async def test_ids_stay_what_they_are_on_the_way() -> None:
+async def test_ids_are_encoded_in_paths() -> None:
     path = path_of("agents", "a/b?c#d e%\u00e9:~.")
     assert path == "/api/v1/agents/a%2Fb%3Fc%23d%20e%25%C3%A9:~."
     async with asking({f"{path}?q=%2B+%26": as_json({"size": 1})}) as (connection, server):
@@ -400,17 +400,17 @@ async def test_ids_stay_what_they_are_on_the_way() -> None:
 
 
 @pytest.mark.parametrize("segment", ["", ".", ".."])
-def test_an_id_that_would_lead_elsewhere_is_refused(segment: str) -> None:
+def test_id_with_a_dot_segment_is_refused(segment: str) -> None:
     with pytest.raises(InvalidValue):
         path_of("agents", segment)
 
 
-def test_a_query_leaves_out_what_was_not_given() -> None:
+def test_query_omits_absent_parameters() -> None:
     members = query_of(a=None, b=(), c="", d=[], e=("x", "y"), f=0, g="z")
     assert members == {"e": "x,y", "f": "0", "g": "z"}
 
 
-async def test_a_session_of_ones_own_stays_open() -> None:
+async def test_callers_session_stays_open() -> None:
     async with serving({"/api/v1/thing": as_json({"size": 1})}) as server, aiohttp.ClientSession() as session:
         connection = RegistryConnection(server.url, session=session)
         await connection.ask(GET)
@@ -429,7 +429,7 @@ async def test_a_client_closes_what_it_opened() -> None:
         assert session.closed
 
 
-def test_stream_without_three_keep_alives_is_given_up() -> None:
+def test_stream_ends_after_three_missing_keep_alives() -> None:
     from lifesign.registry.events.stream_events import PING_SECONDS  # noqa: PLC0415
 
     assert registry_connection.IDLE_SECONDS >= 3 * PING_SECONDS

@@ -44,7 +44,7 @@ def test_each_status_has_its_error(status: int, kind: type[RegistryError]) -> No
     assert str(status) in str(error)
 
 
-def test_every_error_that_our_registry_answers_is_a_refusal_or_unavailability() -> None:
+def test_each_error_code_of_the_registry_maps_to_an_exception() -> None:
     for status, code in STATUS_AND_CODE.values():
         error = error_of(status, {"error": {"code": code, "message": "", "details": {}}, "message": ""})
         assert isinstance(error, RegistryRefusal | Unavailable), (status, code)
@@ -68,14 +68,14 @@ def test_a_404_in_another_form_is_a_wrong_url_and_no_missing_agent() -> None:
     "body",
     [None, [], "text", 7, {}, {"error": "text"}, {"error": {"code": 5, "message": [], "details": "x"}}],
 )
-def test_an_error_in_another_form_is_an_error_all_the_same(body: object) -> None:
+def test_error_in_another_form_raises_an_exception(body: object) -> None:
     error = error_of(409, body, reason="Conflict")
     assert isinstance(error, Conflict)
     assert (error.message, error.code, error.details) == ("HTTP 409: Conflict", "", {})
     assert error.existing_lease is None
 
 
-def test_a_message_is_one_short_line() -> None:
+def test_error_message_is_one_short_line() -> None:
     error = error_of(409, {"message": "two\nlines " + "x" * 10_000})
     assert "\n" not in error.message
     assert len(error.message) < 600
@@ -95,7 +95,7 @@ def test_conflict_contains_the_lease_and_stale_version_the_current_one() -> None
     assert other.current_version is None
 
 
-def test_refusals_and_failures_are_apart_and_no_name_means_two_things() -> None:
+def test_exception_classes_are_separate_and_unique() -> None:
     assert not issubclass(RegistryFailure, RegistryRefusal)
     here, there = (
         {

@@ -35,7 +35,7 @@ async def take(stream: AsyncGenerator[LoggedEvent, None], number: int) -> list[i
 # ── against a real registry ──
 
 
-async def test_the_log_is_read_whole_and_its_chain_holds(client: RegistryClient) -> None:
+async def test_complete_log_is_read_with_a_valid_chain(client: RegistryClient) -> None:
     for number in range(3):
         await client.agents.register(f"a-{number}")
     page = await client.events.list(limit=2)
@@ -46,14 +46,14 @@ async def test_the_log_is_read_whole_and_its_chain_holds(client: RegistryClient)
     assert events[0].previous_hash == GENESIS.hash
 
 
-async def test_events_are_chosen_by_type_and_agent(client: RegistryClient) -> None:
+async def test_events_are_filtered_by_type_and_agent(client: RegistryClient) -> None:
     for agent_id in ("a", "b"):
         await client.agents.register(agent_id)
     chosen = client.events.each(types=["agent.lifecycle", "agent.updated"], agent_id="b")
     assert [event.payload["agent_id"] async for event in chosen] == ["b"]
 
 
-async def test_events_arrive_as_they_happen(client: RegistryClient) -> None:
+async def test_event_stream_delivers_new_events(client: RegistryClient) -> None:
     await client.agents.register("before")
     async with aclosing(client.events.stream(types=["agent.lifecycle"])) as stream:
         next_one = asyncio.ensure_future(take(stream, 1))
@@ -86,7 +86,7 @@ async def test_a_key_that_is_revoked_opens_no_stream(registry: RegistryServer) -
             await anext(reader.events.stream())
 
 
-async def test_a_place_where_the_log_has_not_been_is_refused(client: RegistryClient) -> None:
+async def test_stream_position_beyond_the_log_is_refused(client: RegistryClient) -> None:
     with pytest.raises(Unprocessable):
         await anext(client.events.stream(after=1_000))
 
@@ -151,7 +151,7 @@ def last_event_ids(server: HostileServer) -> list[str | None]:
     return [head or None for head in heads]
 
 
-async def test_a_broken_stream_says_where_it_was() -> None:
+async def test_broken_stream_raises_its_position() -> None:
     script = Script(stream_of(told(4, 5)), stream_of(b": nothing new\nid: 9\n\n"), stream_of(told(10)))
     found, server, waits = await follow(script, 3)
     assert found == [4, 5, 10]
@@ -166,7 +166,7 @@ async def test_start_position_is_sent_in_the_query() -> None:
     assert server.paths == [f"{STREAM}?after=7"]
 
 
-async def test_nothing_comes_twice() -> None:
+async def test_each_event_is_delivered_once() -> None:
     script = Script(stream_of(told(1, 2)), stream_of(told(1, 2, 3)))
     assert (await follow(script, 3))[0] == [1, 2, 3]
 
@@ -210,21 +210,21 @@ async def test_waits_grow_while_streams_end_at_once() -> None:
     assert len(waits) == 5
 
 
-async def test_the_wait_that_is_asked_for_is_kept() -> None:
+async def test_retry_after_of_the_server_is_respected() -> None:
     script = Script(answer(503, Retry_After="3"), stream_of(b"retry: 4000\n\n"), stream_of(told(1)))
     _, _, waits = await follow(script, 1)
     assert 3 < waits[0] < 3.2
     assert 4 <= waits[1] < 4.3
 
 
-async def test_a_stream_that_was_there_is_waited_for_longer_than_one_that_never_was() -> None:
+async def test_interrupted_stream_is_retried_longer_than_one_that_never_opened() -> None:
     script = Script(stream_of(told(1)), answer(503, Retry_After="5"), stream_of(told(2)))
     found, _, waits = await follow(script, 2, timeout_seconds=2)
     assert found == [1, 2]
     assert waits[1] > 5
 
 
-async def test_waiting_is_bounded() -> None:
+async def test_reconnect_wait_is_bounded() -> None:
     with pytest.raises(Unavailable):
         await follow(Script(answer(503, Retry_After="3600")), 1)
     script = Script(stream_of(told(1)), answer(503, Retry_After="61"))
@@ -249,7 +249,7 @@ async def test_answer_without_an_event_stream_ends_at_once(reply: Reply) -> None
         await follow(Script(reply), 1)
 
 
-async def test_a_list_that_does_not_go_on_is_not_followed() -> None:
+async def test_event_page_that_does_not_advance_is_refused() -> None:
     page = as_json({"events": [], "next_after": 0, "last_sequence": 9, "archived_sequence": 0})
     replies = {"/api/v1/events?after=0&limit=500": page}
     async with serving(replies) as server, RegistryClient(server.url) as client:
@@ -259,6 +259,6 @@ async def test_a_list_that_does_not_go_on_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("seconds", [-1, float("nan")])
-async def test_patience_is_a_length_of_time(seconds: float) -> None:
+async def test_invalid_reconnect_time_is_refused(seconds: float) -> None:
     with pytest.raises(InvalidValue):
         await follow(Script(answer(503)), 1, patience_seconds=seconds)

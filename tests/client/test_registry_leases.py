@@ -19,9 +19,7 @@ async def holder(client: RegistryClient, registry: RegistryServer) -> AsyncItera
         yield own
 
 
-async def test_a_resource_is_taken_kept_and_given_back(
-    holder: RegistryClient, client: RegistryClient
-) -> None:
+async def test_lease_is_acquired_renewed_and_released(holder: RegistryClient, client: RegistryClient) -> None:
     taken = await holder.leases.acquire("task:1", ttl_seconds=60)
     assert (taken.resource, taken.holder) == ("task:1", "holder")
     with pytest.raises(Conflict) as conflict:
@@ -45,7 +43,7 @@ async def test_a_resource_is_taken_kept_and_given_back(
     assert (await holder.leases.acquire("task:1")).fencing_token > taken.fencing_token
 
 
-async def test_a_holder_counts_its_time_from_before_it_asked(holder: RegistryClient) -> None:
+async def test_lease_deadline_counts_from_the_time_of_the_request(holder: RegistryClient) -> None:
     before_s = asyncio.get_running_loop().time()
     lease = await holder.leases.acquire("task:1", ttl_seconds=60)
     assert before_s + 60 <= lease.deadline_s <= asyncio.get_running_loop().time() + 60

@@ -4,7 +4,7 @@ from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import NotFound, Unprocessable
 
 
-async def test_an_opt_out_is_asked_for_shown_and_taken_back(client: RegistryClient) -> None:
+async def test_opt_out_is_requested_shown_and_withdrawn(client: RegistryClient) -> None:
     asked = await client.opt_outs.ask("agent.example")
     assert (asked.origin, asked.proven_at) == ("https://agent.example", None)
     assert asked.token.startswith("aho_")

@@ -44,7 +44,7 @@ def refused(url: str) -> Observation:
     )
 
 
-async def test_shards_are_claimed_kept_and_given_back(prober: RegistryClient) -> None:
+async def test_shards_are_claimed_renewed_and_released(prober: RegistryClient) -> None:
     before_s = asyncio.get_running_loop().time()
     claimed = await prober.shards.claim("a", held={}, ttl_seconds=60)
     assert before_s + 60 <= claimed.deadline_s <= asyncio.get_running_loop().time() + 60
@@ -60,7 +60,7 @@ async def test_shards_are_claimed_kept_and_given_back(prober: RegistryClient) ->
     assert (await prober.shards.show()).probers == []
 
 
-async def test_the_share_of_companions_is_left_to_them(prober: RegistryClient) -> None:
+async def test_shards_are_reserved_for_companions(prober: RegistryClient) -> None:
     first = await prober.shards.claim("one", held={}, companions=1)
     second = await prober.shards.claim("two", held={}, companions=1)
     assert [len(each.grant.shards) for each in (first, second)] == [SHARDS // 2] * 2
@@ -88,7 +88,7 @@ async def test_a_shard_is_read_a_page_at_a_time(
         await prober.shards.targets(SHARD)
 
 
-async def test_results_are_reported_with_what_is_to_be_remembered(prober: RegistryClient) -> None:
+async def test_results_are_reported_with_probe_memories(prober: RegistryClient) -> None:
     await prober.directories.put("dir", URLS[:2])
     began_at = datetime.now(UTC)
     claimed = await prober.shards.claim("a", held={})
@@ -166,7 +166,7 @@ async def test_claim_carries_witnesses_and_returns_the_registry_time() -> None:
     assert claimed.grant.reason == "reaches_less"
 
 
-async def test_ages_are_those_of_each_try() -> None:
+async def test_ages_of_results_are_updated_for_each_retry() -> None:
     bodies: list[dict[str, Any]] = []
 
     async def registry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -108,7 +108,7 @@ async def test_a_task_whose_answer_was_lost_is_created_once(
         ({"lease_id": ".."}, "expected a lease_id"),
     ],
 )
-async def test_a_lease_that_no_registry_grants_is_no_answer(nonsense: dict[str, Any], told: str) -> None:
+async def test_implausible_lease_in_an_answer_is_invalid(nonsense: dict[str, Any], told: str) -> None:
     grant: dict[str, Any] = {
         "task": {
             **dict.fromkeys(("created_at", "status_since"), "2026-11-22T07:34:33.703Z"),
@@ -175,7 +175,7 @@ async def test_a_claim_may_wait_longer_than_other_calls_may_take(
         assert await own.tasks.claim(wait_seconds=0.05) is None
 
 
-async def test_people_decide_how_a_task_continues(client: RegistryClient, agent: RegistryClient) -> None:
+async def test_handed_off_task_is_resolved(client: RegistryClient, agent: RegistryClient) -> None:
     made = await client.tasks.create("hard", max_attempts=1)
     grant = await agent.tasks.claim()
     assert grant is not None

@@ -43,9 +43,7 @@ def test_invalid_secret_is_refused(complaints: list[str], tmp_path: Path) -> Non
         read_secret(tmp_path, "--key-file", "key", complaints.append)
 
 
-def test_one_that_is_not_there_may_be_found_missing_and_not_read(
-    complaints: list[str], tmp_path: Path
-) -> None:
+def test_missing_secret_file_is_reported_without_reading(complaints: list[str], tmp_path: Path) -> None:
     assert find_secret(tmp_path / "absent", "key_file", "key", complaints.append) is None
     with pytest.raises(InvalidValue, match=rf"^key_file: .*\({os.strerror(errno.ENOENT)}\)"):
         read_secret(tmp_path / "absent", "key_file", "key", complaints.append)

@@ -46,7 +46,7 @@ def revive(at_s: float, *hosts: int) -> Action:
     return Action(at_s=at_s, what=What.REVIVE, hosts=hosts)
 
 
-def test_label_changes_only_with_death_and_revival() -> None:
+def test_label_changes_only_at_death_and_revival() -> None:
     one = script(die(100, 0), Action(at_s=150, what=What.CUT), revive(200, 0), die(300))
     assert one.deaths(AGENTS[0]) == [(100, 200), (300, float("inf"))]
     assert one.deaths(AGENTS[1]) == [(300, float("inf"))]
@@ -109,7 +109,7 @@ def test_agent_that_answers_wrongly_is_alive() -> None:
     assert list(outcome.false_unhealthy) == [AGENTS[0].agent_id]
 
 
-def test_span_in_which_no_two_probes_fit_is_no_label() -> None:
+def test_span_too_short_for_two_probes_has_no_label() -> None:
     one = script(*wrong(100, 100 + 0.9 * TWO_PROBES_S, 0))
     assert not outcome_of(one, [change(0, 150, "unhealthy", ASSERTION_FAILED)]).is_right
 

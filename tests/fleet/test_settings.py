@@ -21,7 +21,7 @@ def settings_in(environment: Mapping[str, str]) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("factor", [1, 10, 30])
-def test_the_server_takes_its_thresholds_divided_by_the_factor(factor: float) -> None:
+def test_server_accepts_thresholds_divided_by_the_time_factor(factor: float) -> None:
     scaled = settings_in(server_environment(factor))
     settings = RegistrySettings.read(**scaled)
     for name in scaled:
@@ -30,5 +30,5 @@ def test_the_server_takes_its_thresholds_divided_by_the_factor(factor: float) ->
     assert durations - UNSCALED == scaled.keys()
 
 
-def test_no_threshold_falls_below_its_least() -> None:
+def test_thresholds_stay_above_their_minimum() -> None:
     assert RegistrySettings.read(**settings_in(server_environment(1e6))).mass_exit_cadence_seconds == 1

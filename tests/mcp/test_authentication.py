@@ -89,15 +89,13 @@ async def test_right_token_is_admitted(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", PATH, 405), ("DELETE", PATH, 405), ("POST", "/other", 404)]
 )
-async def test_only_one_place_is_there_and_only_questions_are_answered(
-    method: str, path: str, status: int
-) -> None:
+async def test_other_methods_and_paths_are_refused(method: str, path: str, status: int) -> None:
     found = await ask(Guard(never, TOKEN), f"Bearer {TOKEN}", method=method, path=path)
     assert found[0] == status
     assert json.loads(found[2])["error"]
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
+async def test_missing_request_body_times_out() -> None:
     async def excuses_itself(scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(TimeoutError):
             await taken(scope, receive, send)
@@ -111,7 +109,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     assert json.loads(body)["error"].endswith(" 0.01 s")
 
 
-async def test_a_body_without_an_end_is_not_read_to_its_end() -> None:
+async def test_endless_request_body_is_refused() -> None:
     status, headers, _ = await ask(
         Guard(never, TOKEN), f"Bearer {TOKEN}", body=(b" " * MAX_BODY_BYTES, b" ", None)
     )
@@ -119,7 +117,7 @@ async def test_a_body_without_an_end_is_not_read_to_its_end() -> None:
 
 
 @pytest.mark.parametrize("length", [b"262145", b"1000000000000", 5_000 * b"9"])
-async def test_a_body_that_is_said_to_be_too_long_is_not_waited_for(length: bytes) -> None:
+async def test_body_with_a_large_content_length_is_refused_at_once(length: bytes) -> None:
     status, headers, _ = await ask(Guard(never, TOKEN), f"Bearer {TOKEN}", body=(None,), length=length)
     assert (status, headers[b"connection"]) == (413, b"close")
 
@@ -172,7 +170,7 @@ async def test_call_ends_when_its_client_disconnects() -> None:
     assert sent == []
 
 
-async def test_a_call_that_does_not_end_is_ended() -> None:
+async def test_endless_call_times_out() -> None:
     status, headers, _ = await ask(Guard(never, TOKEN, call_seconds=0.01), f"Bearer {TOKEN}")
     assert (status, headers[b"connection"]) == (504, b"close")
 
@@ -196,5 +194,5 @@ def test_weak_or_unsendable_token_is_refused(token: str) -> None:
     assert caught.value.given is None
 
 
-def test_tokens_of_our_own_are_good_and_never_the_same() -> None:
+def test_generated_tokens_are_strong_and_unique() -> None:
     assert len({check_token(new_token(), "x") for _ in range(100)}) == 100

@@ -60,7 +60,7 @@ async def found(model: Model, **arguments: Any) -> list[str]:
         ({"limit": 1}, ["bill-1"]),
     ],
 )
-async def test_agents_are_found_by_what_they_can_do(
+async def test_agents_are_found_by_capability(
     model: Model, arguments: dict[str, Any], expected: list[str]
 ) -> None:
     assert await found(model, **arguments) == expected
@@ -83,7 +83,7 @@ async def test_pool_is_described_with_totals_and_one_line_per_agent(model: Model
     assert text_of(none) == "no agent matches"
 
 
-async def test_model_reads_no_invisible_text_of_an_agent(registry: RegistryServer) -> None:
+async def test_invisible_characters_of_listed_agents_are_removed(registry: RegistryServer) -> None:
     name = "Odd\ufe01\ufe02\u3164"
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
         await known.agents.register("odd-1", role_id="odd", name=name)

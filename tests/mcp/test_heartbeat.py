@@ -146,7 +146,7 @@ async def test_heartbeat_counts_and_returns_the_next_deadline(known: RegistryCli
     assert after.version == before.version
 
 
-async def test_idle_is_kept_until_it_is_active_again(known: RegistryClient, model: Model) -> None:
+async def test_idle_status_is_kept_until_active_is_sent(known: RegistryClient, model: Model) -> None:
     await register(known, "resting")
     statuses = [
         (await send_heartbeat(model, "resting", **more))["agentStatus"]
@@ -233,7 +233,7 @@ class _Busy:
 
 
 @pytest.mark.parametrize(("times", "is_taken"), [(MAX_WRITES - 1, True), (MAX_WRITES, False)])
-async def test_a_record_that_changes_meanwhile_is_read_again(
+async def test_record_changed_concurrently_is_read_again(
     known: RegistryClient, *, times: int, is_taken: bool
 ) -> None:
     await register(known, f"shared-{times}")
@@ -276,7 +276,7 @@ class _Fleeting:
         ("returner", True, "Failed to update heartbeat: the agent has just registered again: try again"),
     ],
 )
-async def test_incarnation_that_ends_meanwhile_is_reported_like_an_earlier_end(
+async def test_incarnation_that_ends_during_the_call_is_reported_like_an_ended_one(
     known: RegistryClient, agent_id: str, error: str, *, is_back: bool
 ) -> None:
     await register(known, agent_id)

@@ -40,7 +40,7 @@ async def post(
         return await http.post(server.url, content=body, headers=fields)
 
 
-async def test_a_client_that_has_the_token_calls_each_tool(
+async def test_http_client_with_the_token_calls_each_tool(
     registry: RegistryServer, server: HttpServer
 ) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
@@ -70,7 +70,7 @@ async def test_a_client_that_has_the_token_calls_each_tool(
         ({"Content-Type": "text/plain"}, 400),
     ],
 )
-async def test_a_page_in_a_browser_is_not_answered(
+async def test_requests_of_foreign_hosts_and_origins_are_refused(
     server: HttpServer, headers: dict[str, str], status: int
 ) -> None:
     assert (await post(server, headers)).status_code == status
@@ -116,7 +116,7 @@ def test_signal_ends_the_server_without_printing_keys(
         ),
     ],
 )  # fmt: skip
-def test_requests_may_name_what_it_is_reached_by(
+def test_listen_address_gives_its_accepted_host_names(
     place: ListenAddress, hosts: list[str], *, is_local: bool
 ) -> None:
     assert (place.resolve_agent(), place.is_local) == (hosts, is_local)

@@ -29,7 +29,7 @@ INITIALIZE = {
 }
 
 
-async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer, tmp_path: Path) -> None:
+async def test_stdio_client_calls_each_tool(registry: RegistryServer, tmp_path: Path) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
         await known.agents.register("worker", role_id="team-1", capabilities=["billing"])
     errors = tmp_path / "stderr"
@@ -56,7 +56,7 @@ async def test_a_client_that_starts_it_calls_each_tool(registry: RegistryServer,
     assert errors.read_text() == f"lifesign mcp: tools: {', '.join(names)}\n"
 
 
-async def test_a_process_under_a_lease_writes_in_the_name_of_its_run(
+async def test_process_with_run_variables_writes_for_its_run(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
     async with holding(registry, "leased") as holder:
@@ -73,7 +73,7 @@ async def test_a_process_under_a_lease_writes_in_the_name_of_its_run(
     assert (reported.is_error, completed.is_error, status) == (False, False, "review")
 
 
-def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() -> None:
+def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() -> None:
     ended = subprocess.run(
         [sys.executable, *COMMAND],
         input="what is this?\n" + json.dumps(INITIALIZE) + "\n",
@@ -96,7 +96,7 @@ def test_nothing_but_the_protocol_is_written_and_the_end_of_its_input_ends_it() 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_at_once_though_its_input_is_open(number: int) -> None:
+def test_signal_ends_the_stdio_server_with_open_input(number: int) -> None:
     with subprocess.Popen(
         [sys.executable, *COMMAND],
         stdin=subprocess.PIPE,

@@ -45,7 +45,7 @@ def test_a_token_is_a_whole_number(token: str) -> None:
     assert refused.value.name == "LIFESIGN_FENCING_TOKEN"
 
 
-def test_the_same_said_in_another_order_is_the_same_write() -> None:
+def test_member_order_does_not_change_the_derived_idempotency_key() -> None:
     first = Subtask(title="part", input={"a": 1, "b": {"c": 2, "d": 3}})
     again = Subtask(title="part", input={"b": {"d": 3, "c": 2}, "a": 1})
     assert key_of("delegate_subtask", first, RUN) == key_of("delegate_subtask", again, RUN)
@@ -60,11 +60,11 @@ def test_the_same_said_in_another_order_is_the_same_write() -> None:
         key_of("delegate_subtask", Subtask(title="part", idempotency_key="mine"), RUN),
     ],
 )
-def test_any_difference_makes_another_write(other: str) -> None:
+def test_any_changed_argument_changes_the_derived_idempotency_key(other: str) -> None:
     assert key_of("delegate_subtask", Subtask(title="part"), RUN) != other
 
 
-def test_a_key_of_the_callers_own_is_taken_as_it_is() -> None:
+def test_given_idempotency_key_is_used_unchanged() -> None:
     assert key_of("any", Subtask(title="part", idempotency_key="mine"), RUN) == "mine"
 
 
@@ -84,9 +84,7 @@ def test_a_key_of_the_callers_own_is_taken_as_it_is() -> None:
     ],
     ids=str,
 )
-def test_a_refusal_begins_with_the_protocols_word_and_keeps_the_registrys(
-    error: RegistryError, code: str
-) -> None:
+def test_refusal_has_the_protocol_code_and_the_registry_code(error: RegistryError, code: str) -> None:
     failed = refusal(error)
     assert failed.code == code
     assert str(failed).startswith(f"{code}: ")

@@ -54,7 +54,7 @@ def client_of(made: Tool) -> Client:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_an_answer_is_text_and_an_object_in_both_eras_of_the_protocol(mode: str) -> None:
+async def test_answer_has_text_and_structured_content_in_both_protocol_versions(mode: str) -> None:
     async def nobody(*_: object) -> Any:
         raise AssertionError
 
@@ -71,7 +71,7 @@ async def test_tools_with_null_show_absent_values() -> None:
     assert result.structured_content == {"word": "", "absent": None}
 
 
-async def test_a_tool_that_is_not_there_is_named_with_those_that_are() -> None:
+async def test_unknown_tool_is_refused_with_the_known_names() -> None:
     async with client_of(tool(echo)) as client:
         with pytest.raises(MCPError, match=r"'shout'; .*: echo"):
             await client.call_tool("shout", {})
@@ -118,7 +118,7 @@ async def test_internal_error_is_logged_and_reveals_nothing(caplog: pytest.LogCa
     assert logged.args == ("echo",)
 
 
-async def test_a_number_of_calls_go_on_at_once_and_no_more() -> None:
+async def test_number_of_concurrent_calls_of_the_server_is_limited() -> None:
     begun, may_end = asyncio.Queue[None](), asyncio.Event()
 
     async def wait(_asked: Word, _reach: ToolContext) -> ToolAnswer:
@@ -214,7 +214,7 @@ async def test_structured_content_that_is_no_object_is_sent_to_new_clients_only(
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_exception_of_an_offer_is_logged_and_its_text_is_not_sent(
+async def test_exception_of_a_tool_is_logged_and_its_text_is_not_sent(
     mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with foreign(Foreign(), mode) as client:
@@ -225,7 +225,7 @@ async def test_exception_of_an_offer_is_logged_and_its_text_is_not_sent(
     assert "tools/call failed" in caplog.text
 
 
-async def test_tools_say_what_they_do_to_the_world() -> None:
+async def test_tools_have_annotations_about_side_effects() -> None:
     async with tools("http://127.0.0.1:9", "ahk_x") as client:
         listed = (await client.list_tools()).tools
         assert client.server_info is not None

@@ -27,7 +27,7 @@ NAMES = [name for name, _, _ in CALLS]
 
 @pytest.mark.parametrize("is_bound", [True, False], ids=["bound", "shown"])
 @pytest.mark.parametrize(("tool", "arguments", "status"), CALLS, ids=NAMES)
-async def test_a_write_counts_once_however_often_it_is_made(
+async def test_repeated_write_counts_once(
     registry: RegistryServer, tool: str, arguments: dict[str, Any], status: str, *, is_bound: bool
 ) -> None:
     async with holding(registry, f"{tool}-{is_bound}") as holder:
@@ -44,7 +44,7 @@ async def test_a_write_counts_once_however_often_it_is_made(
     assert len(task.children) == (tool == "delegate_subtask")
 
 
-async def test_a_report_is_kept_with_the_members_of_the_source(registry: RegistryServer) -> None:
+async def test_progress_report_is_stored_with_the_members_of_the_rfc(registry: RegistryServer) -> None:
     async with holding(registry, "reporter") as holder:
         answer = await call(server_of(holder.own, holder.run), "report_progress", REPORT)
         kept = await holder.admin.tasks.reports(holder.task_id)
@@ -53,7 +53,7 @@ async def test_a_report_is_kept_with_the_members_of_the_source(registry: Registr
     assert text_of(answer).startswith("report 1 ")
 
 
-async def test_the_end_may_bring_a_last_report(registry: RegistryServer) -> None:
+async def test_completion_may_include_a_last_report(registry: RegistryServer) -> None:
     async with holding(registry, "finisher") as holder:
         arguments = {"output": {"page": "index.html"}, "report": REPORT}
         answer = await call(server_of(holder.own, holder.run), "mark_complete", arguments)
@@ -80,7 +80,7 @@ async def test_intended_repeats_have_idempotency_keys(registry: RegistryServer) 
 
 
 @pytest.mark.parametrize(("tool", "arguments", "status"), CALLS, ids=NAMES)
-async def test_case_5_credentials_of_one_task_or_agent_are_good_for_no_other(
+async def test_case_5_run_credentials_are_invalid_for_another_task_or_agent(
     registry: RegistryServer, tool: str, arguments: dict[str, Any], status: str
 ) -> None:
     async with holding(registry, f"a-{tool}") as one, holding(registry, f"b-{tool}") as other:
@@ -96,7 +96,7 @@ async def test_case_5_credentials_of_one_task_or_agent_are_good_for_no_other(
 
 
 @pytest.mark.parametrize(("tool", "arguments", "status"), CALLS, ids=NAMES)
-async def test_cases_6_and_7_a_refused_write_changes_nothing_and_a_made_up_token_is_refused(
+async def test_cases_6_and_7_refused_write_changes_nothing_and_forged_token_is_refused(
     registry: RegistryServer, tool: str, arguments: dict[str, Any], status: str
 ) -> None:
     budget = {"tokens": 10, "usd": 1.0}
@@ -110,7 +110,7 @@ async def test_cases_6_and_7_a_refused_write_changes_nothing_and_a_made_up_token
     assert after.model_dump(exclude=told) == before.model_dump(exclude=told)
 
 
-async def test_case_9_a_retried_completion_gets_the_first_answer_and_another_one_does_not(
+async def test_case_9_repeated_completion_gets_the_first_answer_and_a_different_one_is_refused(
     registry: RegistryServer,
 ) -> None:
     async with holding(registry, "retrier") as holder:
@@ -126,7 +126,7 @@ async def test_case_9_a_retried_completion_gets_the_first_answer_and_another_one
     assert (task.status, task.output) == ("done", {"page": 1})
 
 
-async def test_case_11_a_child_is_paid_out_of_the_envelope_and_the_parent_stays_held(
+async def test_case_11_child_budget_is_carved_out_and_the_parent_keeps_its_lease(
     registry: RegistryServer,
 ) -> None:
     async with holding(registry, "parent", budget={"tokens": 100, "usd": 1.0}) as holder:

@@ -6,7 +6,7 @@ from lifesign.mcp.tool_definition import Tool
 from lifesign.mcp.tool_list import TOOLS, offered
 
 
-def test_without_a_registry_there_is_what_needs_none() -> None:
+def test_only_tools_without_a_registry_are_listed_without_one() -> None:
     assert [tool.name for tool in offered(has_registry=False)] == ["check_agent"]
     with_registry = [tool.name for tool in offered(has_registry=True)]
     assert with_registry == ["heartbeat", "check_agent", "find_agents", *(tool.name for tool in TASK_TOOLS)]

@@ -17,7 +17,7 @@ def ask(token: str | None = None) -> Ask:
     return Ask(max_bytes=1_000, deadline_s=asyncio.get_running_loop().time() + 10, token=token)
 
 
-async def test_networks_that_were_named_are_asked_and_no_others() -> None:
+async def test_only_allowed_networks_are_contacted() -> None:
     async with serving({"/": as_json({})}) as server, vetted_get(read_networks(["127.0.0.1/32"])) as get:
         taken = await get(URL(server.url), ask("secret"))
         refused = await get(URL(f"http://127.0.0.2:{server.port}"), ask())

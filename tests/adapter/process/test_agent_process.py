@@ -97,7 +97,7 @@ async def test_process_gets_only_its_own_environment(tmp_path: Path, monkeypatch
     assert descriptors == ["0", "1", "2", "3"]
 
 
-async def test_signals_are_as_usual_for_it_and_it_leads_a_session_of_its_own(tmp_path: Path) -> None:
+async def test_agent_process_has_default_signals_and_its_own_session(tmp_path: Path) -> None:
     code = (
         "import os, signal; "
         "print([n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN "
@@ -190,7 +190,7 @@ async def test_message_to_a_watcher_that_has_just_ended_is_no_error(tmp_path: Pa
     assert said == []
 
 
-async def test_hurry_ends_the_grace(tmp_path: Path) -> None:
+async def test_second_stop_request_ends_the_grace_period(tmp_path: Path) -> None:
     code = "trap '' TERM; echo $$ > ready; while :; do sleep 0.05; done"
     async with running(tmp_path, "sh", "-c", code) as process:
         pid_in(tmp_path / "ready")
@@ -257,7 +257,7 @@ async def test_adapter_kills_past_a_stopped_watcher(tmp_path: Path, monkeypatch:
         assert not below & process_watcher.processes().keys()
 
 
-async def test_one_that_is_not_known_to_have_begun_in_time_is_ended(
+async def test_process_whose_start_is_not_confirmed_in_time_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.adapter.process.agent_process.START_SECONDS", 0)
@@ -312,7 +312,7 @@ def test_case_25_an_adapter_that_is_killed_leaves_nothing_of_its_agent_behind(
     until("nothing is left", lambda: not below & process_watcher.processes().keys())
 
 
-async def test_the_end_of_its_output_is_kept(tmp_path: Path) -> None:
+async def test_last_output_of_the_process_is_kept(tmp_path: Path) -> None:
     code = "import sys\nfor n in range(400_000): print(n)\nprint('last', file=sys.stderr)"
     async with running(tmp_path, *python(code)) as process:
         assert await process.wait() == 0

@@ -10,7 +10,7 @@ from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
 from lifesign.adapter.process.orphan_cleanup import Ended, end_left
 
 
-async def test_a_machine_that_stood_still_does_not_keep_it_from_being_killed(
+async def test_orphan_is_killed_even_if_the_time_limit_has_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(orphan_cleanup, "KILL_SECONDS", 0.0)

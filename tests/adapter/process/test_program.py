@@ -27,7 +27,7 @@ def script(path: Path, first_line: str = "#!/bin/sh", mode: int = 0o755) -> Path
     return path
 
 
-def test_the_first_one_that_can_be_started_is_found(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_executable_program_in_path_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "first" / "work").mkdir(parents=True)
     script(place / "second" / "work", mode=0o644)
     third = script(place / "third" / "work")
@@ -71,7 +71,7 @@ def test_script_with_unusable_interpreter_is_reported(place: Path, first_line: s
 @pytest.mark.parametrize(
     "first_line", ["#!/bin/sh -e", "#!", "#! ", "#!sh", "echo hello", "#!/usr/bin/env sh", ""]
 )
-def test_obstacles_visible_only_at_the_start_are_left_to_it(place: Path, first_line: str) -> None:
+def test_problems_visible_only_at_start_do_not_fail_the_check(place: Path, first_line: str) -> None:
     work = script(place / "work", first_line)
     assert program_called(str(work)) == work
 

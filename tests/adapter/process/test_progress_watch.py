@@ -19,7 +19,7 @@ async def test_agent_counts_as_hung_after_the_time_since_its_last_progress() -> 
 
 
 @in_virtual_time
-async def test_call_under_way_is_progress_to_its_end() -> None:
+async def test_running_tool_call_counts_as_progress() -> None:
     watch, began_s = ProgressWatch(), virtual_loop().time()
     waiting = asyncio.create_task(watch.wait_stalled(60))
     with watch.busy():

@@ -95,7 +95,7 @@ async def test_call_beyond_the_budget_is_refused_before_execution(
         ("long", {"bytes": 2_000, "fails": True}, "answer_too_large"),
     ],
 )
-async def test_a_call_that_has_failed_by_the_servers_own_word_costs_nothing(
+async def test_call_that_the_server_reports_as_failed_costs_nothing(
     registry: RegistryServer, upstream: HttpUpstream, tool: str, arguments: dict[str, Any], code: str
 ) -> None:
     upstreams = offering(upstream, answer_bytes=1_024)
@@ -106,7 +106,7 @@ async def test_a_call_that_has_failed_by_the_servers_own_word_costs_nothing(
         assert (await work.task()).budget.available.usd == 0.5
 
 
-async def test_structured_content_of_a_failure_is_left_out(
+async def test_structured_content_of_a_failed_call_is_omitted(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     """It need not keep the promise of the tool's output schema, to which some clients hold it."""
@@ -141,7 +141,7 @@ async def test_call_that_may_have_been_executed_is_charged(registry: RegistrySer
         assert failed(await work.call("long", {"bytes": 2_000}))[0] == "budget_exceeded"
 
 
-async def test_other_answer_of_a_server_is_charged_unless_refused(
+async def test_other_answers_of_a_server_are_charged_unless_refusals(
     registry: RegistryServer,
 ) -> None:
     refusals = {"internal_error", "unauthorized"}
@@ -157,7 +157,7 @@ async def test_other_answer_of_a_server_is_charged_unless_refused(
 
 
 @pytest.mark.parametrize("how", ["200", "event"])
-async def test_a_refusal_under_the_code_of_a_closed_connection_costs_nothing(
+async def test_refusal_with_the_code_connection_closed_costs_nothing(
     registry: RegistryServer, how: str
 ) -> None:
     with http_misbehaving() as url:
@@ -206,7 +206,7 @@ async def test_unsent_call_costs_nothing(registry: RegistryServer) -> None:
     ],
     ids=str,
 )
-async def test_a_cost_that_the_server_reports_is_settled_as_it_is(
+async def test_reported_cost_is_settled_unchanged(
     registry: RegistryServer, upstream: HttpUpstream, cost: object, usd: float, tokens: int
 ) -> None:
     name = f"costs-{str(cost).encode().hex()[:40]}"
@@ -229,7 +229,7 @@ async def test_cost_above_the_reservation_is_settled_and_reported(
         assert [args[0] for args in warnings if isinstance(args, tuple) and args] == ["costly"]
 
 
-async def test_a_failure_that_did_cost_something_is_paid_for(
+async def test_failed_call_with_a_reported_cost_is_charged(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     async with proxied(registry, "unlucky", offering(upstream), budget={"usd": 1.0, "tokens": 100}) as work:
@@ -252,7 +252,7 @@ async def test_case_12_a_hundred_calls_at_once_never_exceed_the_envelope(
         assert await work.budget() == {"settled": 2.5}
 
 
-async def test_case_12_what_a_dead_holder_had_reserved_comes_back(
+async def test_case_12_reservation_of_a_dead_holder_returns_to_the_budget(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     begun_before = upstream.carried_out().count("wait")
@@ -303,7 +303,7 @@ async def test_unfinished_call_is_neither_submitted_nor_charged(
         assert await work.budget() == {"settled": 0.25}
 
 
-async def test_while_a_run_is_handed_in_nothing_begins_that_is_to_be_paid_for(
+async def test_no_charged_call_begins_while_a_run_is_being_submitted(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     before = upstream.carried_out()
@@ -334,7 +334,7 @@ async def test_call_cut_off_by_the_runs_end_costs_its_maximum(
         assert await work.budget() == {"settled": 0.25}
 
 
-async def test_a_run_that_lost_its_task_is_refused_everything(
+async def test_calls_of_a_run_without_its_lease_are_refused(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     async with proxied(registry, "stale", offering(upstream), budget={"usd": 1.0}) as work:
@@ -350,7 +350,7 @@ async def test_a_run_that_lost_its_task_is_refused_everything(
         assert work.heard == []
 
 
-async def test_by_the_holders_own_deadline_nothing_is_executed(
+async def test_no_call_is_executed_after_the_holders_own_deadline(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     async with proxied(registry, "expired", offering(upstream), budget={"usd": 1.0}) as work:

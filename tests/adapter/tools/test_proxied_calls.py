@@ -14,7 +14,7 @@ TASK_TOOLS = ["report_progress", "mark_complete", "request_human_help", "delegat
 FREE = {"usd_per_call": 0}
 
 
-async def test_without_a_tools_file_there_are_the_four_of_the_task(registry: RegistryServer) -> None:
+async def test_task_tools_are_offered_without_a_tools_file(registry: RegistryServer) -> None:
     async with proxied(registry, "plain") as work:
         assert work.model is not None
         listed = (await work.model.list_tools()).tools
@@ -48,7 +48,7 @@ async def test_unlisted_tool_is_not_offered(registry: RegistryServer, upstream: 
         assert (await work.task()).budget.reserved.usd == 0
 
 
-async def test_all_are_offered_where_the_file_says_so_and_a_name_that_is_taken_gets_the_servers(
+async def test_offer_all_offers_each_tool_and_prefixes_duplicate_names(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     acme = {"url": upstream.url, "offer_all": True, "price": FREE, "tools": {"costly": FREE}}
@@ -88,7 +88,7 @@ async def test_unreachable_server_leaves_the_tools_of_others(
         assert words.startswith("upstream_unavailable: gone is not running: ")
 
 
-async def test_a_number_of_calls_go_on_at_once_and_no_more(
+async def test_number_of_concurrent_tool_calls_of_a_run_is_limited(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:
     before = upstream.carried_out().count("wait")

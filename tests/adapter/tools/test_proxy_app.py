@@ -37,7 +37,7 @@ async def proxy() -> AsyncIterator[OpenProxy]:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto", "2026-07-28"])
-async def test_clients_of_both_ages_are_served(proxy: OpenProxy, mode: str) -> None:
+async def test_clients_of_both_mcp_versions_are_served(proxy: OpenProxy, mode: str) -> None:
     async with connected(proxy, mode=mode) as client:
         assert "report_progress" in {tool.name for tool in (await client.list_tools()).tools}
         with pytest.raises(MCPError, match=r"'é'.*report_progress, ") as missing:

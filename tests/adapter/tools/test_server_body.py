@@ -21,7 +21,7 @@ async def said(max_bytes: int, **asked: Any) -> httpx2.Response:
 
 
 @pytest.mark.parametrize(("spare_bytes", "code"), [(0, None), (1, None), (-1, TOO_LONG)])
-async def test_a_body_comes_whole_or_not_at_all(spare_bytes: int, code: int | None) -> None:
+async def test_body_is_returned_completely_or_fails(spare_bytes: int, code: int | None) -> None:
     params = {"name": "long", "arguments": {"bytes": 5_000}}
     answer = await said(len(WHOLE) + spare_bytes, id=7, params=params)
     if code is None:
@@ -35,7 +35,7 @@ async def test_compressed_body_is_not_decompressed() -> None:
     assert (answer.json()["id"], answer.json()["error"]["code"]) == (8, UNREADABLE)
 
 
-async def test_a_question_that_was_none_gets_no_answer_in_place_of_one_without_an_end() -> None:
+async def test_endless_answer_to_a_notification_is_replaced_by_status_202() -> None:
     answer = await said(1_000, params={"name": "endless"})
     assert (answer.status_code, answer.content) == (202, b"")
 
@@ -66,7 +66,7 @@ def as_lines(events: bytes) -> bytes:
 
 @pytest.mark.parametrize("part_bytes", [1, 2, 3, 5, 10_000])
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-async def test_events_go_on_as_they_are_but_for_an_error_that_could_be_taken_for_none(
+async def test_events_are_unchanged_except_errors_with_the_code_of_a_closed_connection(
     end: str, part_bytes: int
 ) -> None:
     lines = [": ping", "", "id: 1", "event: message", 'data: {"a":', 'data: "error"}', "", "data: x", "", ""]

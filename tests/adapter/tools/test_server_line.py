@@ -58,7 +58,7 @@ def test_undecodable_text_differs_from_an_invalid_message() -> None:
 
 
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
-def test_only_the_number_of_the_answer_itself_counts(within: object) -> None:
+def test_only_the_top_level_id_of_an_answer_counts(within: object) -> None:
     """Each of these is no JSON-RPC, for the version is missing."""
     for text in (json.dumps, lambda said: json.dumps(said, ensure_ascii=False)):
         last = read_line(text({"result": {"id": 5, "within": within}, "id": 7}).encode())
@@ -67,6 +67,6 @@ def test_only_the_number_of_the_answer_itself_counts(within: object) -> None:
         assert read_line(text({"result": {"within": within, "id": 5}}).encode()) is None
 
 
-def test_only_the_beginning_of_a_cut_line_counts() -> None:
+def test_id_at_the_beginning_of_a_truncated_line_is_found() -> None:
     assert answered_call(b'{"jsonrpc":"2.0","id":7,"result":{"content":[') == 7
     assert answered_call(b'{"jsonrpc":"2.0","result":{"content":[{"a":1,"id":7}') is None

@@ -77,7 +77,7 @@ async def test_pipes_carry_requests_and_answers(tmp_path: Path) -> None:
         ("yes no-end-at-all | tr -d '\\n'", "than 64 bytes"),
     ],
 )
-async def test_any_end_of_reading_is_noticed_at_once(
+async def test_end_of_the_output_is_detected_at_once(
     tmp_path: Path, script: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
@@ -89,7 +89,9 @@ async def test_any_end_of_reading_is_noticed_at_once(
     assert why in end.why
 
 
-async def test_nothing_that_it_has_started_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_child_processes_of_a_server_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
     async with server_pipes(program(STUBBORN, tmp_path), ServerEnd()):
         await asyncio.to_thread(until, "it is started", (tmp_path / "own").exists)
@@ -100,7 +102,7 @@ async def test_nothing_that_it_has_started_is_left(tmp_path: Path, monkeypatch: 
         await asyncio.to_thread(until, "it is gone", lambda pid=pid: is_gone(pid))
 
 
-async def test_so_is_what_outlives_a_server_that_ends_by_itself(
+async def test_child_processes_are_killed_if_the_server_exits_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)

@@ -10,7 +10,9 @@ from lifesign.adapter.tools.server_stderr import (
 )
 
 
-def test_so_many_lines_a_second_are_logged_and_the_rest_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_logged_lines_per_second_are_limited_and_the_rest_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now_s = 10.0
     words = ServerLog("acme", lambda: now_s)
     for number in range(MAX_LINES_PER_SECOND + 7):
@@ -34,7 +36,7 @@ def test_lines_dropped_before_the_end_are_counted(caplog: pytest.LogCaptureFixtu
     assert len(caplog.messages) == MAX_LINES_PER_SECOND + 1
 
 
-def test_a_pipe_is_read_to_its_end_and_a_line_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_stderr_is_read_to_its_end_with_long_lines_cut(caplog: pytest.LogCaptureFixture) -> None:
     pipe = ServerLogPipe(ServerLog("acme"))
     writing = os.dup(pipe.write_fd)
     pipe.begin()

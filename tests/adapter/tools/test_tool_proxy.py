@@ -154,7 +154,7 @@ async def test_missing_run_token_gets_401_and_no_page(
     assert answer.status_code == status
 
 
-async def test_each_run_has_a_place_and_a_token_of_its_own_that_end_with_it() -> None:
+async def test_each_run_has_its_own_url_and_token_until_its_end() -> None:
     async with RegistryClient("http://127.0.0.1:9") as client:
         held = ToolProxyContext(
             registry=client, run=NOBODY, is_held=lambda: True, ended=lambda _: None, budget_gone=lambda: None
@@ -203,7 +203,7 @@ async def test_call_cut_off_by_the_end_of_its_run_is_not_reported(
     assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []
 
 
-def test_nothing_but_a_socket_is_loaded_until_an_agent_connects() -> None:
+def test_proxy_imports_are_deferred_until_an_agent_connects() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", SILENT], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=True
     )
@@ -224,7 +224,7 @@ def test_server_is_loaded_before_the_first_connection_if_a_tools_file_names_serv
         ("lifesign.adapter.tools.proxied_calls", "read_arguments"),
     ],
 )
-async def test_adapters_loop_continues_while_a_message_is_read(
+async def test_event_loop_continues_while_a_message_is_read(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
     read_in_earnest = getattr(importlib.import_module(module), name)
@@ -253,7 +253,7 @@ async def test_adapters_loop_continues_while_a_message_is_read(
         ),
     ],
 )
-async def test_the_adapters_loop_turns_between_messages_though_the_agent_sends_all_that_it_can(
+async def test_event_loop_runs_between_messages_of_a_flooding_agent(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, asked: Mapping[str, Any]
 ) -> None:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked})

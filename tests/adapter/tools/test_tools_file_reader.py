@@ -47,7 +47,7 @@ def reading(directory: Path, text: str) -> str:
     return str(refused.value).removeprefix(f"{file}: ")
 
 
-def test_a_file_says_which_servers_offer_what_at_which_price(directory: Path) -> None:
+def test_tools_file_configures_servers_tools_and_prices(directory: Path) -> None:
     file = directory / "tools.yml"
     file.write_text(GOOD)
     read = read_upstreams(file, ENVIRONMENT)
@@ -156,7 +156,7 @@ def test_program_is_found_in_its_directory_with_its_interpreter(
         read_upstreams(file)
 
 
-def test_a_name_that_is_taken_twice_is_refused(directory: Path) -> None:
+def test_tool_name_that_collides_is_refused(directory: Path) -> None:
     text = """\
 upstreams:
   a:
@@ -191,7 +191,7 @@ def test_a_secret_may_be_a_credential_of_systemd(directory: Path) -> None:
     assert refused.value.name == "systemd"
 
 
-def test_a_secret_that_others_may_read_is_used_and_complained_of_once(
+def test_secret_readable_by_others_is_used_with_one_warning(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (directory / "docs.key").chmod(0o640)
@@ -214,6 +214,6 @@ def test_program_with_a_slash_is_relative_to_its_directory(directory: Path) -> N
     assert read_upstreams(file, ENVIRONMENT).upstreams["search"].command == ("./search", "search.py")
 
 
-def test_a_file_that_is_not_there_is_a_setting_that_is_wrong(tmp_path: Path) -> None:
+def test_missing_tools_file_is_an_invalid_setting(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="readable"):
         read_upstreams(tmp_path / "none.yml")

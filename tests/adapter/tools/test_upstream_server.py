@@ -77,7 +77,7 @@ async def test_dead_server_fails_the_call_and_is_restarted(
         await running(server)
 
 
-async def test_a_secret_reaches_the_server_and_nothing_else_does(
+async def test_server_gets_only_its_configured_environment_and_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIFESIGN_KEY", "ahk_of_the_adapter")
@@ -110,7 +110,7 @@ async def test_failed_start_is_reported_with_its_reason(
         assert not server.tools
 
 
-async def test_a_secret_that_is_gone_by_then_is_named() -> None:
+async def test_secret_missing_at_start_is_named_in_the_error() -> None:
     async with started(["/bin/true"], environment={"ONE": {"env": "MINE"}}) as server:
         with pytest.raises(ToolFailed, match=r"\benv: .*: MINE"):
             await server.call("fetch", {})
@@ -160,7 +160,7 @@ async def test_non_text_output_ends_all_calls_and_restarts_the_server(
 @pytest.mark.parametrize(
     ("tool", "other"), [("long", "upstream_unavailable"), ("late_id", "answer_too_large")]
 )
-async def test_an_answer_without_an_end_fails_its_call_and_the_server_is_started_again(
+async def test_endless_answer_fails_its_call_and_restarts_the_server(
     tool: str, other: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
@@ -210,7 +210,7 @@ async def test_other_output_of_a_server_is_logged_by_line(caplog: pytest.LogCapt
     assert max(map(len, told)) < 4_200
 
 
-async def test_a_bad_answer_from_a_url_fails_its_call_and_a_closed_connection_is_opened_again(
+async def test_invalid_http_answer_fails_its_call_and_closed_connections_are_reopened(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
@@ -245,7 +245,7 @@ CODES = (-32000, -32700, -32603, UNREADABLE, TOO_LONG, NOT_SENT, SESSION_LOST)
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_an_error_of_the_servers_own_is_a_refusal_whatever_its_code(
+async def test_json_rpc_error_of_a_command_server_is_a_refusal_with_any_code(
     code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with started(MISBEHAVING) as server:
@@ -262,7 +262,7 @@ async def test_an_error_of_the_servers_own_is_a_refusal_whatever_its_code(
     "how", ["200", "400", "404", "500", "event", "event of many lines", "event without an end"]
 )
 @pytest.mark.parametrize("code", CODES)
-async def test_an_error_of_a_urls_own_is_a_refusal_whatever_its_code(
+async def test_json_rpc_error_of_a_url_server_is_a_refusal_with_any_code(
     how: str, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with http_misbehaving() as url:
@@ -274,7 +274,7 @@ async def test_an_error_of_a_urls_own_is_a_refusal_whatever_its_code(
     assert "does not run" not in caplog.text
 
 
-async def test_events_that_end_before_the_answer_leave_open_whether_the_call_was_executed(
+async def test_stream_that_ends_before_the_answer_leaves_the_execution_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)

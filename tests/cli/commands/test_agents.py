@@ -86,7 +86,7 @@ def test_a_record_shows_which_targets_the_agent_claims() -> None:
     assert [text.partition("example/: ")[2].split()[0] for text in shown] == ["linked", "proven", "not"]
 
 
-def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
+def test_agents_are_filtered_by_the_options(registry: RegistryServer, capsys: Captured) -> None:
     for number in range(3):
         shown_by(capsys, "register", f"a-{number}", "--capability", "x", "--capability", f"y{number}")
     shown_by(capsys, "deregister", "a-0")
@@ -106,7 +106,7 @@ def test_agents_are_chosen(registry: RegistryServer, capsys: Captured) -> None:
     assert "1 of 2 (see --limit)" in shown_by(capsys, "list", "--limit", "1")
 
 
-def test_more_than_a_page_is_listed(
+def test_agents_of_several_pages_are_listed(
     registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.cli.commands.agents.PAGE", 2)
@@ -128,7 +128,7 @@ def test_record_shows_all_known_fields(registry: RegistryServer, capsys: Capture
     assert json_of(capsys, "show", "a")["etag"] == '"1"'
 
 
-def test_probed_agent_shows_no_heartbeat(registry: RegistryServer, capsys: Captured) -> None:
+def test_probed_agent_is_shown_without_a_heartbeat(registry: RegistryServer, capsys: Captured) -> None:
     card = "https://agent.example/card"
     shown_by(capsys, "register", "beats")
     shown_by(capsys, "register", "probed", "--card-url", card, "--monitoring", "probe")
@@ -240,7 +240,7 @@ def test_change_names_its_agent_by_id(command: str, capsys: Captured) -> None:
     "arguments",
     [("show", "nobody"), ("drain", "nobody"), ("command", "nobody", "drain")],
 )
-def test_a_refusal_ends_with_one(
+def test_refused_agents_command_exits_with_1(
     registry: RegistryServer, capsys: Captured, arguments: tuple[str, ...]
 ) -> None:
     error = shown_by(capsys, *arguments, ends=1)
@@ -250,7 +250,7 @@ def test_a_refusal_ends_with_one(
     assert len(hints) <= 1
 
 
-def test_a_key_that_is_good_for_less_is_refused_with_one(
+def test_key_without_permission_exits_with_1(
     registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
@@ -259,7 +259,7 @@ def test_a_key_that_is_good_for_less_is_refused_with_one(
     assert "(unknown_key)" in shown_by(capsys, "list", ends=1)
 
 
-def test_a_registry_that_is_not_there_ends_with_two(
+def test_unreachable_registry_exits_with_2_for_each_agents_command(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
@@ -347,7 +347,7 @@ def evil_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("arguments", [["list"], ["show", "evil"], ["show", "nobody"]])
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_nothing_of_a_registry_steers_the_terminal(
+def test_control_characters_from_the_registry_are_replaced(
     evil_registry: None, capsys: Captured, arguments: list[str], options: list[str]
 ) -> None:
     main(["agents", *arguments, *options])
@@ -357,7 +357,7 @@ def test_nothing_of_a_registry_steers_the_terminal(
     assert all(line.isprintable() for line in shown.split("\n"))
 
 
-def test_the_key_is_no_argument(capsys: Captured) -> None:
+def test_key_is_not_accepted_as_an_argument(capsys: Captured) -> None:
     assert "No such option" in shown_by(capsys, "list", "--key", "x", ends=3)
 
 
@@ -401,7 +401,7 @@ def test_agents_left_out_of_a_list_are_counted(registry: RegistryServer, capsys:
     }
 
 
-def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer, capsys: Captured) -> None:
+def test_suspended_verdicts_are_reported_by_list_and_show(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "silent")
     assert json_of(capsys, "show", "silent")["decisions_suspended"] is False
     registry.write(suspend)
@@ -423,7 +423,7 @@ def test_while_decisions_are_held_what_is_shown_says_so(registry: RegistryServer
     assert "30 agents are silent" in held["summary"]
 
 
-def test_an_impossible_id_is_refused_in_words(registry: RegistryServer, capsys: Captured) -> None:
+def test_invalid_agent_id_is_refused_with_the_rule(registry: RegistryServer, capsys: Captured) -> None:
     told = shown_by(capsys, "register", "a b", ends=3)
     assert told == "lifesign: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"
 
@@ -441,7 +441,7 @@ def test_json_has_all_agents_unless_a_limit_is_given(
 
 
 @pytest.mark.parametrize("option", ["--health", "--status"])
-def test_a_word_that_an_option_does_not_know_is_refused_with_those_that_it_does(
+def test_invalid_choice_is_refused_with_the_valid_ones(
     registry: RegistryServer, capsys: Captured, option: str
 ) -> None:
     assert f"{option}: expected one of " in shown_by(capsys, "list", option, "nosuch", ends=3)
@@ -459,7 +459,7 @@ def record_of(**members: Any) -> AgentRecord:
     return AgentRecord.model_validate(record | members)
 
 
-def test_record_of_heartbeats_alone_says_why_health_is_unknown() -> None:
+def test_record_of_a_heartbeat_agent_explains_unknown_health() -> None:
     lines = [(line.label, line.text) for line in page(record_of())]
     (label, text) = lines[lines.index(("health", "unknown")) + 1]
     assert label == "why"
@@ -510,7 +510,7 @@ def test_links_and_claims_have_their_own_labels() -> None:
         ),
     ],
 )
-def test_a_claim_that_is_not_proven_says_why(members: dict[str, str], told: str) -> None:
+def test_unproven_claim_is_shown_with_its_reason(members: dict[str, str], told: str) -> None:
     link = {"target_id": "tgt_x", "url": "https://a.example/", "state": "claimed", **members}
     (line,) = [line for line in page(record_of(links=[link])) if line.label == "claims"]
     assert told in line.text

@@ -65,7 +65,7 @@ def test_restore_lists_revoked_and_unknown_keys(
     assert (shown["unknown_keys"], shown["are_keys_suspended"]) == ([key_id], True)
 
 
-def test_restored_keys_are_confirmed_with_the_admin_key_that_the_restore_gives(
+def test_restored_keys_are_confirmed_with_the_admin_key_of_the_restore(
     filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backup, key_file, empty = tmp_path / "registry.gz", tmp_path / "key", bare_url(database_kind, tmp_path)
@@ -95,7 +95,7 @@ def test_confirm_of_an_unknown_key_changes_nothing(filled: str) -> None:
     assert main(["keys", "confirm", "key_none", "--database", filled]) == 1
 
 
-def test_a_file_that_is_no_backup_ends_with_three_and_makes_no_database(
+def test_invalid_backup_exits_with_3_and_creates_no_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "registry.gz").write_text("nonsense")
@@ -146,16 +146,14 @@ def test_a_backup_of_a_newer_version_is_refused_before_a_database_is_made(
     assert not (tmp_path / "new.db").exists()
 
 
-def test_a_database_that_is_not_there_is_not_backed_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_database_is_not_backed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["backup", str(tmp_path / "b.gz"), "--database", f"sqlite:///{tmp_path}/absent.db"]) == 3
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
 @pytest.mark.parametrize("how", ["plain", "another_way", "linked"])
-def test_the_database_itself_is_never_replaced_by_its_backup(
+def test_backup_path_equal_to_the_database_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str, how: str
 ) -> None:
     file = tmp_path / "registry.db"
@@ -200,7 +198,7 @@ def test_only_an_older_backup_is_replaced(
 
 
 @pytest.mark.both_databases
-def test_standard_output_is_no_place_for_a_backup(
+def test_backup_to_standard_output_is_refused(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "here").mkdir()
@@ -210,7 +208,7 @@ def test_standard_output_is_no_place_for_a_backup(
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_a_directory_that_is_not_there_ends_with_one(
+def test_backup_into_a_missing_directory_exits_with_1(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["backup", str(tmp_path / "absent" / "b.gz"), "--database", filled]) == 1
@@ -236,7 +234,7 @@ def test_a_file_that_a_server_has_open_is_not_restored_to(
     assert main(["agents", "show", "since-the-backup", "--registry", registry.url]) == 1
 
 
-def test_a_command_that_is_just_at_its_end_is_waited_for(
+def test_restore_waits_for_another_process_that_closes_the_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, url = tmp_path / "registry.gz", f"sqlite:///{tmp_path}/registry.db"

@@ -92,7 +92,7 @@ def test_kind_without_a_list_is_wrong_usage(
     assert part in capsys.readouterr().err
 
 
-async def test_a_list_is_counted_with_one_command_and_the_second_time_compared(
+async def test_second_census_of_a_list_is_compared_with_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path) as servers:
@@ -263,7 +263,7 @@ async def test_pass_without_probes_is_not_a_pass(tmp_path: Path, capsys: pytest.
     assert json.loads(capsys.readouterr().out)["runs"] == []
 
 
-async def test_a_catalog_that_opted_out_is_not_read_though_another_leads_to_it(
+async def test_opted_out_catalog_is_not_read_through_another_catalog(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nested = {"identifier": "urn:closed", "type": "application/ai-catalog+json"}
@@ -304,7 +304,7 @@ async def test_census_of_a_definition_counts_its_targets(
     assert (tmp_path / "here.db").exists()
 
 
-async def test_a_registry_is_counted_as_a_database_is(
+async def test_census_of_a_registry_equals_that_of_its_database(
     tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path):
@@ -328,7 +328,7 @@ async def test_a_registry_is_counted_as_a_database_is(
     assert by_option.startswith("# Census: mixed\n\n3 of 6 measured targets are alive")
 
 
-async def test_census_of_a_registry_without_a_prober_knows_nothing_and_says_why(
+async def test_census_of_a_registry_without_a_prober_is_empty_with_a_reason(
     tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path):
@@ -382,9 +382,7 @@ def test_impossible_hosts_are_skipped_and_reported(
     assert "exa_mple..com" in shown.err
 
 
-def test_another_list_of_the_same_name_does_not_take_its_place(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_list_of_the_same_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "list.txt").write_text(f"http://127.0.0.1:9/{name}\n")
@@ -406,7 +404,7 @@ def test_another_list_of_the_same_name_does_not_take_its_place(
     assert main(["census", "b/list.txt", "--no-crawl"]) == 0
 
 
-async def test_lists_whose_names_differ_in_case_alone_do_not_take_each_other_s_place(
+async def test_list_name_that_differs_only_in_case_is_refused(
     tmp_path: Path, registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for directory, name in (("one", "Agents.txt"), ("one", "agents.txt"), ("two", "Agents.txt")):
@@ -431,7 +429,7 @@ async def test_lists_whose_names_differ_in_case_alone_do_not_take_each_other_s_p
         assert await census("two/agents.txt", *ALLOW, "--registry", registry.url) == code
 
 
-async def test_two_lists_of_one_host_are_two_and_each_may_have_its_database(
+async def test_two_lists_of_one_host_need_separate_databases(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     catalog = as_json({"specVersion": "1.0", "entries": [{"url": "http://127.0.0.1:9/c"}]})
@@ -492,7 +490,7 @@ def test_wrong_usage_is_one_line(
 
 
 @pytest.mark.parametrize("body", [b'{"neither": "fish nor fowl"}', bytes(range(256)), b""])
-def test_a_list_that_cannot_be_read_has_no_census_and_leaves_nothing(
+def test_unreadable_list_gives_no_census_and_no_files(
     body: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "list.txt").write_bytes(body)
@@ -586,7 +584,7 @@ async def test_local_directory_of_public_agents_is_not_probed_without_contact(
         assert "https://agent.example/ is public" in capsys.readouterr().err
 
 
-def test_a_database_that_was_there_stays_though_its_list_cannot_be_read(tmp_path: Path) -> None:
+def test_existing_database_is_kept_if_its_list_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("http://127.0.0.1:9/\n")
     assert main(["census", "list.txt"]) == 0
     (tmp_path / "list.txt").write_bytes(bytes(range(256)))
@@ -650,7 +648,7 @@ def test_database_file_without_read_permission_is_named(
     assert told in capsys.readouterr().err
 
 
-def test_a_file_that_may_not_be_read_is_neither_a_list_nor_a_database(
+def test_file_without_read_permission_is_refused_as_list_and_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "agents.db").write_text("http://127.0.0.1:9/\n")
@@ -666,7 +664,7 @@ def test_a_file_that_may_not_be_read_is_neither_a_list_nor_a_database(
     assert (told.startswith("lifesign: FILE|URL: "), "(Permission denied)" in told) == (True, True)
 
 
-def test_a_disk_that_is_full_before_the_list_is_read_is_left_as_it_was(
+def test_disk_full_before_the_list_is_read_leaves_no_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:9/\n")
@@ -705,15 +703,13 @@ async def test_full_disk_ends_a_pass_and_the_same_command_continues_it(
             assert "\n0 of 3 " in told.out
 
 
-def test_a_file_that_is_no_database_of_ours_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_database_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other.db").write_bytes(b"SQLite format 3\0" + bytes(4080))
     assert main(["census", "other.db"]) == 2
     assert capsys.readouterr().err.count("\n") >= 1
 
 
-async def test_a_list_may_be_called_whatever_a_file_may_be_called(
+async def test_control_characters_in_a_list_name_are_replaced_on_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "agents\x1b[31m.txt"
@@ -744,7 +740,7 @@ def test_list_is_not_mistaken_for_a_database(
     assert [file.name for file in tmp_path.iterdir()] == ["agents.db"]
 
 
-async def test_a_list_that_is_called_like_a_database_has_one_beside_it(
+async def test_list_named_like_a_database_works_with_a_separate_database(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tmp_path.joinpath("agents.db").write_text("http://127.0.0.1:9/\n")

@@ -87,7 +87,9 @@ async def test_unreadable_document_is_unknown(capsys: pytest.CaptureFixture[str]
     assert "trusted" not in shown
 
 
-async def test_everything_worth_knowing_is_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_check_page_shows_status_ratios_latencies_and_findings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     await run({CARD_PATH: as_json(card(provider={"organization": "Example"})), HEALTH_PATH: as_json(full())})
     shown = capsys.readouterr().out
     for expected in (
@@ -108,7 +110,9 @@ async def test_id_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\nid          urn:example:one\n" in capsys.readouterr().out
 
 
-async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_control_characters_from_the_checked_agent_are_replaced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     evil = full(agent_id=EVIL, extensions={f"com.example.{EVIL}": 1})
     replies = {CARD_PATH: as_json(card(name=EVIL, version=EVIL)), HEALTH_PATH: as_json(evil)}
     for options in ([], ["--json"]):
@@ -134,7 +138,7 @@ def sampled(count: int, **members: Any) -> dict[str, Any]:
         (0, 12, "no-cache", None),
     ],
 )
-async def test_document_that_is_older_than_its_agents_first_requests_has_a_hint(
+async def test_document_without_samples_of_a_new_agent_has_a_hint(
     count: int, age_s: float, caching: str, hint: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A new agent shows 0 samples until the next refresh of its document."""
@@ -270,7 +274,7 @@ def test_unknown_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
     assert "--kind" in capsys.readouterr().err
 
 
-async def test_a_token_comes_from_a_file_or_else_from_the_environment(
+async def test_token_is_read_from_a_file_else_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "from-environment")
@@ -293,7 +297,7 @@ async def test_a_file_without_a_token_is_wrong_usage(
     assert not content or content not in capsys.readouterr().err
 
 
-async def test_a_network_is_followed_into_if_it_is_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_redirect_into_a_network_is_followed_if_allowed(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(
         {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}, host="127.0.0.2"
     ) as moved:
@@ -306,7 +310,9 @@ async def test_a_network_is_followed_into_if_it_is_allowed(capsys: pytest.Captur
     assert (refused, allowed) == (3, 0)
 
 
-async def test_a_document_from_the_future_is_shown_as_one(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_age_of_a_document_from_the_future_is_shown_as_future(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     ahead = (datetime.now(UTC) + timedelta(days=10, hours=1, minutes=30)).isoformat(timespec="milliseconds")
     ended, _ = await run({HEALTH_PATH: as_json(document(timestamp=ahead))})
     assert ended == 3

@@ -60,7 +60,7 @@ async def statuses(database_url: str, *targets: str) -> dict[str, str]:
     return {names[agent.agent_id]: agent.status for agent in found}
 
 
-async def test_a_directory_is_probed_once_and_its_agents_are_decided_about(
+async def test_crawl_with_once_probes_and_assesses_a_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with mixed_directory(tmp_path) as servers:
@@ -113,7 +113,7 @@ async def test_changed_definition_reports_removed_targets_and_the_destination_of
     assert "directories remove agents.txt --database sqlite:///other.db" in text
 
 
-async def test_names_that_are_not_resolved_are_reported_with_a_hint(
+async def test_unresolved_names_are_reported_with_a_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # No server listens there.
@@ -142,7 +142,7 @@ async def test_crawl_has_exclusive_use_of_the_database(
             assert "no other crawl uses" in text
 
 
-async def test_shards_of_a_crawl_that_was_killed_are_taken_up_at_once(tmp_path: Path) -> None:
+async def test_shards_of_a_killed_crawl_are_claimed_at_once(tmp_path: Path) -> None:
     async with open_local_backend("sqlite:///mixed.db") as home:
         # It is gone without a word, and all shards are still its own for a minute.
         killed = LocalLedger(home.database)
@@ -195,7 +195,7 @@ async def test_unreadable_directory_is_a_failure_if_no_target_was_probed(
     assert "agents.txt: not read" in capsys.readouterr().err
 
 
-async def test_a_pass_ends_if_the_disk_is_full_before_its_list_was_read(
+async def test_disk_full_before_the_list_is_read_ends_the_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
@@ -300,7 +300,7 @@ async def test_crawl_stopped_before_its_list_was_read_does_not_claim_completenes
     assert shown.state is before
 
 
-async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_a_long_list_shows_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_module, "SHOW_SECONDS", 0.001)
     (tmp_path / "agents.txt").write_text(
         "".join(f"http://127.0.0.1:1/{number}\n" for number in range(20_000))
@@ -315,7 +315,7 @@ async def test_a_long_list_is_not_read_in_silence(tmp_path: Path, monkeypatch: p
     assert (shown.steps[0].directory, shown.steps[0].doing) == ("agents.txt", "lines read")
 
 
-async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> None:
+async def test_directory_is_read_again_when_due(tmp_path: Path) -> None:
     (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\n")
     definition = definition_of(DEFINITION, tmp_path / "mixed.yml")
     source = definition.directories[0].model_copy(update={"refresh_seconds": 1.0})
@@ -332,7 +332,7 @@ async def test_a_directory_is_read_again_when_its_time_comes(tmp_path: Path) -> 
     assert len([line for line in shown.lines if "unchanged" in line]) <= 1
 
 
-async def test_a_crawl_for_a_registry_leaves_nothing_here_and_its_agents_there(
+async def test_crawl_for_a_registry_stores_agents_there_and_no_local_files(
     tmp_path: Path,
     registry: RegistryServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -405,7 +405,7 @@ async def test_address_of_another_server_is_reported(
         (Crawled(is_done=False, probed=0), "watch", 0),
     ],
 )
-def test_exit_code_shows_how_it_ended(crawled: Crawled, mode: str, code: int) -> None:
+def test_crawl_exit_code_shows_its_result(crawled: Crawled, mode: str, code: int) -> None:
     assert ended(crawled, is_once=mode == "once") == code
 
 

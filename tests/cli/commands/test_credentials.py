@@ -76,7 +76,7 @@ def shown(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
         (redirect("https://elsewhere.example/"), "unknown", "unknown"),
     ],
 )
-async def test_answers_decide(
+async def test_credential_test_verdict_follows_the_answer(
     reply: Reply, verdict: str, last: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with trying(tmp_path, reply, "--json") as code:
@@ -93,7 +93,9 @@ async def test_answers_decide(
     assert all(text.count("HTTP 4") <= 1 for text in texts)
 
 
-async def test_a_page_has_one_line_for_each_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_credential_test_prints_one_line_per_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with trying(tmp_path, behind_login()) as code:
         assert code == 0
     printed = capsys.readouterr().out
@@ -112,7 +114,7 @@ async def test_a_page_has_one_line_for_each_step(tmp_path: Path, capsys: pytest.
     ],
     ids=["another place", "no server"],
 )
-async def test_the_step_that_fails_is_the_last(
+async def test_credential_test_ends_at_the_failed_step(
     change: Callable[[], tuple[str, ...]], step: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = await run(tmp_path, f"http://127.0.0.1:{free_port()}", "--json", *change())
@@ -121,7 +123,7 @@ async def test_the_step_that_fails_is_the_last(
     assert code == EXIT_CODES[document["verdict"]] != 0
 
 
-async def test_a_missing_secret_is_a_step(
+async def test_missing_secret_is_a_failed_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("LAB_TOKEN")
@@ -146,7 +148,7 @@ async def test_the_reason_of_a_rejection_is_shown_if_it_is_a_known_code(
     assert ("scope" in last) is (code != TOKEN)
 
 
-async def test_the_mode_of_a_file_has_its_advice_in_the_last_line(
+async def test_wrong_file_mode_is_explained_in_the_last_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "lab.secret"
@@ -158,7 +160,7 @@ async def test_the_mode_of_a_file_has_its_advice_in_the_last_line(
     assert f"chmod 600 {file}" in capsys.readouterr().out.splitlines()[-1]
 
 
-async def test_an_address_that_is_not_allowed_gets_nothing(
+async def test_credential_test_sends_nothing_to_a_blocked_address(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await run(tmp_path, "http://10.0.0.1", "--json") == 1

@@ -61,7 +61,7 @@ def test_another_database_is_adopted_once(
     assert "nothing to adopt" in capsys.readouterr().out
 
 
-def test_without_a_marker_a_database_that_may_be_an_old_copy_is_adopted(
+def test_adopting_works_without_a_marker(
     url: str, file: MarkerFile, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = current(url)
@@ -85,7 +85,7 @@ def test_adopting_a_missing_database_creates_it(tmp_path: Path, capsys: pytest.C
     assert file.read() == current(url)
 
 
-def test_a_file_that_is_in_use_or_another_programs_is_not_adopted(
+def test_database_in_use_or_of_another_program_is_not_adopted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "theirs.db"
@@ -110,7 +110,7 @@ def test_read_only_directory_is_reported_before_any_change(
     assert current(url).epoch == 0
 
 
-def test_a_restore_updates_the_marker_that_a_host_has(
+def test_restore_updates_an_existing_marker(
     url: str, file: MarkerFile, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also into an empty database from a backup that knows nothing of the marker's installation."""
@@ -129,7 +129,7 @@ def test_a_restore_updates_the_marker_that_a_host_has(
 
 
 @pytest.mark.both_databases
-def test_a_restore_that_cannot_update_the_marker_says_so_and_has_restored(
+def test_restore_succeeds_with_a_warning_if_the_marker_is_not_writable(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     backup = str(tmp_path / "backup.gz")
@@ -174,7 +174,7 @@ def test_doctor_checks_the_marker(
 
 
 @pytest.mark.parametrize("is_absent", [True, False])
-def test_the_doctor_knows_that_a_database_is_missing(
+def test_doctor_reports_a_missing_database_with_a_marker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_absent: bool
 ) -> None:
     url = f"sqlite:///{tmp_path}/new.db"

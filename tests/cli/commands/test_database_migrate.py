@@ -27,7 +27,7 @@ def test_a_database_is_set_up_once(
 @pytest.mark.parametrize(
     "command", [["migrate"], ["serve", "--port", "0"], ["keys", "list"], ["census"], ["restore"]]
 )
-def test_a_file_of_another_program_stays_as_it_is(
+def test_migrate_does_not_change_a_file_of_another_program(
     command: list[str], journal: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "theirs.db"
@@ -57,7 +57,9 @@ def test_unreachable_database_exits_with_2(capsys: pytest.CaptureFixture[str]) -
     assert "hunter2" not in told
 
 
-def test_a_file_that_is_no_database_ends_with_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_migrate_of_a_file_that_is_no_database_exits_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "a.db").write_text("no database" * 1_000)
     assert main(["migrate", "--database", f"sqlite:///{tmp_path}/a.db"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -54,7 +54,7 @@ def test_suspended_change_is_shown_and_confirmed(database: str, capsys: pytest.C
     assert (shown["name"], shown["size"], "suspended" in shown) == ("a-list", 0, False)
 
 
-def test_a_registry_is_asked_where_no_database_is_named(
+def test_directories_of_the_registry_are_listed_without_a_database_option(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def fill() -> None:

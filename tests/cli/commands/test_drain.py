@@ -23,7 +23,7 @@ def json_of(capsys: Captured, *arguments: str) -> Any:
 
 
 @pytest.mark.usefixtures("registry")
-def test_an_agent_is_drained_commanded_and_taken_off(capsys: Captured) -> None:
+def test_drain_command_and_deregister_work(capsys: Captured) -> None:
     shown_by(capsys, "register", "a")
     assert json_of(capsys, "command", "a", "drain", "--reason", "new version")["reason"] == "new version"
     assert "drain (command_" in shown_by(capsys, "command", "a", "drain", "--expires-in", "1m")

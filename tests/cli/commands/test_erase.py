@@ -43,7 +43,7 @@ def test_json_is_the_answer_of_the_registry(agent: str, capsys: Captured) -> Non
     assert told == {"agent_id": agent, "events": 3, "archived_sequence": 0}
 
 
-def test_without_a_terminal_nothing_is_erased_by_mistake(
+def test_erase_without_a_terminal_requires_yes(
     agent: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

@@ -57,7 +57,7 @@ def test_columns_of_events_are_aligned(registry: RegistryServer, capsys: Capture
     assert "a: active -> draining (drain_initiated)" in lines[3]
 
 
-def test_events_are_chosen_and_the_rest_is_pointed_to(registry: RegistryServer, capsys: Captured) -> None:
+def test_events_are_filtered_and_the_next_page_is_named(registry: RegistryServer, capsys: Captured) -> None:
     register(capsys, "a", "b")
 
     def sequences(*options: str) -> list[int]:
@@ -71,7 +71,7 @@ def test_events_are_chosen_and_the_rest_is_pointed_to(registry: RegistryServer, 
     assert "more: --after 2, up to 4" in shown_by(capsys, "events", "list", "--limit", "2")
 
 
-def test_more_than_a_page_is_listed(
+def test_events_of_several_pages_are_listed(
     registry: RegistryServer, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.cli.commands.events.PAGE", 3)
@@ -122,7 +122,7 @@ def read_lines(process: "subprocess.Popen[str]", number: int) -> list[str]:
     return [process.stdout.readline() for _ in range(number)]
 
 
-def test_a_target_is_shown_by_its_place_as_it_comes(registry: RegistryServer, capsys: Captured) -> None:
+def test_event_tail_shows_a_target_by_its_url(registry: RegistryServer, capsys: Captured) -> None:
     seen = Observation(
         target_url="https://agent.example/a2a",
         observed_at=datetime.now(UTC),
@@ -143,7 +143,7 @@ def test_a_target_is_shown_by_its_place_as_it_comes(registry: RegistryServer, ca
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_events_are_shown_as_they_happen_until_it_is_asked_to_end(
+def test_event_tail_shows_new_events_until_a_signal(
     registry: RegistryServer, capsys: Captured, number: int
 ) -> None:
     register(capsys, "a")
@@ -160,7 +160,7 @@ def test_events_are_shown_as_they_happen_until_it_is_asked_to_end(
     assert first.index("agent.lifecycle") == second.index("agent.lifecycle")
 
 
-def test_json_is_one_event_per_line_and_outlives_the_server(
+def test_event_tail_prints_json_lines_and_reconnects_after_a_restart(
     registry: RegistryServer, capsys: Captured
 ) -> None:
     register(capsys, "a")
@@ -173,7 +173,7 @@ def test_json_is_one_event_per_line_and_outlives_the_server(
     assert [json.loads(line)["sequence"] for line in (*before, *after)] == [1, 2, 3, 4]
 
 
-def test_a_key_that_is_revoked_ends_it_with_one(registry: RegistryServer, capsys: Captured) -> None:
+def test_event_tail_exits_with_1_if_its_key_is_revoked(registry: RegistryServer, capsys: Captured) -> None:
     register(capsys, "a")
     with tailing("--after", "0", key=KEYS[Role.READER]) as process:
         read_lines(process, 2)
@@ -185,7 +185,9 @@ def test_a_key_that_is_revoked_ends_it_with_one(registry: RegistryServer, capsys
         assert "unknown_key" in process.stderr.read()
 
 
-def test_a_reader_that_left_ends_it_quietly(registry: RegistryServer, capsys: Captured) -> None:
+def test_event_tail_ends_without_an_error_if_its_output_is_closed(
+    registry: RegistryServer, capsys: Captured
+) -> None:
     register(capsys, "a")
     with tailing("--after", "0") as process:
         read_lines(process, 2)
@@ -242,7 +244,7 @@ def test_archives_that_still_contain_erased_agents_are_reported(
         ("DELETE FROM events WHERE sequence = 3", "event 3"),
     ],
 )
-def test_a_log_that_was_changed_ends_with_one(
+def test_verify_of_a_changed_log_exits_with_1(
     registry: RegistryServer, capsys: Captured, statement: str, word: str
 ) -> None:
     register(capsys, "a", "b")
@@ -275,14 +277,14 @@ def test_changed_table_is_reported_apart_from_the_log(
     assert (report["good"], report["fault"], len(report["differences"]) > 0) == (False, None, True)
 
 
-def test_a_database_that_cannot_be_read_ends_with_two(capsys: Captured, tmp_path: Path) -> None:
+def test_verify_of_an_unreadable_database_exits_with_2(capsys: Captured, tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     assert "migrate" in verify(capsys, f"sqlite:///{tmp_path}/empty.db", ends=2)
     (tmp_path / "text.db").write_text("no database at all " * 100)
     assert verify(capsys, f"sqlite:///{tmp_path}/text.db", ends=2)
 
 
-def test_no_database_is_made_where_none_was(capsys: Captured, tmp_path: Path) -> None:
+def test_verify_creates_no_database(capsys: Captured, tmp_path: Path) -> None:
     assert verify(capsys, f"sqlite:///{tmp_path}/none.db", ends=3)
     assert verify(capsys, "mysql://x", ends=3)
     assert list(tmp_path.iterdir()) == []

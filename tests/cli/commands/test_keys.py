@@ -47,14 +47,12 @@ def shell(
     return Shell(capsys)
 
 
-def test_the_key_alone_is_printed_so_that_it_can_be_kept(shell: Shell) -> None:
+def test_keys_create_prints_only_the_key(shell: Shell) -> None:
     assert KEY.fullmatch(shell.run("create", "--role", "admin", "--name", "alice").strip())
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_a_key_can_go_into_a_file_of_its_owners_alone_which_is_never_overwritten(
-    shell: Shell, tmp_path: Path, *, as_json: bool
-) -> None:
+def test_key_is_written_to_a_new_private_file_only(shell: Shell, tmp_path: Path, *, as_json: bool) -> None:
     file = tmp_path / "admin.key"
     options = ["--role", "admin", "--name", "alice", "--write-key", str(file), *["--json"] * as_json]
     assert "ahk_" not in shell.run("create", *options)
@@ -97,7 +95,7 @@ def test_rotated_key_is_valid_during_the_overlap(shell: Shell) -> None:
     assert all(key["expires_at"] for key in shell.listed()[:2])
 
 
-def test_on_the_command_line_the_last_admin_key_can_be_revoked(shell: Shell) -> None:
+def test_last_admin_key_can_be_revoked_on_the_command_line(shell: Shell) -> None:
     admin = shell.create("--role", "admin", "--name", "alice")
     assert "revoked" in shell.run("revoke", admin["key_id"])
     assert "revoked" in shell.run("list")
@@ -105,7 +103,7 @@ def test_on_the_command_line_the_last_admin_key_can_be_revoked(shell: Shell) -> 
 
 
 @pytest.mark.both_databases
-def test_the_workers_of_a_probers_key_are_limited(shell: Shell) -> None:
+def test_number_of_workers_of_a_prober_key_can_be_limited(shell: Shell) -> None:
     created = shell.create("--role", "prober", "--name", "p", "--max-workers", "2")
     assert created["max_workers"] == 2
     assert (
@@ -128,7 +126,7 @@ def test_unknown_key_is_reported(shell: Shell) -> None:
         assert "'key_nobody'" in shell.run(command, "key_nobody", code=1)
 
 
-def test_all_keys_are_listed_however_many(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_several_pages_are_listed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lifesign.cli.commands.keys.PAGE", 2)
     created = [shell.create("--role", "reader", "--name", str(number))["key_id"] for number in range(5)]
     assert [key["key_id"] for key in shell.listed()] == created
@@ -165,7 +163,7 @@ def test_invalid_role_is_not_listed(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["revoke", "key_a"], ["rotate", "key_a"]])
-def test_a_file_that_is_not_there_is_not_made(
+def test_keys_commands_do_not_create_a_missing_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -175,7 +173,7 @@ def test_a_file_that_is_not_there_is_not_made(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_database_is_the_servers_by_default() -> None:
+def test_keys_commands_use_the_database_of_the_server_by_default() -> None:
     assert RegistrySettings().database == DEFAULT_DATABASE
 
 

@@ -27,7 +27,7 @@ def agent(registry: RegistryServer) -> str:
     return "billing-1"
 
 
-def test_token_is_shown_with_the_place_to_serve_it(agent: str, capsys: Captured) -> None:
+def test_token_is_shown_with_the_url_at_which_to_serve_it(agent: str, capsys: Captured) -> None:
     assert main(["agents", "link", agent, URL, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert set(shown) == {"target_id", "url", "token", "proof_url", "requested_at", "expires_at"}
@@ -44,7 +44,7 @@ def test_url_that_no_directory_lists_is_refused(agent: str, capsys: Captured) ->
     assert "(invalid_request)" in capsys.readouterr().err
 
 
-def test_url_in_place_of_the_agent_is_wrong_usage(agent: str, capsys: Captured) -> None:
+def test_link_with_a_url_instead_of_an_agent_id_is_wrong_usage(agent: str, capsys: Captured) -> None:
     assert agent
     assert main(["agents", "link", URL, URL]) == 3
     assert "AGENT_ID" in capsys.readouterr().err

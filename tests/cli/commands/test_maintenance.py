@@ -15,7 +15,7 @@ def shown_by(capsys: Captured, *arguments: str, ends: int = 0) -> str:
     return captured.out if ends == 0 else captured.err
 
 
-def test_an_agent_is_in_maintenance_until_it_is_ended(registry: RegistryServer, capsys: Captured) -> None:
+def test_maintenance_of_an_agent_is_started_and_ended(registry: RegistryServer, capsys: Captured) -> None:
     shown_by(capsys, "register", "a")
     shown = shown_by(capsys, "maintenance", "a", "--for", "1h", "--reason", "new disk")
     assert "maintenance until 20" in shown
@@ -25,7 +25,7 @@ def test_an_agent_is_in_maintenance_until_it_is_ended(registry: RegistryServer, 
     assert "maintenance" not in shown_by(capsys, "show", "a")
 
 
-def test_a_pool_is_in_maintenance_at_once(registry: RegistryServer, capsys: Captured) -> None:
+def test_maintenance_of_a_pool_covers_each_member(registry: RegistryServer, capsys: Captured) -> None:
     for agent_id in ("a", "b"):
         shown_by(capsys, "register", agent_id, "--pool", "billing")
     options = ("maintenance", "--pool", "billing", "--json")

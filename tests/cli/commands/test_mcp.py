@@ -50,7 +50,7 @@ def test_weak_token_is_refused_and_not_shown(
     assert "hunter2" not in errors
 
 
-def test_a_place_that_is_taken_ends_with_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mcp_server_on_an_occupied_port_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["mcp", "--transport", "http", "--port", str(port)]) == 1

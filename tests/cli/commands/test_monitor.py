@@ -30,7 +30,7 @@ def test_refusal_of_the_registry_ends_with_one(
     assert "target_not_found" in capsys.readouterr().err
 
 
-def test_suspensions_are_shown_and_released(
+def test_suspensions_are_shown_and_ended(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     registry.write(suspend)

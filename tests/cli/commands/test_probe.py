@@ -42,7 +42,7 @@ async def test_an_agent_is_shown_layer_by_layer(capsys: pytest.CaptureFixture[st
     assert rows["says"][1].startswith("degraded")
 
 
-async def test_a_document_from_the_future_is_not_called_old(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_document_from_the_future_has_no_positive_age(capsys: pytest.CaptureFixture[str]) -> None:
     ahead = (datetime.now(UTC) + timedelta(days=10, hours=1, minutes=30)).isoformat(timespec="milliseconds")
     await run({HEALTH_PATH: as_json(document(timestamp=ahead))})
     assert "10 d 1 h in the future" in capsys.readouterr().out
@@ -117,7 +117,7 @@ def test_unknown_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
     assert "--kind" in capsys.readouterr().err
 
 
-async def test_a_gate_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_gated_agent_is_not_reported_as_down(capsys: pytest.CaptureFixture[str]) -> None:
     ended, _ = await run({CARD_PATH: answer(401), HEALTH_PATH: answer(401)})
     assert ended == 0
     assert "requires credentials" in capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_down_agents_outrank_unknown_agents(groups: list[str], code: int) -> Non
     assert exit_code(groups) == code
 
 
-async def test_several_agents_come_in_the_order_in_which_they_were_given(
+async def test_several_agents_are_shown_in_argument_order(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     refused = f"http://127.0.0.1:{free_port()}/"
@@ -156,7 +156,9 @@ async def test_json_fits_the_schema_of_observations(capsys: pytest.CaptureFixtur
     assert list(Draft202012Validator(SCHEMA).iter_errors(target["observation"])) == []
 
 
-async def test_nothing_of_a_peer_steers_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_control_characters_from_the_probed_agent_are_replaced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     evil = {CARD_PATH: as_json(card(name=EVIL)), HEALTH_PATH: as_json(document(agent_id=EVIL))}
     for options in ([], ["--json"]):
         await run(evil, *options)
@@ -198,7 +200,7 @@ def test_a_file_without_a_usable_credential_is_refused(
     assert "canary" not in capsys.readouterr().err
 
 
-async def test_a_definition_gives_what_the_command_line_does_not(
+async def test_probe_settings_are_read_from_a_definition(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "probe.yml"
@@ -296,7 +298,7 @@ def test_wrong_usage_is_one_line(arguments: list[str], told: str, capsys: pytest
     assert len(problems_in(complaint)) == 1
 
 
-def test_too_many_agents_are_for_another_command(
+def test_too_many_urls_are_refused_with_a_hint_to_census(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "MAX_URLS", 1)

@@ -206,7 +206,7 @@ def test_agent_may_recheck_itself_without_seeing_probers(
     assert "no probe within 0s" in capsys.readouterr().err
 
 
-def test_a_registry_is_asked_where_no_database_is_named(
+def test_recheck_uses_the_registry_without_a_database_option(
     registry: RegistryServer, impatient: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def fill() -> None:

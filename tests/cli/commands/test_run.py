@@ -58,7 +58,7 @@ def status_at(registry: RegistryServer, task: TaskRecord) -> str:
     return asyncio.run(shown(registry, task)).status
 
 
-def test_how_it_ends_is_its_exit_code(
+def test_run_exit_code_shows_the_result_of_the_task(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = task_at(at)
@@ -144,7 +144,7 @@ def test_output_need_not_be_read(at: RegistryServer, tmp_path: Path) -> None:
     assert status_at(at, task) == "review"
 
 
-def test_the_key_of_an_agent_without_a_name_ends_with_it(at: RegistryServer) -> None:
+def test_key_of_an_agent_with_a_generated_id_is_revoked_at_the_end(at: RegistryServer) -> None:
     assert main(["run", *ONCE, "--wait", "0s", "--agent-id", "coder-named", "--", "true"]) == 5
 
     def keys() -> dict[str | None, bool]:
@@ -160,7 +160,7 @@ def test_the_key_of_an_agent_without_a_name_ends_with_it(at: RegistryServer) -> 
     assert after["coder-named"]
 
 
-def test_json_is_one_object_per_line_and_what_the_command_says_goes_elsewhere(
+def test_run_prints_json_lines_and_sends_command_output_to_stderr(
     at: RegistryServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = task_at(at)
@@ -182,7 +182,7 @@ def test_json_is_one_object_per_line_and_what_the_command_says_goes_elsewhere(
     assert err == "said\n"
 
 
-def test_refusal_or_silence_of_the_registry_is_one_line(
+def test_refused_or_unanswered_request_is_reported_in_one_line(
     at: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = "task_00000000000000000000000000"
@@ -253,7 +253,7 @@ def open_place() -> Iterator[Path]:
 
 @ONLY_ROOT
 @pytest.mark.parametrize("where", ["in its workspace", "where it was started"])
-def test_a_command_of_a_user_of_its_own_has_its_workspace_and_nothing_of_roots(
+def test_command_of_another_user_has_its_workspace_and_no_root_privileges(
     at: RegistryServer, open_place: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.chdir(open_place if where == "where it was started" else "/root")
@@ -285,7 +285,7 @@ def test_a_command_of_a_user_of_its_own_has_its_workspace_and_nothing_of_roots(
         (["--user", "nobody", "--in-workspace"], "workspaces: state/lifesign/runs"),
     ],
 )
-def test_a_user_without_access_is_refused_before_the_registry_is_asked(
+def test_user_without_access_is_refused_before_any_request(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
@@ -384,7 +384,7 @@ def test_missing_program_of_a_tool_server_is_reported_before_a_task_is_claimed(
     assert capfd.readouterr().err == f"lifesign: {tools}: {told}\n"
 
 
-def test_without_the_extra_there_are_no_tools(
+def test_tool_proxy_is_off_without_the_mcp_extra(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lifesign.cli.commands.run.find_spec", lambda _: None)
@@ -395,7 +395,7 @@ def test_without_the_extra_there_are_no_tools(
     assert re.match("lifesign: --tools: .* extra mcp ", capfd.readouterr().err)
 
 
-async def test_a_closed_terminal_asks_once_though_its_signal_comes_twice() -> None:
+async def test_two_hangup_signals_of_a_closed_terminal_drain_once() -> None:
     """The shell sends one signal and the kernel another when the shell ends; a second request means hurry."""
     asked: list[str] = []
     adapter = Mock(drain=asked.append)

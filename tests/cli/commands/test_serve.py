@@ -36,7 +36,7 @@ def test_every_option_has_a_variable_of_the_server(name: str) -> None:
     assert variable.removeprefix(PREFIX).lower() in {name, name.removesuffix("s")} | options
 
 
-def test_defaults_are_the_settings_own() -> None:
+def test_serve_option_defaults_are_those_of_the_settings() -> None:
     parameters = inspect.signature(serve).parameters
     own = RegistrySettings()
     for name in RegistrySettings.model_fields:

@@ -60,7 +60,9 @@ def run(*arguments: str) -> int:
     return main(["targets", "list", *arguments])
 
 
-def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_target_is_listed_with_its_last_result(
+    database: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("--database", database) == 0
     heads, *rows = capsys.readouterr().out.splitlines()
     assert heads.split() == ["URL", "IS", "RESULT", "SINCE", "MEASURED", "WHY"]
@@ -91,7 +93,7 @@ def test_every_target_is_listed_with_what_was_seen(database: str, capsys: pytest
         (["--layer-result", "timeout", "--alive"], []),
     ],
 )
-def test_the_list_is_narrowed_as_asked(
+def test_targets_are_filtered_by_the_options(
     options: list[str], found: list[str], database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--database", database, "--json", *options) == 0
@@ -102,7 +104,7 @@ def test_the_list_is_narrowed_as_asked(
     assert all(target["is"] == lives.get(target["url"], "unknown") for target in shown["targets"])
 
 
-def test_all_pages_are_turned_and_no_cell_is_a_formula(
+def test_csv_has_targets_of_all_pages_and_no_formulas(
     database: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(targets, "MAX_PAGE", 2)
@@ -140,7 +142,7 @@ def test_targets_are_shown_by_host_and_filtered_by_substring(
     assert [row[0] for row in told("--limit", "3")] == sorted(URLS)[:3]
 
 
-def test_a_registry_is_asked_where_no_database_is_named(
+def test_targets_of_the_registry_are_listed_without_a_database_option(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def fill() -> None:

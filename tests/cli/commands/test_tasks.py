@@ -48,7 +48,7 @@ def worked_at(registry: RegistryServer, agent_id: str = "worker", *, asks_for_he
     asyncio.run(work())
 
 
-def test_a_task_is_created_worked_at_and_reviewed(
+def test_task_is_created_executed_and_reviewed(
     registry: RegistryServer, capsys: Captured, tmp_path: Path
 ) -> None:
     given = tmp_path / "input.json"
@@ -90,7 +90,9 @@ def test_tasks_are_listed_newest_first(registry: RegistryServer, capsys: Capture
     assert json_of(capsys, "list", "--status", "cancelled")["total"] == 1
 
 
-def test_people_help_and_pay(registry: RegistryServer, capsys: Captured, tmp_path: Path) -> None:
+def test_task_can_be_resolved_and_its_budget_topped_up(
+    registry: RegistryServer, capsys: Captured, tmp_path: Path
+) -> None:
     made = json_of(capsys, "create", "hard")
     worked_at(registry, asks_for_help=True)
     assert "because     which logo?" in shown_by(capsys, "show", made["task_id"])

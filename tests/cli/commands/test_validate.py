@@ -29,7 +29,7 @@ async def validate_url(reply: Reply, path: str, *options: str) -> int:
         return await asyncio.to_thread(main, ["validate", server.url + path, *options])
 
 
-def test_a_valid_document_ends_well(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_valid_document_exits_with_0(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(json.dumps(document()))
     assert main(["validate", str(file)]) == 0
     assert capsys.readouterr().out == f"{file}: a valid health document\n"
@@ -47,7 +47,7 @@ def test_every_error_is_reported_with_its_place_and_section(
     assert "2 faults" in shown
 
 
-def test_oddities_are_warnings_and_do_not_make_it_invalid(
+def test_findings_are_warnings_and_the_document_stays_valid(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(json.dumps(ODD))
@@ -102,7 +102,9 @@ def test_unreadable_input_is_reported_as_json(capsys: pytest.CaptureFixture[str]
     assert "no such file" in json.loads(capsys.readouterr().out)["error"]
 
 
-def test_a_huge_file_is_not_read_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_oversized_file_is_refused_without_reading_it_completely(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with file.open("wb") as sparse:
         sparse.truncate(10 * 1024**4)
     assert main(["validate", str(file)]) == 1
@@ -110,7 +112,7 @@ def test_a_huge_file_is_not_read_whole(file: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("path", ["", "/", HEALTH_PATH, "/other"])
-async def test_a_url_is_read_at_its_path_or_else_at_the_well_known_one(
+async def test_url_is_read_at_its_path_else_at_the_well_known_path(
     path: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await validate_url(as_json(document()), path) == 0
@@ -145,7 +147,9 @@ async def test_empty_answer_is_reported(reply: Reply, capsys: pytest.CaptureFixt
     suppress_health_check=[*settings().suppress_health_check, HealthCheck.function_scoped_fixture],
 )
 @given(data=st.binary())
-def test_no_bytes_end_in_a_traceback(data: bytes, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_any_bytes_are_validated_without_a_traceback(
+    data: bytes, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file.write_bytes(data)
     assert main(["validate", str(file)]) == 1
     assert all(line.isprintable() for line in capsys.readouterr().out.split("\n"))

@@ -55,7 +55,7 @@ async def line_with(process: asyncio.subprocess.Process, what: str) -> str:
     return line
 
 
-async def test_every_decision_is_a_line_until_ctrl_c(registry: RegistryServer) -> None:
+async def test_watch_activity_prints_a_line_per_decision_until_ctrl_c(registry: RegistryServer) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         await client.agents.register("a")
     async with opencode(ses_1="busy") as (fake, url), watching(url, "--map", "ses_1=a") as process:

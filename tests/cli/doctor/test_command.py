@@ -106,7 +106,9 @@ def examine(capsys: pytest.CaptureFixture[str], *arguments: str) -> Examined:
     return Examined(code, json.loads(capsys.readouterr().out))
 
 
-def test_missing_database_is_no_fault(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_database_is_no_doctor_fault(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = examine(capsys, "--port", port)
     assert found.code == 0
     assert "lifesign serve" in found.of("database", "skipped")[0]
@@ -638,7 +640,7 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     assert re.search(r"bare\.yml: line 3: /directories/0/file: .*: nope\.txt", faults)
 
 
-async def test_canaries_are_asked_by_names_of_the_definitions_name_servers(
+async def test_canaries_are_resolved_with_the_definitions_name_servers(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with (
@@ -691,11 +693,11 @@ def test_placeholder_canaries_are_reported(
 
 
 @pytest.mark.parametrize(("told_s", "expected"), [(100, 0), (107, 0), (95, -5), (110, 0), (112, 2)])
-def test_a_slow_answer_is_no_wrong_clock(told_s: float, expected: float) -> None:
+def test_slow_answer_does_not_count_as_clock_difference(told_s: float, expected: float) -> None:
     assert ahead_s(told_s, asked_s=100, answered_s=110) == expected
 
 
-async def test_the_time_of_an_answer_is_compared_with_that_between_question_and_answer(
+async def test_server_time_is_compared_with_the_midpoint_of_request_and_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "time", Mock(time=Mock(side_effect=[1_790_000_000.0, 1_790_000_004.9])))
@@ -736,7 +738,7 @@ def test_address_of_another_server_is_reported(
 
 
 @pytest.mark.parametrize("key", [None, KEYS[Role.READER]])
-def test_a_doctor_with_a_key_asks_nothing_without_it(
+def test_doctor_sends_its_key_with_each_request(
     key: str | None, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request without a key is refused and logged by the registry."""
@@ -749,7 +751,7 @@ def test_a_doctor_with_a_key_asks_nothing_without_it(
     assert found.of("registry", "ok")
 
 
-def test_a_doctor_without_a_registry_says_that_it_asked_none(
+def test_doctor_without_a_registry_reports_the_skipped_check(
     port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert URL_VARIABLE in examine(capsys, "--port", port).of("registry", "skipped")[0]
@@ -763,7 +765,7 @@ def test_registry_that_cannot_serve_is_reported(port: str, capsys: pytest.Captur
     assert "database" in summary
 
 
-def test_people_get_a_page(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_a_readable_page(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--port", port]) == 0
     out = capsys.readouterr().out
     assert "ok          program: lifesign" in out
@@ -785,7 +787,7 @@ def sweeps(ago_s: float, place: str = "", claimed_s: float = -1.0) -> CheckResul
     return _of_the_sweeps(row, NOW_S, place)
 
 
-def test_a_server_that_listens_and_does_not_sweep_is_warned_of() -> None:
+def test_server_that_does_not_sweep_is_a_warning() -> None:
     assert sweeps(9.9, "127.0.0.1, port 8440").verdict == "ok"
     stalled = sweeps(109.0, "127.0.0.1, port 8440")
     assert stalled.verdict == "warning"

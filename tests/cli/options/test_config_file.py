@@ -44,7 +44,7 @@ def write(text: str, name: str = "lifesign.toml") -> str:
     return name
 
 
-def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
+def test_option_overrides_variable_and_variable_overrides_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = write(
@@ -62,7 +62,7 @@ def test_an_option_is_stronger_than_its_variable_and_that_than_the_file(
     assert found["tls_key"] == (None, "default")
 
 
-def test_a_variable_names_the_file_and_what_is_shown_is_such_a_file(
+def test_shown_configuration_is_a_valid_configuration_file(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIFESIGN_SERVER_CONFIG", write('[server]\ntrusted_proxies = ["10.0.0.0/8", "::1"]\n'))
@@ -76,7 +76,7 @@ def test_a_variable_names_the_file_and_what_is_shown_is_such_a_file(
     }
 
 
-def test_a_crawl_has_a_table_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_crawl_settings_have_their_own_table(capsys: pytest.CaptureFixture[str]) -> None:
     file = write('[server]\nport = 1\n[prober]\nworkers = 3\nmetrics = "127.0.0.1:1"\n')
     found = shown(capsys, "crawl", "x.yml", "--config", file)
     assert found["workers"] == (3, "file")
@@ -138,7 +138,7 @@ def test_every_setting_is_documented(table: str, command: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["requests_per_second", "request_burst"])
-def test_a_limit_that_each_process_counts_for_itself_says_so(name: str) -> None:
+def test_per_process_limits_are_documented_as_such(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*", TEXT, re.MULTILINE)
     (setting,) = (each for told, each in settings_of(COMMANDS.commands["serve"], "server") if told == name)
     assert "each server process counts separately" in setting.help
@@ -221,7 +221,7 @@ def test_unresolvable_host_is_reported_before_the_server_starts(
     assert said.out == ""
 
 
-def test_texts_of_the_environment_are_read_as_what_a_setting_takes(
+def test_environment_variables_are_converted_to_the_type_of_the_setting(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LIFESIGN_SERVER_PORT", "8441")
@@ -287,7 +287,9 @@ def test_trusting_all_proxies_is_warned_about(network: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("network", ["10.0.0.1/8", "x", "10.0.0.0/99"])
-def test_invalid_network_is_reported_in_plain_words(network: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_network_is_reported_with_the_expected_form(
+    network: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 3
     told = capsys.readouterr().err
     assert told.startswith("lifesign: --trusted-proxies: ")
@@ -311,7 +313,7 @@ def test_commands_read_the_database_from_the_servers_file(
     assert "others.db" in capsys.readouterr().err
 
 
-def test_a_password_in_a_file_that_others_may_read_is_complained_of(
+def test_password_in_a_world_readable_file_is_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     complain.cache_clear()

@@ -65,7 +65,7 @@ def test_a_duration_is_read_in_seconds(text: str, seconds: float) -> None:
         "x" * 300,
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match=FORM):
         read_duration(text)
 
@@ -95,7 +95,7 @@ def test_written_values_read_back_equal(unit: str, number: int) -> None:
         (1e-9, "0s"),
     ],
 )
-def test_a_duration_is_written_in_its_largest_whole_unit(seconds: float, text: str) -> None:
+def test_duration_is_formatted_in_its_largest_whole_unit(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
     assert str(DefaultDuration(seconds)) == text
 
@@ -119,7 +119,7 @@ def test_error_in_seconds_is_given_as_durations() -> None:
 
 
 @pytest.mark.parametrize(("name", "parameter"), DURATIONS, ids=[name for name, _ in DURATIONS])
-def test_every_duration_is_refused_in_the_same_words(name: str, parameter: Any) -> None:
+def test_invalid_duration_has_the_same_error_for_each_option(name: str, parameter: Any) -> None:
     """A duration with a unit is accepted; the bounds differ."""
     command = typer.Context(typer.main.get_command(application._application))
     with pytest.raises(typer.BadParameter, match=f"{FORM}; got 'soon'"):

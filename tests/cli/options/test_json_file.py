@@ -21,7 +21,7 @@ TOO_LONG = '{"a": "' + "x" * (MAX_FILE_BYTES - 8) + '"}'
 @pytest.mark.parametrize(
     "text", ["", "[1]", "1", "{", "{'a': 1}", "\udcff", TOO_DEEP, TOO_LONG], ids=lambda text: ascii(text[:8])
 )
-def test_anything_else_is_refused_with_the_option_and_the_file(text: str, tmp_path: Path) -> None:
+def test_invalid_json_file_is_refused_with_option_and_path(text: str, tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(InvalidValue) as refused:

@@ -27,7 +27,7 @@ def test_every_command_that_prints_data_has_the_same_option(name: str) -> None:
     assert "json" not in (getattr(options_of(ALL[name]).get("--format"), "metavar", None) or "")
 
 
-def test_a_command_without_it_says_why() -> None:
+def test_commands_listed_without_a_json_option_have_none() -> None:
     assert [name for name in WITHOUT if "--json" in options_of(ALL[name])] == []
 
 
@@ -46,7 +46,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     return run
 
 
-def test_commands_that_ask_a_registry_print_one_document(
+def test_registry_commands_print_one_json_document(
     registry: RegistryServer, printed: Callable[..., Any]
 ) -> None:
     assert registry.url
@@ -76,7 +76,7 @@ def test_commands_that_ask_a_registry_print_one_document(
         assert isinstance(printed(*arguments), dict), arguments
 
 
-def test_commands_that_open_a_database_print_one_document(
+def test_database_commands_print_one_json_document(
     tmp_path: Path, printed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -109,7 +109,7 @@ def test_a_census_prints_json_beside_its_files(
     assert json.loads((tmp_path / "report" / "census.json").read_text()) == taken
 
 
-def test_a_census_takes_one_form(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_and_format_options_of_census_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["census", "list.txt", "--json", "--format", "csv"]) == 3
     assert capsys.readouterr().err.startswith("lifesign: --format: ")
     assert main(["census", "list.txt", "--format", "json"]) == 3

@@ -8,24 +8,24 @@ from lifesign.cli.options.metavars import METAVARS, unknown_words
 PARAMETERS = [*valued_parameters()]
 
 
-def test_every_value_has_the_word_of_its_kind() -> None:
+def test_each_option_has_a_known_metavar() -> None:
     assert len(PARAMETERS) > 200
     assert [name for name, parameter in PARAMETERS if not parameter.metavar] == []
     unknown = {name: unknown_words(parameter.metavar) for name, parameter in PARAMETERS}
     assert {name: words for name, words in unknown.items() if words} == {}
 
 
-def test_every_word_is_used_by_a_command() -> None:
+def test_each_metavar_is_used_by_a_command() -> None:
     used = {word for _, each in PARAMETERS for word in re.split(r"\W+", each.metavar)}
     assert METAVARS.keys() - used == set()
 
 
 @pytest.mark.parametrize("option", ["--pool", "--limit", "--workers", "--capability", "--agent", "--host"])
-def test_an_option_of_several_commands_has_one_word(option: str) -> None:
+def test_option_of_several_commands_has_one_metavar(option: str) -> None:
     assert len({each.metavar for name, each in PARAMETERS if name.endswith(f" {option}")}) == 1
 
 
-def test_a_role_is_that_of_a_key() -> None:
+def test_role_option_exists_only_for_keys_commands() -> None:
     assert {name for name, _ in PARAMETERS if name.endswith(" --role")} == {
         "keys confirm --role",
         "keys create --role",
@@ -47,5 +47,5 @@ def test_a_role_is_that_of_a_key() -> None:
         ("FILE|PATH", ["PATH"]),
     ],
 )
-def test_words_are_known_alone_and_combined(metavar: str, unknown: list[str]) -> None:
+def test_combined_metavars_are_split_into_known_words(metavar: str, unknown: list[str]) -> None:
     assert unknown_words(metavar) == unknown

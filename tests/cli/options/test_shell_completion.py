@@ -72,14 +72,14 @@ def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.C
     assert ran.stdout.strip() == "doctor", ran.stderr
 
 
-def test_a_shell_that_has_no_script_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 3
     told = capsys.readouterr().err
     assert {"'tcsh'", "'bash'", "'zsh'", "'fish'"} <= set(re.findall(r"'\w+'", told))
     assert "Value error" not in told
 
 
-def test_without_a_shell_the_choices_are_listed_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_shell_argument_lists_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion"]) == 3
     told = capsys.readouterr().err
     assert {"bash", "zsh", "fish"} <= set(re.findall(r"\w+", told))

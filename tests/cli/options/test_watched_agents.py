@@ -19,7 +19,7 @@ def key_file(place: Path, key: str) -> Path:
     return place
 
 
-def test_sessions_are_mapped_to_agents_that_have_a_key_each(tmp_path: Path) -> None:
+def test_sessions_are_mapped_to_agents_with_their_keys(tmp_path: Path) -> None:
     one, other = key_file(tmp_path / "1", "ahk_1"), key_file(tmp_path / "2", "ahk_2")
     watched = read_watched(["ses_1=a:1", "ses=2=b", "ses_3=a:1"], [f"a:1={one}", f"b={other}"])
     assert watched.sessions == {"a:1": ["ses_1", "ses_3"], "b": ["ses=2"]}
@@ -27,7 +27,7 @@ def test_sessions_are_mapped_to_agents_that_have_a_key_each(tmp_path: Path) -> N
     assert "ahk_" not in repr(watched)
 
 
-def test_one_key_may_be_for_all_from_a_file_or_the_environment(
+def test_one_key_of_a_file_or_the_environment_applies_to_all_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = key_file(tmp_path / "key=1", "ahk_1")
@@ -38,7 +38,7 @@ def test_one_key_may_be_for_all_from_a_file_or_the_environment(
     assert read_watched(["s=a", "t=b"], [str(file), f"b={other}"]).keys == {"a": "ahk_1", "b": "ahk_3"}
 
 
-def test_a_directory_has_a_file_for_each_agent(tmp_path: Path) -> None:
+def test_key_directory_has_one_file_per_agent(tmp_path: Path) -> None:
     for name in ("a", "b", ".hidden", "no agent"):
         key_file(tmp_path / name, f"ahk_{name[0]}")
     (tmp_path / "c").mkdir()
@@ -68,7 +68,7 @@ def test_invalid_arguments_are_refused(maps: list[str], key_files: list[str], to
     assert [word for word in told.split() if word not in str(refused.value)] == []
 
 
-def test_there_are_not_too_many_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_watched_agents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched_agents, "MAX_AGENTS", 1)
     with pytest.raises(InvalidValue, match="at most 1"):
         read_watched(["s=a", "t=b"], ())

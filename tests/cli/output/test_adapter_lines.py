@@ -13,7 +13,7 @@ from lifesign.cli.output.adapter_lines import LogForwarder, event_writer
 from lifesign.serving.log_output import logging_to
 
 
-def test_output_of_a_tool_server_moves_no_cursor(capfd: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_of_a_tool_server_are_replaced(capfd: pytest.CaptureFixture[str]) -> None:
     with event_writer(as_json=False) as write_event, logging_to(LogForwarder(write_event)):
         logging.getLogger("lifesign.adapter.tools").warning("acme wrote: %s", "\x1b[2J\u202ehello")
     event = capfd.readouterr().err

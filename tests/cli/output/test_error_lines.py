@@ -28,7 +28,7 @@ def test_refusal_of_a_registry_has_its_code_and_hint(capsys: pytest.CaptureFixtu
     assert second == "hint: another key"
 
 
-def test_each_fault_of_a_file_is_a_line_and_the_hint_is_the_last_one(
+def test_file_errors_are_one_line_each_with_the_hint_last(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     faults = [FileFault(2, "/name", "expected a"), FileFault(5, "/wait_seconds", "expected b")]

@@ -110,7 +110,7 @@ def taking(option: str) -> list[str]:
     return [name for name, command in ALL.items() if option in options_of(command)]
 
 
-def test_the_table_has_every_command_and_every_code() -> None:
+def test_exit_code_table_covers_each_command_and_code() -> None:
     assert COMMANDS.keys() == ALL.keys()
     assert MEANINGS.keys() == set(ExitCode)
     used = {code for row in COMMANDS.values() for code in row}
@@ -128,12 +128,12 @@ def test_help_shows_examples_and_the_codes_of_the_table(name: str, command: Any)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_a_wrong_option_is_wrong_usage(name: str) -> None:
+def test_invalid_option_is_wrong_usage(name: str) -> None:
     assert called(name, "--nonsense") == ExitCode.USAGE
 
 
 @pytest.mark.parametrize("name", sorted({*taking("--registry")} - WITHOUT_FIRST_REQUEST))
-def test_a_registry_that_cannot_be_reached_is_no_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_registry_has_the_exit_code_no_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "events tail":
         impatient = functools.partial(RegistryClient, timeout_seconds=0.3)
         monkeypatch.setattr("lifesign.client.registry.RegistryClient", impatient)
@@ -143,7 +143,9 @@ def test_a_registry_that_cannot_be_reached_is_no_answer(name: str, monkeypatch: 
 
 @pytest.mark.parametrize("name", taking("--database"))
 @pytest.mark.parametrize("url", ["postgresql://ah@127.0.0.1:9/ah", "sqlite:///damaged.db"])
-def test_a_database_that_cannot_be_reached_or_read_is_no_answer(name: str, url: str, place: Path) -> None:
+def test_unreachable_or_unreadable_database_has_the_exit_code_no_answer(
+    name: str, url: str, place: Path
+) -> None:
     (place / "damaged.db").write_bytes(b"no database" * 1_000)
     expected = VERDICT_OF_DOCTOR.get(name, ExitCode.NO_ANSWER)
     assert called(name, "--database", url) == expected
@@ -177,7 +179,7 @@ def test_a_file_that_is_missing_is_wrong_usage(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("name", "code"), [("check", 3), ("validate", 2), ("probe", 1)])
-def test_an_agent_that_cannot_be_reached(name: str, code: int) -> None:
+def test_unreachable_agent_has_the_exit_code_of_its_command(name: str, code: int) -> None:
     assert called(name) == code
 
 

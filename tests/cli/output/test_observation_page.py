@@ -18,19 +18,19 @@ def shown(seen: Observation, why: str | None = None) -> str:
     return stream.getvalue()
 
 
-def test_a_document_is_as_old_as_it_was_when_it_was_read() -> None:
+def test_document_age_is_that_at_the_time_of_reading() -> None:
     document = ProbedDocument(status=HealthStatus.HEALTHY, timestamp=READ_AT - timedelta(seconds=4))
     seen = Observation(target_url=URL, observed_at=READ_AT, readiness=OK, document=document)
     assert "healthy, 4 s old\n" in shown(seen)
 
 
-def test_list_of_tools_has_a_row_of_its_own() -> None:
+def test_tool_list_has_its_own_row() -> None:
     tools = LayerResult(result=ResultClass.TOO_LARGE)
     seen = Observation(target_url=URL, observed_at=READ_AT, discovery=OK, tools=tools)
     assert [line.split()[:2] for line in shown(seen).splitlines()[-1:]] == [["tools", "too_large"]]
 
 
-def test_login_of_a_refusal_is_a_fact_of_its_own() -> None:
+def test_required_login_has_its_own_row() -> None:
     gated = LayerResult(result=ResultClass.GATED)
     login = login_of(["Bearer"], ("oauth2",))
     seen = Observation(target_url=URL, observed_at=READ_AT, discovery=OK, transport=gated, login=login)

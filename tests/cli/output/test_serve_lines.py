@@ -20,7 +20,7 @@ def test_first_admin_key_is_shown_and_not_logged(
     assert KEY not in str([record.__dict__ for record in caplog.records])
 
 
-def test_programs_get_the_same_facts_as_members(caplog: pytest.LogCaptureFixture, capsys: Captured) -> None:
+def test_log_records_have_the_facts_as_attributes(caplog: pytest.LogCaptureFixture, capsys: Captured) -> None:
     with caplog.at_level(logging.INFO, "lifesign.registry"):
         log_prepared(Prepared(database="the database", admin_key=None, needs_admin_key=True))
         log_ready("http://127.0.0.1:8440")
@@ -34,7 +34,7 @@ def test_programs_get_the_same_facts_as_members(caplog: pytest.LogCaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def test_name_of_a_database_moves_no_cursor(capsys: Captured) -> None:
+def test_control_characters_in_a_database_name_are_replaced(capsys: Captured) -> None:
     say_prepared(Prepared(database="a\x1b[2Jb", admin_key=None, needs_admin_key=False))
     say_ready("http://127.0.0.1:8440")
     prepared, ready = capsys.readouterr().out.splitlines()

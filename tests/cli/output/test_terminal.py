@@ -36,7 +36,7 @@ def page(*lines: PageLine, colours: bool = False) -> str:
         "\ufeff",
     ],
 )
-def test_nothing_that_steers_a_terminal_comes_through(harm: str) -> None:
+def test_terminal_control_characters_are_replaced(harm: str) -> None:
     assert printable(f"a{harm}b") == f"a\ufffd{harm[1:]}b"
 
 
@@ -65,13 +65,13 @@ def test_labels_are_aligned_and_not_repeated() -> None:
     )
 
 
-def test_colours_surround_the_text_only_where_they_are_wanted() -> None:
+def test_colours_are_added_only_if_enabled() -> None:
     line = PageLine("status", "healthy", Colour.GREEN)
     assert page(line, colours=True) == "status      \x1b[32mhealthy\x1b[0m\n"
     assert page(line) == "status      healthy\n"
 
 
-def test_colours_are_for_terminals_that_want_them() -> None:
+def test_colours_are_enabled_only_for_suitable_terminals() -> None:
     assert has_colours(Terminal(), {})
     assert has_colours(Terminal(), {"NO_COLOR": ""})
     assert not has_colours(Terminal(), {"NO_COLOR": "1"})
@@ -79,7 +79,7 @@ def test_colours_are_for_terminals_that_want_them() -> None:
     assert not has_colours(io.StringIO(), {})
 
 
-def test_a_long_list_is_cut_and_says_so() -> None:
+def test_long_list_is_cut_with_the_number_of_omitted_lines() -> None:
     lines = listed("fault", (str(number) for number in range(25)))
     assert len(lines) == 21
     assert lines[-1].text == "... and 5 more (see --json)"

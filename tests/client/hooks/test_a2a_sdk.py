@@ -110,7 +110,7 @@ async def test_an_agent_to_avoid_is_not_called_if_the_caller_refuses(failing: Gr
             await client.get_task(GetTaskRequest(id="absent"))
 
 
-async def test_a_healthy_agent_is_called_without_a_word(
+async def test_healthy_agent_is_called_without_a_warning(
     healthy: Greeter, caplog: pytest.LogCaptureFixture
 ) -> None:
     interceptor = AdviceInterceptor(refuse=True, timeout_seconds=PATIENT_SECONDS)
@@ -119,7 +119,7 @@ async def test_a_healthy_agent_is_called_without_a_word(
     assert [record for record in caplog.records if record.name.startswith("lifesign")] == []
 
 
-async def test_another_url_may_be_asked(failing: Greeter, healthy: Greeter) -> None:
+async def test_health_can_be_read_from_another_url(failing: Greeter, healthy: Greeter) -> None:
     interceptor = AdviceInterceptor(failing.url, refuse=True, timeout_seconds=PATIENT_SECONDS)
     async with await create_client(healthy.url, interceptors=[interceptor]) as client:
         with pytest.raises(CallRefused) as refused:

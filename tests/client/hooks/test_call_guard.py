@@ -30,7 +30,7 @@ class Adviser:
 
 
 @pytest.mark.parametrize("action", [action for action in Action if action is not Action.AVOID])
-async def test_agents_are_called_without_a_word_unless_they_are_to_be_avoided(
+async def test_only_an_agent_to_avoid_causes_a_warning(
     action: Action, caplog: pytest.LogCaptureFixture
 ) -> None:
     adviser = Adviser([decision(action)])
@@ -76,7 +76,7 @@ async def test_passwords_and_control_characters_are_not_shown(caplog: pytest.Log
         assert "agent.example" in text
 
 
-async def test_the_memory_of_warnings_is_bounded(
+async def test_number_of_remembered_warnings_is_bounded(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_guard, "MAX_WARNED", 2)

@@ -107,7 +107,7 @@ async def test_a_server_to_avoid_is_not_called_if_the_caller_refuses(failing: To
 
 
 @MODES
-async def test_a_healthy_server_is_called_without_a_word(
+async def test_healthy_server_is_called_without_a_warning(
     healthy: Tools, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     transport = AdvisedTransport(healthy.url, refuse=True, timeout_seconds=PATIENT_SECONDS)
@@ -131,7 +131,7 @@ async def test_a_session_over_any_transport_is_advised(failing: Tools, healthy: 
     assert healthy.calls == []
 
 
-async def test_the_health_document_may_be_elsewhere(failing: Tools, healthy: Tools) -> None:
+async def test_health_document_url_can_be_configured(failing: Tools, healthy: Tools) -> None:
     transport = AdvisedTransport(
         healthy.url,
         health_url=failing.url.replace("/mcp", "/.well-known/agent-health"),
