@@ -43,7 +43,7 @@ def functions(file: Path) -> frozenset[str]:
     )
 
 
-def test_every_behaviour_is_there_once_and_in_order() -> None:
+def test_each_behaviour_is_listed_once_and_in_order() -> None:
     told = [row[0] for row in BEHAVIOURS]
     counted = []
     for letter in "PA":
@@ -53,7 +53,7 @@ def test_every_behaviour_is_there_once_and_in_order() -> None:
     assert told == NUMBERS + counted
 
 
-def test_every_case_is_there_once_and_in_order() -> None:
+def test_each_case_is_listed_once_and_in_order() -> None:
     assert [int(number) for number, _, _ in CASES] == list(range(1, 26))
 
 
@@ -73,14 +73,14 @@ def test_every_test_that_proves_a_behaviour_exists(row: list[str]) -> None:
     ] == []
 
 
-def test_every_behaviour_that_a_comment_or_a_test_names_is_in_the_list() -> None:
+def test_behaviour_numbers_in_comments_and_tests_are_listed() -> None:
     files = [*(REPOSITORY / "src").rglob("*.py"), *TESTS.rglob("*.py")]
     named = {number for file in files for number in re.findall(r"\bB[1-9]\d?\b", file.read_text())}
     assert named
     assert named <= set(NUMBERS)
 
 
-def test_the_table_of_outcomes_is_that_of_the_code() -> None:
+def test_documented_outcomes_match_the_code() -> None:
     table = rows("protocol.md")
     (heading,) = [row for row in table if row[0] == "outcome"]
     assert heading[2:] == [f"`{counting}`" for counting in CountingProfile]
@@ -94,7 +94,7 @@ def test_the_table_of_outcomes_is_that_of_the_code() -> None:
 
 
 @pytest.mark.parametrize("name", list(inspect.signature(AgentHealthMiddleware).parameters)[1:])
-def test_every_setting_is_named_where_an_operator_looks(name: str) -> None:
+def test_each_setting_is_documented(name: str) -> None:
     texts = [document.read_text() for document in DOCUMENTS]
     texts.append(AgentHealthMiddleware.__doc__ or "")
     spelled = re.compile(rf"`{name}\b|\b{name}=|^ +{name}: ", re.MULTILINE)

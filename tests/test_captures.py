@@ -212,7 +212,7 @@ def test_every_capture_has_a_row_and_every_row_a_capture(folder: str) -> None:
     assert len(list((CAPTURES / folder).glob("*.http"))) == 2 * len(captured)
 
 
-def test_exactly_the_answers_of_03_whose_exception_left_the_app_were_cut() -> None:
+def test_only_captured_03_answers_with_an_app_exception_are_truncated() -> None:
     cut = {name for folder in TABLES for name, (_, answer) in exchanges(folder).items() if answer.is_cut}
     assert cut == CUT
 

@@ -67,7 +67,7 @@ def test_change_without_an_entry_is_found(checkout: Checkout, interface: str) ->
     assert checkout.unlogged() == [interface]
 
 
-def test_entry_ends_the_finding_before_and_after_its_commit(checkout: Checkout) -> None:
+def test_changelog_entry_removes_the_finding_before_and_after_its_commit(checkout: Checkout) -> None:
     checkout.write(API, "2")
     checkout.commit()
     checkout.log("one", "two")

@@ -51,7 +51,7 @@ def section_of(number: str) -> str:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row[0]))
-def test_every_row_is_answered_and_names_tests_that_exist(row: Row) -> None:
+def test_each_conformance_row_has_a_status_and_existing_tests(row: Row) -> None:
     number, word, asked, done, held = row
     assert asked
     assert word == "-" or WORD.fullmatch(word)
@@ -68,7 +68,7 @@ def test_every_row_is_answered_and_names_tests_that_exist(row: Row) -> None:
     ] == []
 
 
-def test_rows_are_counted_without_a_gap() -> None:
+def test_conformance_rows_are_numbered_without_a_gap() -> None:
     sections = list(dict.fromkeys(section_of(number) for number, *_ in ROWS))
     for section in sections:
         rows = [row for row in ROWS if section_of(row[0]) == section]
@@ -82,7 +82,7 @@ def test_rows_are_counted_without_a_gap() -> None:
         assert all((word == "-") == end.isalpha() for end, (_, word, *_) in zip(ends, rows, strict=True))
 
 
-def test_no_capital_word_of_the_draft_is_missing() -> None:
+def test_each_requirement_word_of_the_draft_has_a_row() -> None:
     text = " ".join(_source("draft-liang-agent-health-state-00.txt").split())
     contents, body = text.split("1. Introduction The emerging")
     heads = re.findall(r"(?:(\d(?:\.\d)?)|Appendix ([AB]))\. (.+?) (?:\. ?){3,}\d+", contents)
@@ -99,7 +99,7 @@ def test_no_capital_word_of_the_draft_is_missing() -> None:
     _compare("D", [(section, part) for section, part in parts if section != "D2"])
 
 
-def test_no_capital_word_of_rfc_0016_is_missing() -> None:
+def test_each_requirement_word_of_rfc_0016_has_a_row() -> None:
     parts = re.split(r"^#+ (.+)$", _source("rfc-0016-agent-lifecycle-health.md"), flags=re.MULTILINE)
     numbered = []
     for title, part in zip(parts[1::2], parts[2::2], strict=True):
@@ -110,7 +110,7 @@ def test_no_capital_word_of_rfc_0016_is_missing() -> None:
 
 
 @pytest.mark.parametrize("name", ["lease-protocol.md", "heartbeat-tool-contract.md"])
-def test_the_other_two_have_no_capital_words(name: str) -> None:
+def test_other_two_sources_have_no_requirement_words(name: str) -> None:
     assert WORD.findall(_source(name)) == []
 
 

@@ -77,7 +77,7 @@ def test_documented_commands_exist() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_every_place_of_the_api_exists(document: Path) -> None:
+def test_documented_api_paths_exist(document: Path) -> None:
     paths = json.loads((REPOSITORY / "schemas" / "openapi.json").read_text())["paths"]
     named = re.findall(r"/api/v1/[\w/{}-]+", document.read_text())
     shapes = {re.sub(r"\{\w+\}", "{}", path) for path in paths}
@@ -85,12 +85,12 @@ def test_every_place_of_the_api_exists(document: Path) -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name)
-def test_every_piece_of_python_is_python(document: Path) -> None:
+def test_python_blocks_of_the_docs_compile(document: Path) -> None:
     for number, block in enumerate(blocks(document, "python")):
         compile(block, f"{name(document)}, block {number}", "exec")
 
 
-def test_the_definition_that_is_shown_is_one(tmp_path: Path) -> None:
+def test_documented_probe_definition_is_valid(tmp_path: Path) -> None:
     (shown,) = blocks(REPOSITORY / "docs" / "prober.md", "yaml")
     (tmp_path / "census.yml").write_text(shown)
     (tmp_path / "opted-out.txt").write_text("opted-out.example\n")

@@ -22,7 +22,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
         ("page_agent.py", "lifesign run"),
     ],
 )
-def test_an_example_without_its_arguments_says_which(program: str, missing: str) -> None:
+def test_example_without_arguments_names_the_missing_ones(program: str, missing: str) -> None:
     name, *arguments = program.split()
     ended = subprocess.run(
         [sys.executable, EXAMPLES / name, *arguments],
@@ -46,7 +46,7 @@ def test_an_example_without_its_arguments_says_which(program: str, missing: str)
         ({"LIFESIGN_KEY": "ahk_x"}, "registry: expected a URL, as registry or in $LIFESIGN_REGISTRY"),
     ],
 )
-def test_an_agent_without_key_or_registry_says_so_in_one_line(
+def test_example_agent_without_key_or_registry_fails_with_one_line(
     program: str, given: dict[str, str], told: str, tmp_path: Path
 ) -> None:
     ended = subprocess.run(

@@ -18,7 +18,7 @@ def example_of(guide: Path) -> Path:
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
-def test_a_guide_shows_its_example_as_it_is(guide: Path) -> None:
+def test_guide_shows_its_example_unchanged(guide: Path) -> None:
     (shown,) = re.findall(r"^```python\n(.*?)^```", guide.read_text(), re.MULTILINE | re.DOTALL)
     assert shown == example_of(guide).read_text()
 
@@ -34,7 +34,7 @@ def test_every_example_is_in_one_guide() -> None:
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: path.stem)
-def test_a_guide_says_how_to_run_it_and_what_comes_of_it(guide: Path) -> None:
+def test_guide_shows_the_run_command_and_its_output(guide: Path) -> None:
     text = guide.read_text()
     example = example_of(guide)
     run = {f"uvicorn --app-dir {example.parent.relative_to(REPOSITORY)} {example.stem}:app"}

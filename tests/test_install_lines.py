@@ -14,7 +14,7 @@ OURS = re.compile(r"pip install (?:[^#`\n]*[' ])?(\.|lifesign)(?=\[|\s|$)", re.M
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(REPOSITORY)))
-def test_page_names_the_distribution_of_today(page: Path) -> None:
+def test_install_lines_of_a_page_name_the_current_distribution(page: Path) -> None:
     text = page.read_text()
     assert rewritten(text) == text
     assert set(OURS.findall(text)) <= {project.DISTRIBUTION}

@@ -81,7 +81,7 @@ PARTS: dict[str, Callable[[], Iterator[Passage]]] = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_has_few_marks(part: str) -> None:
+def test_each_part_has_few_marks(part: str) -> None:
     words = 0
     found: list[str] = []
     for where, text in PARTS[part]():

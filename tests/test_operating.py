@@ -35,7 +35,7 @@ def check_command(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OURS))
-def test_a_service_runs_a_command_of_ours_and_may_do_nothing_else(name: str) -> None:
+def test_compose_service_runs_an_existing_command_without_privileges(name: str) -> None:
     service = OURS[name]
     check_command(service["command"])
     assert service["read_only"] is True
@@ -97,7 +97,7 @@ def test_image_is_built_from_existing_files_and_runs_without_root() -> None:
     check_command(yaml.safe_load(command))
 
 
-def test_the_marker_of_the_database_outlives_the_service_apart_from_the_database() -> None:
+def test_database_marker_has_its_own_volume() -> None:
     image = (DIRECTORY / "Containerfile").read_text()
     (place,) = re.findall(r"^ENV LIFESIGN_SERVER_STATE_DIR=(\S+)$", image, re.MULTILINE)
     (volumes,) = re.findall(r"^VOLUME (\[.+\])$", image, re.MULTILINE)
@@ -114,12 +114,12 @@ def test_the_marker_of_the_database_outlives_the_service_apart_from_the_database
     )
 
 
-def test_the_definition_can_be_read() -> None:
+def test_probe_definition_of_the_compose_files_is_valid() -> None:
     assert read_definition_file(DIRECTORY / "probe.yml").canaries
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_a_unit_runs_a_command_of_ours(unit: Path) -> None:
+def test_systemd_unit_runs_an_existing_command(unit: Path) -> None:
     (line,) = re.findall(r"^ExecStart=(.+)$", unit.read_text(), re.MULTILINE)
     program, *words = shlex.split(line)
     assert program == "/opt/lifesign/bin/lifesign"

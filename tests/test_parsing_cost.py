@@ -154,7 +154,7 @@ def patterns() -> dict[str, Pattern]:
 PATTERNS = patterns()
 
 
-def test_all_patterns_are_found() -> None:
+def test_check_finds_the_regular_expressions_of_the_package() -> None:
     assert len(PATTERNS) >= 80
     assert "lifesign.serving.log_lines._KEY" in PATTERNS
 

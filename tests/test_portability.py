@@ -98,7 +98,7 @@ def test_a_command_that_needs_unix_names_the_module_that_is_absent(arguments: st
     assert hint.startswith("hint: ")
 
 
-def test_the_check_finds_a_module_of_unix() -> None:
+def test_check_detects_an_import_of_a_unix_module() -> None:
     done = run_without_unix("import lifesign.filesystem.file_lock")
     assert done.returncode == 1
     assert "fcntl" in done.stderr

@@ -43,7 +43,7 @@ def lines() -> Iterator[tuple[str, str]]:
             yield f"{name}:{number}", line
 
 
-def test_only_names_of_the_standard_have_the_old_name() -> None:
+def test_old_project_name_occurs_only_in_names_of_the_standard() -> None:
     found = [
         f"{place}: {line.strip()[:120]}"
         for place, line in lines()
@@ -56,11 +56,11 @@ def test_addresses_of_other_accounts_are_absent() -> None:
     assert [f"{place}: {line.strip()[:120]}" for place, line in lines() if FOREIGN_ADDRESS.search(line)] == []
 
 
-def test_every_name_of_the_standard_is_in_use() -> None:
+def test_each_allowed_name_of_the_standard_is_used() -> None:
     text = "\n".join(line for _, line in lines())
     unused = [each for each in NAMES_OF_THE_STANDARD if re.search(each, text) is None]
     assert unused == []
 
 
-def test_project_has_no_page_yet() -> None:
+def test_project_url_is_empty_before_the_first_release() -> None:
     assert PROJECT_URL == ""

@@ -72,7 +72,7 @@ def run(
     return json.loads((directory / "drawn.json").read_text()), done.stdout
 
 
-def test_every_usual_run_draws_the_same(tmp_path: Path) -> None:
+def test_default_runs_draw_the_same_examples(tmp_path: Path) -> None:
     first, printed = run(tmp_path / "first", PYTHONHASHSEED="1")
     second, _ = run(tmp_path / "second", program=CONSTANTS, PYTHONHASHSEED="2", CI="true")
     assert first == second
@@ -81,7 +81,7 @@ def test_every_usual_run_draws_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_random_run_draws_a_thousand_and_can_be_repeated(tmp_path: Path) -> None:
+def test_random_run_draws_a_thousand_examples_and_is_repeatable_by_its_seed(tmp_path: Path) -> None:
     options = ("--hypothesis-profile", "random")
     first, printed = run(tmp_path / "first", *options, CI="true")
     assert (len(first), first.count(None)) == (400 + 1_000 + 1, 1_000)
@@ -94,13 +94,13 @@ def test_a_random_run_draws_a_thousand_and_can_be_repeated(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_processes_of_one_run_have_one_seed(tmp_path: Path) -> None:
+def test_processes_of_one_run_share_one_seed(tmp_path: Path) -> None:
     options = ("-p", "xdist", "--numprocesses=2", "--dist=each", "--hypothesis-profile", "random")
     _, printed = run(tmp_path / "both", *options, outcome="2 failed, 8 passed")
     assert len(set(re.findall(r"SEED=(\d+) make faults", printed))) == 1
 
 
-def test_every_number_of_examples_is_scaled() -> None:
+def test_example_counts_are_scaled_by_the_profile() -> None:
     places = [
         (f"{file.relative_to(TESTS)}:{number}", line)
         for file in TESTS.rglob("*.py")

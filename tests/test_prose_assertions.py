@@ -10,7 +10,7 @@ LIMIT = 205
 """Lower it with the count."""
 
 
-def test_assertions_that_compare_with_prose_become_fewer() -> None:
+def test_number_of_prose_assertions_does_not_grow() -> None:
     found = all_prose_assertions()
     folders = Counter(assertion.path.relative_to(TESTS).parts[0] for assertion in found)
     assert len(found) <= LIMIT, folders.most_common()

@@ -11,7 +11,7 @@ URL = "https://project.example/lifesign"
 LINK = re.compile(r"\]\(([^)]*)\)")
 
 
-def test_without_an_address_there_are_no_links_to_files_and_no_pictures() -> None:
+def test_readme_without_a_project_url_has_no_file_links_and_pictures() -> None:
     text = pypi_readme(README, "")
     assert [target for target in LINK.findall(text) if not target.startswith("https://")] == []
     assert "![" not in text
@@ -19,7 +19,7 @@ def test_without_an_address_there_are_no_links_to_files_and_no_pictures() -> Non
     assert project_urls("") == {}
 
 
-def test_with_an_address_every_link_leads_there() -> None:
+def test_readme_with_a_project_url_links_files_and_pictures_there() -> None:
     text = pypi_readme(README, URL)
     targets = LINK.findall(text)
     assert len(targets) == len(LINK.findall(README)) >= 40

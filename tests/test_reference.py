@@ -18,7 +18,7 @@ def test_reference_page_is_up_to_date(name: str) -> None:
     assert (REFERENCE / name).read_text() == pages()[name]
 
 
-def test_every_command_and_option_says_what_it_does() -> None:
+def test_each_command_and_option_is_described() -> None:
     named = dict(commands())
     assert {"lifesign", "lifesign check", "lifesign agents drain"} <= named.keys()
     assert [name for name, command in named.items() if not command.help] == []
@@ -31,7 +31,7 @@ def test_every_command_and_option_says_what_it_does() -> None:
     ] == []
 
 
-def test_every_event_has_words() -> None:
+def test_each_event_type_is_described() -> None:
     told = (REFERENCE / "events.md").read_text()
     assert [
         kind for kind in EventType if not re.search(rf"^## {re.escape(kind)}\n\n\S", told, re.MULTILINE)

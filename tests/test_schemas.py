@@ -38,7 +38,7 @@ def test_schemas_match_the_models_and_are_written_by_make(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCHEMA_FILES)
-def test_every_member_says_what_it_is(name: str) -> None:
+def test_each_schema_member_is_described(name: str) -> None:
     schema = generated()[name]
     silent = [
         f"{owner}.{member}"
@@ -67,7 +67,7 @@ def test_the_example_of_a_tools_file_fits_the_schema_and_is_read() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_an_editor_sees_what_is_wrong_in_a_tools_file(change: dict[str, Any]) -> None:
+def test_tools_schema_refuses_invalid_files(change: dict[str, Any]) -> None:
     good = {"command": ["server"], "tools": {"a": {"usd_per_call": 0}}}
     assert list(TOOLS.iter_errors({"upstreams": {"a": good}})) == []
     assert list(TOOLS.iter_errors({"upstreams": {"a": {**good, **change}}}))
@@ -76,7 +76,7 @@ def test_an_editor_sees_what_is_wrong_in_a_tools_file(change: dict[str, Any]) ->
 # --- probe definitions ---------------------------------------------------------------------------
 
 
-def test_there_are_definitions_to_start_with() -> None:
+def test_repository_contains_starter_definitions() -> None:
     assert {"census", "demo", "directory", "one-agent", "reference"} <= {path.stem for path in DEFINITIONS}
 
 
@@ -94,7 +94,7 @@ def test_every_definition_in_the_repository_fits_the_schema(path: Path) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_an_editor_that_knows_the_schema_sees_what_is_wrong(change: dict[str, Any]) -> None:
+def test_probe_schema_refuses_invalid_definitions(change: dict[str, Any]) -> None:
     good = {"name": "a", "contact": "mailto:a@agent.example", "targets": ["https://agent.example"]}
     assert PROBE.is_valid(good)
     assert not PROBE.is_valid(good | change)
@@ -148,7 +148,7 @@ def model_accepts(members: dict[str, Any]) -> bool:
 
 
 @given(OBSERVATIONS)
-def test_the_schema_takes_the_observations_that_the_model_takes(members: dict[str, Any]) -> None:
+def test_observation_schema_agrees_with_the_model(members: dict[str, Any]) -> None:
     assert OBSERVATION.is_valid(members) == model_accepts(members), members
 
 

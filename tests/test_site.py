@@ -36,12 +36,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made / "html"
 
 
-def test_a_search_fetches_no_page(site: Path) -> None:
+def test_site_search_fetches_no_page(site: Path) -> None:
     """Browsers refuse that where the site is opened as files."""
     assert "SHOW_SEARCH_SUMMARY: false" in (site / "_static" / "documentation_options.js").read_text()
 
 
-def test_every_page_is_there(site: Path) -> None:
+def test_site_contains_each_page_of_the_docs(site: Path) -> None:
     told = {path.relative_to(DOCS) for path in DOCS.rglob("*.md")}
     assert {path for path in told if path.parts[0] != "monitoring"} <= {
         page.relative_to(site).with_suffix(".md") for page in site.rglob("*.html")
@@ -66,7 +66,7 @@ def test_every_link_has_a_target(site: Path) -> None:
     ] == []
 
 
-def test_a_name_in_a_table_breaks_between_its_words_and_an_option_keeps_its_dashes(site: Path) -> None:
+def test_long_names_in_tables_break_at_underscores_and_options_do_not_break(site: Path) -> None:
     page = (site / "configuration.html").read_text()
     cell = re.search(r"<td>(?:(?!</td>).)*LIFESIGN_(?:(?!</td>).)*TLS_(?:(?!</td>).)*</td>", page, re.DOTALL)
     assert cell is not None

@@ -213,7 +213,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("sdk", "case"), CASES)
-def test_an_answer_is_the_same_to_the_byte_and_counts_as_what_it_is(pair: Pair, sdk: str, case: Case) -> None:
+def test_wrapped_sdk_answers_are_byte_identical_and_counted_by_outcome(
+    pair: Pair, sdk: str, case: Case
+) -> None:
     before = pair.counts()
     bare = normalised(pair.bare.raw(case.request()))
     wrapped = normalised(pair.wrapped.raw(case.request()))
@@ -227,7 +229,7 @@ def test_an_answer_is_the_same_to_the_byte_and_counts_as_what_it_is(pair: Pair, 
 
 
 @pytest.mark.parametrize("sdk", AGENTS)
-def test_asking_for_a_failed_task_is_answered_well(pair: Pair, sdk: str) -> None:
+def test_poll_of_a_failed_task_counts_as_answered(pair: Pair, sdk: str) -> None:
     is_03 = sdk == "0.3.26"
     send = (
         rpc("", "message/send", message_03("fail"), "task_failed")
@@ -245,7 +247,7 @@ def test_asking_for_a_failed_task_is_answered_well(pair: Pair, sdk: str) -> None
 
 
 @pytest.mark.parametrize("sdk", AGENTS)
-def test_the_health_document_adds_up(pair: Pair, sdk: str) -> None:
+def test_health_document_contains_each_counted_outcome(pair: Pair, sdk: str) -> None:
     document = pair.wrapped.document()
     assert document["extensions"][OUTCOMES] == dict(pair.expected)
 

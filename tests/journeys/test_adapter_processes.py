@@ -60,7 +60,7 @@ def read_of(pid: int, what: str) -> bytes:
 
 @pytest.mark.fault
 @pytest.mark.long
-async def test_case_25_an_adapter_that_is_killed_leaves_no_process_behind_and_its_task_moves(
+async def test_case_25_killed_adapter_leaves_no_process_and_its_task_is_claimed_again(
     world: World,
 ) -> None:
     with adapter_process(
@@ -85,7 +85,7 @@ async def test_case_25_an_adapter_that_is_killed_leaves_no_process_behind_and_it
 
 @pytest.mark.fault
 @pytest.mark.long
-async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_and_writes_nothing(
+async def test_case_4_adapter_suspended_past_its_deadline_kills_its_agent_and_writes_nothing(
     world: World,
 ) -> None:
     with adapter_process(
@@ -113,7 +113,7 @@ async def test_case_4_an_adapter_that_slept_through_its_deadline_ends_its_agent_
     assert (await world.now()).status == "queued"
 
 
-async def test_nothing_secret_is_seen_in_the_list_of_processes(world: World) -> None:
+async def test_command_lines_of_processes_contain_no_secret(world: World) -> None:
     world = await world.leased_for(LONG_SECONDS)
     with adapter_process(
         world.registry, world.directory, "--pool", "coder", "--agent-id", "seen", *COMMAND

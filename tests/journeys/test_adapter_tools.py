@@ -41,7 +41,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
         yield server
 
 
-async def test_an_agent_reports_calls_what_it_can_pay_for_and_hands_in(
+async def test_agent_reports_progress_calls_tools_within_budget_and_submits(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
     (tmp_path / "acme.key").write_text("s3cret")

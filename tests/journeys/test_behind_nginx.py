@@ -122,13 +122,13 @@ def asked(
         return answer.status, json.loads(answer.read())
 
 
-def test_programs_reach_the_api_over_tls(proxied: Proxied) -> None:
+def test_api_is_reachable_over_tls_behind_nginx(proxied: Proxied) -> None:
     assert asked(proxied, "POST", "/api/v1/agents", b'{"agent_id": "a"}')[0] == 201
     status, found = asked(proxied, "GET", "/api/v1/agents/a")
     assert (status, found["status"]) == (200, "active")
 
 
-def test_session_of_a_login_is_only_for_tls(proxied: Proxied) -> None:
+def test_session_cookie_is_secure_behind_nginx(proxied: Proxied) -> None:
     visitor = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts)
     entered = visitor.log_in(ADMIN_KEY)
     assert (entered.status, entered.headers["location"]) == (303, "/")
@@ -137,7 +137,7 @@ def test_session_of_a_login_is_only_for_tls(proxied: Proxied) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/v1/events/stream", "/live?after="])
-def test_events_pass_an_open_stream_at_once(proxied: Proxied, path: str) -> None:
+def test_nginx_does_not_buffer_the_event_stream(proxied: Proxied, path: str) -> None:
     visitor = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts)
     visitor.log_in(ADMIN_KEY)
     cookie = "; ".join(f"{name}={value}" for name, value in visitor.cookies.items())
@@ -152,7 +152,7 @@ def test_events_pass_an_open_stream_at_once(proxied: Proxied, path: str) -> None
             pass
 
 
-def test_commands_reach_it_by_its_https_url(proxied: Proxied) -> None:
+def test_commands_work_with_the_https_url_of_nginx(proxied: Proxied) -> None:
     """With the authority at OpenSSL's path the commands work; without it, they report the cause."""
 
     def command(*arguments: str, trusts: str) -> "subprocess.CompletedProcess[str]":
@@ -178,7 +178,7 @@ def test_a_body_that_is_too_large_is_refused_by_the_registry_itself(proxied: Pro
     assert (status, answer["error"]["code"]) == (413, "body_too_large")
 
 
-def test_callers_are_distinguished_by_address_whatever_headers_they_send(proxied: Proxied) -> None:
+def test_callers_are_distinguished_by_address_despite_forged_headers(proxied: Proxied) -> None:
     """Attempts to log in are limited by it, and the log names it."""
     forger = Visitor(proxied.visitor.url, trusts=proxied.visitor.trusts, address="127.0.0.7")
 

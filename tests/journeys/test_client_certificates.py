@@ -81,7 +81,7 @@ async def test_an_agent_behind_mutual_tls_is_measured(
     assert observation.certificate_expires_at is not None
 
 
-async def test_an_own_authority_is_trusted_without_a_certificate_too(
+async def test_private_certificate_authority_is_trusted_without_a_client_certificate(
     authority: Authority, bank: Callable[..., dict[str, Any]]
 ) -> None:
     async with serving({}, authority.serving("127.0.0.1")) as server:
@@ -158,7 +158,7 @@ async def test_connections_and_sessions_are_not_shared(
     assert server.resumed == [False] * 4
 
 
-async def test_a_kept_connection_serves_its_own_credential_only(
+async def test_idle_connection_is_reused_only_for_its_credential(
     authority: Authority, bank: Callable[..., dict[str, Any]]
 ) -> None:
     async with serving(
@@ -184,7 +184,7 @@ async def test_a_kept_connection_serves_its_own_credential_only(
         assert server.connections == 2
 
 
-async def test_a_certificate_and_a_token_go_together(
+async def test_client_certificate_and_token_can_be_combined(
     authority: Authority, bank: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BANK_TOKEN", "canary-1f2e3d4c")

@@ -9,7 +9,7 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 
 @pytest.mark.long
-def test_demo_shows_living_agents_and_a_killed_one() -> None:
+def test_demo_shows_alive_agents_and_a_killed_one() -> None:
     command = [sys.executable, "docs/examples/crawl_demo.py"]
     done = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, check=False

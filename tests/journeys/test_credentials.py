@@ -123,7 +123,7 @@ def core_limits(pids: Iterable[int]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("database", ["lab.db", "registry.db"])
-async def test_no_secret_is_left_behind(database: str, tmp_path: Path) -> None:
+async def test_crawl_leaves_no_secret_in_files_or_output(database: str, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         options: list[str] = []
         url = ""

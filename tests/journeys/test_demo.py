@@ -59,7 +59,7 @@ def demo(tmp_path: Path) -> Demo:
     return Demo(tmp_path)
 
 
-def test_the_demo_sees_three_agents_as_what_they_are_and_leaves_nothing(demo: Demo) -> None:
+def test_demo_reports_three_agents_correctly_and_leaves_no_process(demo: Demo) -> None:
     with demo.running() as process:
         shown, _ = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, shown
@@ -101,7 +101,7 @@ def test_the_agents_end_also_if_the_demo_is_killed(demo: Demo) -> None:
         until("no agent is left", lambda: not demo.processes())
 
 
-def test_an_agent_that_does_not_start_is_said_and_is_no_success(demo: Demo) -> None:
+def test_demo_fails_with_a_message_if_an_agent_does_not_start(demo: Demo) -> None:
     command = [sys.executable, "-c", "import runpy, sys; sys.executable = '/bin/false'; "]
     command[-1] += "runpy.run_path('docs/examples/demo.py', run_name='__main__')"
     done = subprocess.run(

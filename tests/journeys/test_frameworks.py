@@ -62,7 +62,7 @@ def outcomes(found: HealthDocument) -> Any:
 
 
 @pytest.mark.parametrize("example", APPS, indirect=True)
-async def test_an_example_answers_and_counts_exactly_what_it_was_asked(example: App) -> None:
+async def test_example_app_answers_and_counts_each_request(example: App) -> None:
     for number in range(12):
         answer = await ask(example, "/ask", method="POST", body={"text": str(number)})
         assert answer.status == 200
@@ -76,7 +76,7 @@ async def test_an_example_answers_and_counts_exactly_what_it_was_asked(example: 
 
 
 @pytest.mark.parametrize("example", APPS, indirect=True)
-async def test_a_path_that_is_not_there_is_no_interaction(example: App) -> None:
+async def test_unknown_path_is_not_counted_as_an_interaction(example: App) -> None:
     assert (await ask(example, "/nowhere")).status == 404
     found = await document(example)
     assert found.calibration is not None
@@ -85,7 +85,7 @@ async def test_a_path_that_is_not_there_is_no_interaction(example: App) -> None:
 
 
 @pytest.mark.parametrize("example", APPS, indirect=True)
-async def test_asking_for_health_is_no_interaction(example: App) -> None:
+async def test_health_request_to_an_example_is_not_counted_as_an_interaction(example: App) -> None:
     for _ in range(20):
         await document(example)
     assert outcomes(await document(example)) == {}
@@ -128,7 +128,7 @@ async def test_a_mounted_agent_is_found_below_a_proxys_path(framework: str, root
 
 
 @pytest.mark.parametrize("framework", ["starlette", "fastapi"])
-async def test_a_404_of_an_endpoint_is_an_answer_of_the_agent(framework: str) -> None:
+async def test_status_404_of_an_endpoint_is_a_caller_fault(framework: str) -> None:
     async def endpoint(request: Request) -> JSONResponse:
         return JSONResponse({"error": "no such task"}, status_code=404)
 
@@ -140,7 +140,7 @@ async def test_a_404_of_an_endpoint_is_an_answer_of_the_agent(framework: str) ->
     assert outcomes(await document(app)) == {"caller_fault": 1, "no_operation": 1}
 
 
-async def test_litestar_calls_middleware_only_for_routes_that_it_knows() -> None:
+async def test_litestar_calls_middleware_only_for_known_routes() -> None:
     """The reason why litestar_agent.py wraps from outside. If this fails, its docstring can be simplified."""
     wrap: Any = AgentHealthMiddleware
     app: Any = Litestar([], middleware=[DefineMiddleware(wrap, agent_id="agent")])

@@ -195,7 +195,7 @@ def test_nginx_sends_requests_only_to_a_ready_agent(world: World, tmp_path: Path
 
 
 @absent("nginx", "nginx-light")
-def test_nginx_asks_the_registry_at_most_once_in_two_seconds(world: World, tmp_path: Path) -> None:
+def test_nginx_requests_readiness_at_most_every_two_seconds(world: World, tmp_path: Path) -> None:
     def asked() -> float:
         lines = world.ask("GET", "/metrics").decode().splitlines()
         name, path = "lifesign_registry_http_requests_total{", f'path="{READY_AGENT_PATH}"'
@@ -270,7 +270,7 @@ def test_haproxy_sends_requests_only_to_ready_agents(world: World, tmp_path: Pat
 
 
 @absent("haproxy", "haproxy")
-def test_haproxy_closes_an_agent_that_the_registry_does_not_know(world: World, tmp_path: Path) -> None:
+def test_haproxy_excludes_an_agent_unknown_to_the_registry(world: World, tmp_path: Path) -> None:
     first, second = world.agents
     world.call("DELETE", f"/{first.agent_id}/record")
     with haproxy(world, tmp_path) as server:
@@ -278,7 +278,7 @@ def test_haproxy_closes_an_agent_that_the_registry_does_not_know(world: World, t
         until("one agent is closed", lambda: {answered(server) for _ in range(6)} == open_ones)
 
 
-def test_envoys_recipe_checks_the_path_of_the_registry() -> None:
+def test_envoy_recipe_checks_the_readiness_path_of_the_registry() -> None:
     (cluster,) = yaml.safe_load(recipe("yaml", {}))["static_resources"]["clusters"]
     (check,) = cluster["health_checks"]
     assert check["http_health_check"]["path"] == READY_AGENT_PATH
@@ -311,7 +311,7 @@ def sd_failures(server: Server) -> float:
 
 
 @absent("prometheus", "prometheus")
-def test_prometheus_scrapes_living_agents(world: World, tmp_path: Path) -> None:
+def test_prometheus_scrapes_active_agents(world: World, tmp_path: Path) -> None:
     first, second = world.agents
 
     def scraped(server: Server) -> dict[str, tuple[str, str]]:

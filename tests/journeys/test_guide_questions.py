@@ -26,7 +26,7 @@ def _of_guide(path: Path) -> object:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="NOT TESTED: curl is absent (apt-get install curl)")
 @pytest.mark.parametrize("guide", [_of_guide(path) for path in GUIDES])
-def test_a_guide_s_questions_lead_to_the_health_that_it_shows(guide: Path, tmp_path: Path) -> None:
+def test_commands_of_a_guide_give_the_health_that_it_shows(guide: Path, tmp_path: Path) -> None:
     text = guide.read_text()
     python = Path(sys.executable)
     if guide.stem in ELSEWHERE:

@@ -140,9 +140,7 @@ def serving(url: str, directory: Path, *options: str) -> Iterator[Server]:
 
 
 @pytest.mark.fault
-def test_a_server_that_is_killed_knows_its_database_by_a_marker_that_is_late(
-    url: str, tmp_path: Path
-) -> None:
+def test_killed_server_accepts_its_database_with_an_older_marker(url: str, tmp_path: Path) -> None:
     for number in range(2):
         with serving(url, tmp_path) as server:
             assert register(server, f"agent-{number}")[0] == 201
@@ -196,7 +194,7 @@ def test_healthz_reports_a_lost_file_without_any_write(file: Path, tmp_path: Pat
 
 
 @pytest.mark.fault
-def test_a_process_that_is_replaced_does_not_serve_what_lies_there_now(file: Path, tmp_path: Path) -> None:
+def test_replacement_process_does_not_serve_another_file_at_the_path(file: Path, tmp_path: Path) -> None:
     with serving(sqlite(file), tmp_path, "--workers", "2") as server:
         log = tmp_path / "registry.log"
         until("both processes serve", lambda: log.read_text().count("Application startup complete") == 2)
@@ -274,7 +272,7 @@ def test_restored_database_is_served(url: str, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.fault
 @pytest.mark.parametrize("database_kind", ["postgresql"])
-def test_a_postgresql_that_was_dropped_or_set_back_is_refused(url: str, tmp_path: Path) -> None:
+def test_dropped_or_restored_postgresql_database_is_refused(url: str, tmp_path: Path) -> None:
     name = url.rpartition("/")[2].partition("?")[0]
     with serving(url, tmp_path) as server:
         assert register(server)[0] == 201

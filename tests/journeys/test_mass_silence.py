@@ -51,7 +51,7 @@ async def fleet(database: Database, clock: WoundClock) -> Fleet:
     return Fleet(api, await add_agents(database, FLEET))
 
 
-async def test_half_a_fleet_that_falls_silent_is_held_and_the_truly_dead_are_dead_afterwards(
+async def test_silence_of_half_a_fleet_is_suspended_and_dead_agents_are_found_later(
     fleet: Fleet,
 ) -> None:
     steady, returning = fleet.names[SILENT:], fleet.names[:RETURNING]

@@ -7,7 +7,7 @@ import sys
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 
-def test_the_demo_finds_both_servers_whose_tool_fails() -> None:
+def test_demo_finds_both_servers_with_a_failing_tool() -> None:
     command = [sys.executable, "docs/examples/mcp_demo.py"]
     done = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, check=False

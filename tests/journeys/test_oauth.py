@@ -79,7 +79,7 @@ KEYS: dict[str, tuple[Callable[[], Any], Any]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-async def test_client_proves_its_identity_by_its_private_key(kind: str, tmp_path: Path) -> None:
+async def test_client_authenticates_with_its_private_key(kind: str, tmp_path: Path) -> None:
     make_key, reader = KEYS[kind]
     key = make_key()
     file = tmp_path / "acme.key"
@@ -110,7 +110,7 @@ async def test_a_revoked_token_is_replaced_once_a_minute() -> None:
             assert len(provider.forms) == 2
 
 
-async def test_without_a_token_what_is_behind_the_login_is_unknown() -> None:
+async def test_layers_behind_a_login_are_unknown_without_a_token() -> None:
     with serving_provider() as (provider, token_url), agent_of(provider) as (agent, url):
         provider.is_down = True
         async with probing(**settings(url, token_url)) as probes:
@@ -124,7 +124,7 @@ async def test_without_a_token_what_is_behind_the_login_is_unknown() -> None:
             assert len(provider.forms) == 1
 
 
-async def test_a_wrong_client_secret_is_named_as_the_provider_names_it(
+async def test_wrong_client_secret_is_reported_with_the_providers_error_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CLIENT_SECRET", "another-secret")
@@ -136,7 +136,7 @@ async def test_a_wrong_client_secret_is_named_as_the_provider_names_it(
     assert len(provider.forms) == 1
 
 
-async def test_a_token_that_a_target_sends_back_is_removed() -> None:
+async def test_token_echoed_by_a_target_is_removed() -> None:
     evidence = Bodies()
     with serving_provider() as (provider, token_url):
 

@@ -132,7 +132,9 @@ def registered(registry: str, session_id: str) -> str:
 
 
 @pytest.mark.parametrize("is_one_directory", [True, False], ids=["/event", "/global/event"])
-def test_a_real_sessions_work_is_a_heartbeat_of_its_agent(tmp_path: Path, *, is_one_directory: bool) -> None:
+def test_opencode_session_activity_sends_heartbeats_for_its_agent(
+    tmp_path: Path, *, is_one_directory: bool
+) -> None:
     home, project = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     project.mkdir()

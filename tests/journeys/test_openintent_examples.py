@@ -98,7 +98,7 @@ async def test_first_example_of_openintent_runs_with_its_import_changed(
 @pytest.mark.parametrize(
     ("arguments", "is_warned"), [("", True), (", tasks=True", False), (", tasks=False", False)]
 )
-def test_agent_that_no_work_can_reach_is_warned_at_start(
+def test_agent_without_a_source_of_work_logs_a_warning_at_start(
     registry: RegistryServer, tmp_path: Path, arguments: str, *, is_warned: bool
 ) -> None:
     # A key that only enrols registers each of them once.

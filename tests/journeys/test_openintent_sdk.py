@@ -87,7 +87,7 @@ def test_lists_are_arrays_and_an_agent_lists_only_itself(said: Any) -> None:
     assert said["listed by role"] == ["one"]
 
 
-def test_a_lease_is_held_by_one_kept_and_taken_over(said: Any) -> None:
+def test_sdk_acquires_renews_and_takes_over_a_lease(said: Any) -> None:
     assert said["lease"]["agent_id"] == "one"
     assert said["lease"]["scope"] == "research"
     assert said["lease"]["status"] == "active"
@@ -99,7 +99,7 @@ def test_a_lease_is_held_by_one_kept_and_taken_over(said: Any) -> None:
     assert said["taken over"]["id"] != said["lease"]["id"]
 
 
-def test_a_conflict_names_the_lease_in_the_way(said: Any) -> None:
+def test_sdk_conflict_contains_the_existing_lease(said: Any) -> None:
     conflict = said["conflict"]
     assert conflict["exception"] == "LeaseConflictError"
     assert conflict["existing_lease"]["agent_id"] == "one"
@@ -129,7 +129,7 @@ def test_refusals_become_the_exceptions_that_the_sdk_has(said: Any) -> None:
     assert said["registered wrongly"]["errors"][0]["pointer"] == "/capabilities/0"
 
 
-def test_an_agent_drains_leaves_and_comes_back(said: Any) -> None:
+def test_sdk_drains_deregisters_and_registers_an_agent(said: Any) -> None:
     assert said["drained"] == "draining"
     assert said["deregistered"] == "deregistered"
     assert said["asynchronous"] == {"version": 1, "status": "active"}

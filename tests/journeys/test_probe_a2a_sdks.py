@@ -126,7 +126,7 @@ async def test_wrapped_agent_also_reports_its_health(agents: Agents, sdk: str) -
         assert len(probes.witness.requests) == 5
 
 
-async def test_an_unchanged_card_is_known_by_its_tag(agents: Agents) -> None:
+async def test_unchanged_sdk_card_is_answered_with_status_304(agents: Agents) -> None:
     async with probing() as probes:
         await probes.see(agents.url("1.3"))
         before = probes.memory
@@ -137,9 +137,7 @@ async def test_an_unchanged_card_is_known_by_its_tag(agents: Agents) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_a_real_agent_takes_the_message_whatever_its_card_says_of_its_version(
-    agents: Agents, way: Way
-) -> None:
+async def test_sdk_agent_accepts_the_message_for_any_version_in_its_card(agents: Agents, way: Way) -> None:
     interface = {"url": agents.url(way.sdk) + way.path, "protocolBinding": way.binding}
     members = card(supportedInterfaces=[interface | {"protocolVersion": way.version}])
     found: dict[str, str] = {}

@@ -195,7 +195,9 @@ def _kill(database_url: str, directory: Path, kills: int) -> None:
 
 
 @pytest.mark.long
-def test_the_shards_of_killed_workers_move_and_no_target_is_late(database_kind: str, tmp_path: Path) -> None:
+def test_shards_of_killed_workers_move_and_each_target_is_probed_in_time(
+    database_kind: str, tmp_path: Path
+) -> None:
     _kill(bare_url(database_kind, tmp_path), tmp_path, kills=3)
 
 
@@ -235,7 +237,7 @@ def test_late_batch_of_a_suspended_worker_is_refused(database_kind: str, tmp_pat
         assert set(asked(running.url, _probers)) == {"w0", "sleepy"}
 
 
-def test_a_worker_that_leaves_gives_its_shards_back_at_once(tmp_path: Path) -> None:
+def test_stopped_worker_releases_its_shards_at_once(tmp_path: Path) -> None:
     with crew(bare_url("sqlite", tmp_path), tmp_path, "w0", "w1") as running:
         running.send("w1", signal.SIGTERM)
         until("it has left", lambda: set(asked(running.url, _probers)) == {"w0"})

@@ -41,7 +41,7 @@ def promtool(*arguments: str) -> str:
     return ran.stdout
 
 
-def test_the_rules_and_the_configuration_are_understood() -> None:
+def test_promtool_accepts_rules_and_configuration() -> None:
     assert "25 rules found" in promtool("check", "rules", "alerts.yml")
     promtool("check", "config", "--syntax-only", "prometheus.yml")
 
@@ -183,7 +183,7 @@ def series_of_tests() -> Iterator[tuple[str, dict[str, str]]]:
             yield name, dict(re.findall(r'(\w+)="([^"]*)"', labels))
 
 
-def test_alerts_are_tested_with_series_that_there_are(prometheus: Server) -> None:
+def test_alert_tests_use_only_exported_series(prometheus: Server) -> None:
     # There is no certificate, no task that waits, no agent that is down and no credential with a fault.
     absent = {
         "lifesign_registry_certificate_expiry_timestamp_seconds",
@@ -202,7 +202,7 @@ def test_alerts_are_tested_with_series_that_there_are(prometheus: Server) -> Non
             assert labels[label] in {metric[label] for metric in real}, f"{name}: {labels}"
 
 
-def test_every_alert_is_seen_to_fire_and_to_be_silent() -> None:
+def test_each_alert_is_tested_firing_and_silent() -> None:
     cases = [
         case
         for group in yaml.safe_load((DIRECTORY / "alerts_test.yml").read_text())["tests"]
@@ -215,14 +215,14 @@ def test_every_alert_is_seen_to_fire_and_to_be_silent() -> None:
     assert {case["alertname"] for case in cases if not case.get("exp_alerts")} == names
 
 
-def test_queries_and_alerts_name_only_numbers_that_there_are() -> None:
+def test_queries_and_alerts_use_only_exported_metrics() -> None:
     documented = set(re.findall(r"`(lifesign_\w+)`", (REPOSITORY / "docs" / "monitoring.md").read_text()))
     texts = [*expressions(), ALERTS.read_text()]
     named = {name for text in texts for name in re.findall(r"lifesign_(?:registry|prober|agent)_\w+", text)}
     assert {re.sub(r"_(bucket|count|sum)$", "", name) for name in named} - documented == set()
 
 
-def test_the_dashboard_is_what_grafana_imports() -> None:
+def test_grafana_dashboard_has_the_import_format() -> None:
     dashboard = json.loads((DIRECTORY / "grafana.json").read_text())
     # Grafana assigns the id itself; an id of another dashboard would replace that one.
     assert dashboard.get("id") is None
@@ -244,7 +244,7 @@ def test_the_dashboard_is_what_grafana_imports() -> None:
         assert steps[0]["value"] is None, "the first colour is for all that is below the second"
 
 
-def test_the_dashboard_has_a_place_for_each_panel() -> None:
+def test_panels_of_the_grafana_dashboard_do_not_overlap() -> None:
     panels = json.loads((DIRECTORY / "grafana.json").read_text())["panels"]
     taken: set[tuple[int, int]] = set()
     for panel in panels:
@@ -260,7 +260,7 @@ def test_the_dashboard_has_a_place_for_each_panel() -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
 
 
-def test_every_alert_is_in_the_document() -> None:
+def test_each_alert_is_documented() -> None:
     text = (REPOSITORY / "docs" / "monitoring.md").read_text()
     names = {
         rule["alert"] for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]

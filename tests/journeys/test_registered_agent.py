@@ -30,7 +30,7 @@ def first_line(running: "subprocess.Popen[str]") -> str:
     return running.stdout.readline()
 
 
-def test_the_example_comes_back_after_a_crash_and_ends_well_when_drained(tmp_path: Path) -> None:
+def test_example_agent_restarts_after_a_crash_and_exits_after_a_drain(tmp_path: Path) -> None:
     file = tmp_path / "worker-1.key"
     with registry_server(tmp_path) as server:
         with started(server.url, file) as crashed:

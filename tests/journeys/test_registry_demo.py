@@ -7,7 +7,7 @@ import sys
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 
-def test_the_demo_shows_a_drain_a_death_and_a_lease_that_passes_on() -> None:
+def test_demo_shows_a_drain_a_death_and_a_lease_takeover() -> None:
     command = [sys.executable, "docs/examples/registry_demo.py"]
     done = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=4 * PATIENCE_SECONDS, check=False

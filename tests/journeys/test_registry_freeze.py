@@ -221,7 +221,7 @@ async def _register_in_freezes(url: str, ports: list[int]) -> list[str]:
 
 
 @pytest.mark.fault
-def test_agent_whose_registration_was_answered_503_and_written_reads_it(tmp_path: Path) -> None:
+def test_agent_reads_a_registration_stored_despite_status_503(tmp_path: Path) -> None:
     with _world(tmp_path, 1) as (url, ports):
         registered = asyncio.run(_register_in_freezes(url, ports))
         steps = asyncio.run(with_database(url, lambda database: database.read(_steps_of_strict)))

@@ -47,15 +47,13 @@ def _kill_over_and_over(url: str, directory: Path, kills: int) -> None:
 
 @pytest.mark.fault
 @pytest.mark.both_databases
-def test_a_server_that_is_killed_has_lost_nothing_that_it_acknowledged(
-    database_kind: str, tmp_path: Path
-) -> None:
+def test_killed_server_loses_no_acknowledged_write(database_kind: str, tmp_path: Path) -> None:
     _kill_over_and_over(bare_url(database_kind, tmp_path), tmp_path, kills=2)
 
 
 @pytest.mark.fault
 @pytest.mark.long
-def test_a_server_that_is_killed_fifty_times_has_lost_nothing(database_kind: str, tmp_path: Path) -> None:
+def test_server_killed_fifty_times_loses_no_acknowledged_write(database_kind: str, tmp_path: Path) -> None:
     _kill_over_and_over(bare_url(database_kind, tmp_path), tmp_path, kills=50)
 
 
@@ -75,11 +73,11 @@ def _share_one_file(directory: Path, seconds: float) -> None:
 
 
 @pytest.mark.fault
-def test_two_servers_on_one_sqlite_file_answer_all_and_lose_nothing(tmp_path: Path) -> None:
+def test_two_servers_on_one_sqlite_file_lose_no_write(tmp_path: Path) -> None:
     _share_one_file(tmp_path, 1.5)
 
 
 @pytest.mark.fault
 @pytest.mark.long
-def test_two_servers_on_one_sqlite_file_answer_all_for_a_minute(tmp_path: Path) -> None:
+def test_two_servers_on_one_sqlite_file_lose_no_write_for_a_minute(tmp_path: Path) -> None:
     _share_one_file(tmp_path, 60)

@@ -52,7 +52,7 @@ def assert_unharmed(report: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert ADMIN_KEY not in caplog.text
 
 
-def test_each_bound_of_the_description_is_kept_on_either_side(
+def test_requests_at_each_openapi_bound_are_answered_as_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
     left_out = [part for one in MANY_BOUNDS for part in ("--exclude-operation-id", one)]
@@ -63,7 +63,7 @@ def test_each_bound_of_the_description_is_kept_on_either_side(
 
 
 @pytest.mark.long
-def test_so_are_those_of_the_operations_that_have_many(
+def test_requests_at_bounds_of_large_operations_are_answered_as_described(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:
     asked = [part for one in MANY_BOUNDS for part in ("--include-operation-id", one)]

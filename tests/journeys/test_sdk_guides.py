@@ -88,7 +88,7 @@ def agent(guide: Guide, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield server
 
 
-def test_its_card_says_where_its_health_is(guide: Guide, agent: Server) -> None:
+def test_card_of_a_guide_agent_links_to_the_health_document(guide: Guide, agent: Server) -> None:
     answer = agent.raw(f"GET {CARD_PATH} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
     # Agents that do not support A2A have no card.
     assert answer.startswith(b"HTTP/1.1 200" if guide.path == "/" else b"HTTP/1.1 404")

@@ -187,7 +187,7 @@ def test_the_first_start_shows_a_key_once_and_a_restart_keeps_everything(
     assert (tmp_path / "lifesign.db").stat().st_mode & 0o077 == 0
 
 
-def test_without_a_terminal_no_key_is_printed_and_the_command_creates_one(
+def test_key_is_not_printed_without_a_terminal_and_keys_create_makes_one(
     start: Start, tmp_path: Path
 ) -> None:
     server = start()
@@ -197,7 +197,7 @@ def test_without_a_terminal_no_key_is_printed_and_the_command_creates_one(
     assert server.end() == 0
 
 
-def test_two_workers_serve_and_the_death_of_one_is_survived(
+def test_two_workers_serve_and_a_killed_one_is_replaced(
     start: Start, tmp_path: Path, database_kind: str
 ) -> None:
     url = bare_url(database_kind, tmp_path)
@@ -216,7 +216,7 @@ def test_two_workers_serve_and_the_death_of_one_is_survived(
     assert server.end() == 0
 
 
-def test_one_process_ends_in_good_order_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
+def test_single_process_shuts_down_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
     server = start()
     server.process.send_signal(signal.SIGHUP)
     assert server.process.wait(PATIENCE_SECONDS) == 0
@@ -237,7 +237,7 @@ def test_several_processes_are_replaced_when_their_terminal_is_closed_and_none_d
 @pytest.mark.parametrize(
     "signal_number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT]
 )
-def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, signal_number: int) -> None:
+def test_signal_to_the_process_group_ends_all_without_errors(start: Start, signal_number: int) -> None:
     """Ctrl-C and systemd send the signal like this."""
     server = start("--workers", "2")
     until("both serve", lambda: len(server.workers) == 2)
@@ -249,7 +249,7 @@ def test_a_signal_to_the_whole_group_ends_all_without_a_complaint(start: Start, 
     assert log.count("Started server process") == 2
 
 
-def test_the_end_breaks_a_replacement_of_the_processes_off(start: Start) -> None:
+def test_termination_during_a_process_replacement_ends_all_processes(start: Start) -> None:
     server = start("--workers", "2")
 
     def started() -> int:
@@ -278,7 +278,7 @@ def test_all_processes_are_replaced_while_they_serve(start: Start) -> None:
     assert server.end() == 0
 
 
-def test_when_the_supervisor_is_killed_its_workers_end(start: Start) -> None:
+def test_workers_end_when_their_supervisor_is_killed(start: Start) -> None:
     server = start("--workers", "2")
     workers = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
     until("it answers", lambda: server.ask("GET", "/healthz")[0] == 200)
@@ -307,7 +307,7 @@ def test_pending_requests_are_stored_and_answered_before_the_end(start: Start) -
     assert server.process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_a_head_without_end_is_refused_by_every_process(start: Start) -> None:
+def test_endless_request_head_is_refused_by_each_process(start: Start) -> None:
     server = start("--workers", "2")
     until("it answers", lambda: server.ask("GET", "/healthz")[0] == 200)
     for _ in range(4):
@@ -353,7 +353,7 @@ def test_incomplete_requests_are_closed_and_delay_no_other(start: Start) -> None
         pytest.param("2", signal.SIGINT, marks=pytest.mark.long),
     ],
 )
-def test_a_stream_ends_with_the_server(start: Start, signal_number: int, workers: str) -> None:
+def test_event_stream_ends_with_the_server(start: Start, signal_number: int, workers: str) -> None:
     server = start("--workers", workers, on_terminal=True)
     key = server.admin_key
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_SECONDS) as connection:
@@ -381,7 +381,7 @@ def tls(tmp_path: Path) -> Sequence[str]:
     return "--tls-certificate", "cert.pem", "--tls-key", "key.pem"
 
 
-def test_with_a_certificate_that_went_bad_the_processes_stay_and_the_log_names_the_file(
+def test_invalid_new_certificate_keeps_the_running_processes_and_is_logged(
     start: Start, tls: Sequence[str], tmp_path: Path
 ) -> None:
     server = start("--workers", "2", *tls)
@@ -413,7 +413,7 @@ def line_of(server: Serving, part: str) -> str:
     return next(line for line in server.log.read_text().splitlines() if part in line)
 
 
-def test_over_tls_it_is_reached_by_https(start: Start, tls: Sequence[str]) -> None:
+def test_server_with_a_certificate_serves_https(start: Start, tls: Sequence[str]) -> None:
     server = start(*tls)
     assert server.url.startswith("https://")
     assert server.ask("GET", "/healthz") == (200, b"ok\n")
@@ -421,7 +421,11 @@ def test_over_tls_it_is_reached_by_https(start: Start, tls: Sequence[str]) -> No
 
 
 @pytest.mark.parametrize(("options", "is_logged"), [((), False), (("--access-log",), True)])
-def test_requests_are_logged_only_if_asked_for(start: Start, options: Sequence[str], is_logged: bool) -> None:  # noqa: FBT001
+def test_requests_are_logged_only_if_configured(
+    start: Start,
+    options: Sequence[str],
+    is_logged: bool,  # noqa: FBT001
+) -> None:
     server = start(*options)
     server.ask("GET", "/api/v1/agents?status=active")
     assert server.end() == 0
@@ -467,7 +471,7 @@ def test_unreachable_database_is_reported_without_the_password(tmp_path: Path) -
     assert "hunter2" not in told
 
 
-def test_a_wrong_option_is_one_line_and_makes_no_file(tmp_path: Path) -> None:
+def test_invalid_option_is_one_line_and_creates_no_file(tmp_path: Path) -> None:
     """Others are in tests/cli/commands/test_serve.py; this one is found last."""
     code, told = refused(
         tmp_path, "--port", "0", "--tls-certificate", "absent.pem", "--tls-key", "absent.pem"
@@ -515,7 +519,7 @@ def test_a_backup_of_sqlite_is_served_from_postgresql(start: Start, tmp_path: Pa
     assert second.end() == 0
 
 
-def test_to_programs_every_line_is_json(tmp_path: Path) -> None:
+def test_json_log_format_applies_to_each_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as both:
         process = subprocess.Popen(

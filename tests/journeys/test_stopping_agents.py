@@ -145,7 +145,7 @@ async def live(standing: Gate, name: str, key_file: Path, case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases(("signal", "thread", "cancel"), every=7))
-def test_an_agent_that_is_stopped_at_any_moment_ends_and_holds_nothing(
+def test_agent_stopped_at_any_moment_ends_and_holds_no_lease(
     registry: RegistryServer, standing: Gate, tmp_path: Path, name: str, case: Case
 ) -> None:
     task_id = asyncio.run(asked_for(registry, name))
@@ -192,7 +192,7 @@ async def adapt(standing: Gate, wanted: TaskSelection, directory: Path, case: Ca
 
 
 @pytest.mark.parametrize("case", cases(("drain", "cancel"), every=7))
-def test_an_adapter_that_is_stopped_at_any_moment_ends_with_its_agent(
+def test_adapter_stopped_at_any_moment_ends_with_its_agent(
     registry: RegistryServer, standing: Gate, tmp_path: Path, name: str, case: Case
 ) -> None:
     task_id = asyncio.run(asked_for(registry, name))

@@ -9,7 +9,7 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 
 @pytest.mark.long
-def test_the_demo_shows_a_task_that_moves_on_when_its_adapter_is_killed() -> None:
+def test_demo_shows_a_task_claimed_again_after_its_adapter_is_killed() -> None:
     command = [sys.executable, "docs/examples/task_demo.py"]
     done = subprocess.run(
         command, cwd=REPOSITORY, capture_output=True, text=True, timeout=8 * PATIENCE_SECONDS, check=False

@@ -42,9 +42,7 @@ async def _opened(url: str) -> RegistryApi:
 
 
 @pytest.mark.both_databases
-async def test_case_1_each_task_is_worked_at_by_one_of_several_processes(
-    database_kind: str, tmp_path: Path
-) -> None:
+async def test_case_1_each_task_runs_in_one_of_several_processes(database_kind: str, tmp_path: Path) -> None:
     url = empty_url(database_kind, tmp_path)
     api = await _opened(url)
     made = [(await create(api, f"task {number}"))["task_id"] for number in range(TASKS)]

@@ -118,7 +118,7 @@ def test_database_of_the_previous_version_is_upgraded_without_loss(kind: str, tm
     assert verified.returncode == 0, verified.stdout
 
 
-def test_nothing_is_upgraded_under_a_server_that_runs(database_kind: str, tmp_path: Path) -> None:
+def test_running_server_prevents_an_upgrade(database_kind: str, tmp_path: Path) -> None:
     url, package = bare_url(database_kind, tmp_path), package_of_next_version(tmp_path)
     prepare(url, [QUIET])
     with registry(url, tmp_path) as server:

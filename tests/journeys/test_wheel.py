@@ -83,7 +83,7 @@ def run(*command: object) -> str:
     return done.stdout
 
 
-def test_the_wheel_holds_the_package_and_its_types(wheel: Path) -> None:
+def test_wheel_contains_the_package_and_its_type_information(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     package = {name for name in names if name.startswith("lifesign/")}
     assert "lifesign/py.typed" in package
@@ -113,7 +113,7 @@ def test_middleware_needs_only_pydantic_and_hdrhistogram(environment: Path) -> N
     assert {"lifesign", "hdrhistogram", "pydantic"} <= set(found["installed"])
 
 
-def test_the_command_says_what_to_install(environment: Path) -> None:
+def test_command_without_its_extra_names_the_install_command(environment: Path) -> None:
     done = subprocess.run(
         [environment / "lifesign", "check", "https://agent.test"],
         capture_output=True,
@@ -125,7 +125,7 @@ def test_the_command_says_what_to_install(environment: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_the_client_says_what_to_install(environment: Path) -> None:
+def test_client_without_its_extra_names_the_install_command(environment: Path) -> None:
     done = subprocess.run(
         [environment / "python", "-c", "from lifesign.client import fetch_health"],
         capture_output=True,
@@ -136,7 +136,7 @@ def test_the_client_says_what_to_install(environment: Path) -> None:
     assert "No module named 'aiohttp'" in done.stderr
 
 
-def test_the_sdist_holds_every_file_of_the_repository(tmp_path: Path) -> None:
+def test_sdist_contains_each_file_of_the_repository(tmp_path: Path) -> None:
     uv = shutil.which("uv", path=Path(sys.executable).parent) or shutil.which("uv")
     if uv is None:
         pytest.skip("NOT BUILT: uv is absent; `make .venv/.test` installs it")

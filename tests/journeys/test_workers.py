@@ -113,7 +113,7 @@ def expect(server: Server, sent: dict[str, int], looks: int = LOOKS) -> None:
 
 
 @pytest.mark.parametrize("agent", COMMANDS, indirect=True)
-def test_all_workers_report_the_exact_sum_and_a_restart_forgets_nothing(agent: Agent) -> None:
+def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent) -> None:
     with agent.running() as server:
         pids = ask(server, REQUESTS - FAILURES)
         ask(server, FAILURES, "/answer?status=500")
@@ -139,14 +139,14 @@ def kill_workers(agent: Agent, kills: int) -> None:
 
 @pytest.mark.fault
 @pytest.mark.parametrize("agent", KILLED, indirect=True)
-def test_killed_workers_lose_nothing_and_leave_no_files(agent: Agent) -> None:
+def test_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
     kill_workers(agent, 5)
 
 
 @pytest.mark.fault
 @pytest.mark.long
 @pytest.mark.parametrize("agent", KILLED, indirect=True)
-def test_workers_killed_over_and_over_lose_nothing_and_leave_no_files(agent: Agent) -> None:
+def test_repeatedly_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
     kill_workers(agent, 20)
 
 
