@@ -502,11 +502,18 @@ def test_retry_after_is_honoured_for_up_to_a_day(
     assert due_s <= START_S + 2 + bounded_s + 3 * INTERVAL_S
 
 
-@given(IDS, st.floats(3600, 1e12), st.sampled_from([(900.0, 3600.0), (600.0, 1200.0), (3600.0, 9000.0)]))
-@example("tgt_147", 3600.0, (900.0, 3600.0))
+@given(
+    IDS,
+    st.floats(3600, 1e12),
+    st.sampled_from([(900.0, 3600.0), (600.0, 1200.0), (3600.0, 9000.0)]),
+    st.integers(0, 200),
+)
+@example("tgt_147", 3600.0, (900.0, 3600.0), 0)
+@example("tgt_147", 86_400.0, (900.0, 3600.0), 6)
 def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
-    subject_id: str, retry_after_s: float, thresholds_s: tuple[float, float]
+    subject_id: str, retry_after_s: float, thresholds_s: tuple[float, float], asks_after: int
 ) -> None:
+    """It is refused so many times, and then a maintenance page in its place asks for long waits."""
     unhealthy_after_s, dead_after_s = thresholds_s
     cadence = CADENCE.with_thresholds(unhealthy_after_s, dead_after_s)
     memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
@@ -514,14 +521,16 @@ def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
     silence_s = 0.0
     for failures in range(1, cadence.failures_until_dead + 1):
         at_s = next_probe_at_s(subject_id, memory, cadence, at_s)
-        memory = after_probe(memory, seen(at_s, UNAVAILABLE), cadence, at_s, retry_after_s)
+        asked_s = retry_after_s if failures > min(asks_after, cadence.failures_until_dead - 1) else None
+        memory = after_probe(memory, seen(at_s, UNAVAILABLE), cadence, at_s, asked_s)
         assert memory.failures_in_row == failures
         # As the registry counts it.
         silence_s += min(at_s - measured_s, 2 * INTERVAL_S)
         measured_s = at_s
         if failures == UNHEALTHY_AFTER_FAILURES:
             assert at_s - last_liveness_s <= max(900, unhealthy_after_s) + 2 * INTERVAL_S
-    assert silence_s > dead_after_s
+    # Also if it had gone down and up so often that its thresholds are multiplied.
+    assert silence_s > MAX_DAMPING * dead_after_s
     # Each wait ends with the next tick.
     longest_s = cadence.max_wait_of_failing_s + INTERVAL_S
     assert at_s - last_liveness_s <= cadence.failures_until_dead * longest_s + INTERVAL_S
@@ -529,6 +538,13 @@ def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
     # An observation's time has microseconds, and `at_s` more.
     expected_s = at_s + min(retry_after_s, MAX_RETRY_AFTER_S)
     assert memory.not_before_s == pytest.approx(expected_s, rel=0, abs=0.000_01)
+
+
+def test_failing_agent_with_a_very_long_threshold_gets_its_long_wait_in_the_end() -> None:
+    cadence = CADENCE.with_thresholds(DAY_S, 30 * DAY_S)
+    memory = ProbeMemory(failures_in_row=MAX_IN_ROW, alive_at_s=START_S)
+    after = after_probe(memory, seen(START_S, UNAVAILABLE), cadence, START_S, DAY_S)
+    assert after.not_before_s == START_S + DAY_S
 
 
 def test_requested_wait_of_a_living_target_is_followed() -> None:

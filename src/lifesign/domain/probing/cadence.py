@@ -105,8 +105,11 @@ class Cadence:
 
     @property
     def failures_until_dead(self) -> int:
-        """Number of consecutive failures after which such an agent gets any requested wait."""
-        return max(DEAD_AFTER_FAILURES, ceil(self.dead_after_s / self.max_wait_of_failing_s) + 1)
+        """Number of consecutive failures after which such an agent gets any requested wait.
+
+        Not all of its failures may request one: then a failure adds no more than one interval of silence.
+        """
+        return min(max(DEAD_AFTER_FAILURES, self.patient_failures + 1), MAX_IN_ROW)
 
     def with_thresholds(self, unhealthy_after_s: float, dead_after_s: float) -> "Cadence":
         """Return the cadence for a registered agent, which has thresholds of its own, in seconds."""
