@@ -411,6 +411,37 @@ def test_missing_fresh_document_does_not_end_reported_unhealthy(observed: Observ
     assert judged(down).signals == ()
 
 
+def without_document(status_code: int, fresh_until_s: float = NOW - 1, **members: Any) -> Observed:
+    """Alive, and asked for its document in vain just now; the last one said that it is unhealthy."""
+    result = ResultClass.HTTP_ERROR if status_code >= 500 else ResultClass.NOT_AN_AGENT
+    layer = LayerResult(result=result, status_code=status_code)
+    return alive(
+        document=held_document("unhealthy", fresh_until_s),
+        readiness=LastResult(layer=layer, observed_at_s=NOW),
+        unhealthy_documents_in_row=2,
+        **members,
+    )
+
+
+@pytest.mark.parametrize("monitoring", WATCHED)
+@pytest.mark.parametrize(
+    ("observed", "signals"),
+    [
+        (without_document(404), (Signal.HEALTH_RECOVERED,)),
+        (without_document(410), (Signal.HEALTH_RECOVERED,)),
+        # It may be the document's last minute, the server may be broken, or the agent down.
+        (without_document(404, NOW), ()),
+        (without_document(503), ()),
+        (without_document(404, failures_in_row=1), ()),
+    ],
+)
+def test_agent_that_answers_and_has_no_document_any_more_recovers(
+    monitoring: DecidingEvidence, observed: Observed, signals: tuple[Signal, ...]
+) -> None:
+    down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=observed)
+    assert judged(down).signals == signals
+
+
 def test_degraded_stays_active() -> None:
     verdict = judged(facts(DecidingEvidence.PROBE, observed=saying("degraded")))
     assert (verdict.status, verdict.health) == (Status.ACTIVE, HealthStatus.DEGRADED)

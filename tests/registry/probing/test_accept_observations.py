@@ -362,6 +362,25 @@ async def test_two_unhealthy_documents_make_unhealthy_and_one_other_makes_active
     assert [change["payload"]["new_health"] for change in changes] == ["unhealthy", "degraded"]
 
 
+async def test_an_agent_whose_next_version_has_no_document_does_not_stay_unhealthy(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await _probed(api)
+    for _ in range(2):
+        await outcomes(api, document(clock, "unhealthy"))
+        clock.advance(300)
+    assert await _status(api) == "unhealthy"
+    steps = 0
+    while await _status(api) == "unhealthy" and steps < 10:
+        steps += 1
+        missing = {"result": "not_an_agent", "status_code": 404}
+        await outcomes(api, seen(clock, readiness=missing))
+        clock.advance(300)
+    # The last document counts for 900 s.
+    assert steps == 4
+    assert (await api.lifecycle("agent-1"))[-1] == ("unhealthy", "active", "health_recovered")
+
+
 @pytest.mark.both_databases
 @pytest.mark.parametrize("monitoring", ["probe", "both"])
 async def test_wrong_answers_make_an_agent_unhealthy_until_a_probe_passes(

@@ -32,6 +32,7 @@ from lifesign.domain.observation.results import (
     ProbedDocument,
     ResultClass,
 )
+from lifesign.domain.observation.served_body import is_absent
 from lifesign.domain.targets.target import TargetKind
 
 MAX_INTERACTIONS: Final = 20
@@ -261,6 +262,18 @@ def is_document_current(observed: Observed | None, now_s: float) -> bool:
     evidence = evidence_of(observed)
     until_s = evidence.health_until_s
     return until_s is not None and now_s <= until_s and unknown_reason(evidence, now_s) is None
+
+
+def has_withdrawn_document(observed: Observed) -> bool:
+    """Return whether an agent that answers serves no health document any more, and the last one has expired.
+
+    Such an agent will never report that it recovered.
+    """
+    document, readiness = observed.document, observed.readiness
+    if document is None or readiness is None or observed.failures_in_row:
+        return False
+    layer = readiness.layer
+    return is_absent(layer.result, layer.status_code) and readiness.observed_at_s > document.fresh_until_s
 
 
 def evidence_of(observed: Observed | None) -> Evidence:

@@ -25,6 +25,7 @@ from lifesign.domain.lifecycle.observed_facts import (
     Observed,
     current_health,
     evidence_of,
+    has_withdrawn_document,
     is_document_current,
     observed_health,
     reported_health,
@@ -424,9 +425,11 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
         has_gone, text = facts.observed.failed_assertions_in_row == 0, "its last probe failed no assertion"
     elif signal is Signal.HEALTH_RECOVERED:
         health = current_health(facts.observed, now_s)
-        # A document that no longer counts has no consequence, no recovery either.
+        # A document that is only too old has no consequence, no recovery either.
         has_gone = is_document_current(facts.observed, now_s) and health is not HealthStatus.UNHEALTHY
         text = f"its health document reports {health}"
+        if has_withdrawn_document(facts.observed):
+            has_gone, text = True, "it answers, and serves no health document any more"
     else:
         has_gone, text = _half_succeed(facts.observed), _interactions_text(facts.observed)
     return _Step(signal, text) if has_gone else None
