@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.support.cut_network import CUTS, HOSTS
+from tests.support.cut_network import HOSTS, OWN
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 
@@ -27,7 +27,7 @@ def _in_namespace(cut: str) -> dict[str, list[list[str | None]]]:
     return found
 
 
-@pytest.mark.parametrize("cut", sorted(CUTS))
+@pytest.mark.parametrize("cut", ["drop", "reject"])
 def test_lost_ipv6_of_the_prober_fails_no_ipv6_target(cut: str) -> None:
     told = _in_namespace(cut)
     for number in range(1, HOSTS + 1):
@@ -41,3 +41,12 @@ def test_lost_ipv6_of_the_prober_fails_no_ipv6_target(cut: str) -> None:
     for number in range(2, HOSTS + 1):
         assert "ok" in {result for result, *_ in told[f"10.9.0.{number}"]}
         assert {result for result, *_ in told[f"10.9.0.{number}"]} <= {"ok", "not_measured"}
+
+
+def test_an_agent_beside_the_prober_is_no_witness_for_hosts_behind_a_cut_cable() -> None:
+    told = _in_namespace("all others")
+    assert {(result, network_class) for result, _, network_class in told[OWN]} == {("ok", "this_machine")}
+    for number in range(1, HOSTS + 1):
+        four = told[f"10.9.0.{number}"]
+        assert {result for result, *_ in four} == {"not_measured"}
+        assert "no_witness" in {reason for _, reason, _ in four}

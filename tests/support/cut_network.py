@@ -9,6 +9,7 @@ import contextlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.support.hostile_server import CARD_PATH, HostileServer, as_json, serving
 from tests.support.memory_ledger import MemoryLedger
@@ -21,6 +22,8 @@ from lifesign.prober.registry_exchange.ledger import ShardBatch
 from lifesign.prober.worker.main_loop import ProbeWorker
 
 FOURS, SIXES = "10.9.0.0/24", "fd00:9::/64"
+OWN = "10.9.0.250"
+"""The machine's own address in the IPv4 network, at which an agent runs beside the prober."""
 HOSTS = 3
 PATIENCE_SECONDS = 60
 CARD = {
@@ -35,23 +38,26 @@ CARD = {
 CUTS = {
     "drop": ["nft", "add", "rule", "inet", "cut", "out", "ip6", "daddr", SIXES, "drop"],
     "reject": ["nft", "add", "rule", "inet", "cut", "out", "ip6", "daddr", SIXES, "reject"],
+    "all others": ["nft", "add", "rule", "inet", "cut", "out", "ip", "daddr", "!=", OWN, "drop"],
 }
 
 
 def prepare() -> None:
     """Give the namespace its addresses, and a place for rules."""
-    commands = ["ip link set lo up"]
-    for number in range(1, HOSTS + 1):
-        commands += [
-            f"ip addr add 10.9.0.{number}/24 dev lo",
-            f"ip addr add fd00:9::{number}/128 dev lo nodad",
-        ]
-    commands += [
+    # The hosts are here, and the source of each connection to them is another address, as if they were not.
+    commands = [
+        "ip link set lo up",
+        f"ip addr add {OWN}/32 dev lo",
+        "ip addr add fd00:10::1/128 dev lo nodad",
+        f"ip route add local {FOURS} dev lo src {OWN}",
+        f"ip -6 route add local {SIXES} dev lo src fd00:10::1",
         "nft add table inet cut",
         "nft add chain inet cut out { type filter hook output priority 0 ; }",
     ]
     for command in commands:
         subprocess.run(command.split(" "), check=True)
+    # IPv6 servers bind only to configured addresses otherwise.
+    Path("/proc/sys/net/ipv6/ip_nonlocal_bind").write_text("1", encoding="ascii")
 
 
 def definition(targets: list[str]) -> ProbeDefinition:
@@ -73,7 +79,7 @@ def definition(targets: list[str]) -> ProbeDefinition:
 
 
 async def main(cut: str) -> None:
-    """Probe, cut IPv6, let one IPv4 host die, and print the later results of each target."""
+    """Probe, cut the network, let one IPv4 host die, and print the later results of each target."""
     async with contextlib.AsyncExitStack() as stack:
         servers: list[HostileServer] = []
         dying = contextlib.AsyncExitStack()
@@ -82,6 +88,7 @@ async def main(cut: str) -> None:
                 its = dying if host == "10.9.0.1" else stack
                 replies = {CARD_PATH: as_json(CARD)}
                 servers.append(await its.enter_async_context(serving(replies, host=host)))
+        servers.append(await stack.enter_async_context(serving({CARD_PATH: as_json(CARD)}, host=OWN)))
         urls = {server.host: _url(server) for server in servers}
         news = asyncio.Event()
         ledger = MemoryLedger(SYSTEM_CLOCK)

@@ -79,7 +79,7 @@ async def test_root_servers_are_queried_without_a_cache() -> None:
 
 def test_reachable_address_families_are_found_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
     sources: dict[int, Any] = {}
-    monkeypatch.setattr(dns_lookup, "_source_towards", lambda address: sources.get(address.version))
+    monkeypatch.setattr(dns_lookup, "source_towards", lambda address: sources.get(address.version))
     assert dns_lookup._usable_family() is socket.AF_UNSPEC
     sources[4] = ip_address("192.168.1.5")
     assert dns_lookup._usable_family() is socket.AF_INET

@@ -70,6 +70,15 @@ def test_network_classes_are_those_of_the_definition() -> None:
     assert CLASSES.key_of(SIX) == "2606:2800::/64"
 
 
+def test_own_address_of_the_machine_is_no_part_of_the_network_until_it_is_lost() -> None:
+    """An agent beside the prober answers without any network; a cut machine may lose its address."""
+    own = {TEN, FOUR}
+    classes = NetworkClasses(read_networks(["10.1.0.0/16"]), own.__contains__)
+    assert [classes.of(address) for address in (TEN, FOUR)] == [THIS_MACHINE, THIS_MACHINE]
+    own.clear()
+    assert [classes.of(address) for address in (TEN, FOUR)] == ["10.1.0.0/16", PUBLIC_IPV4]
+
+
 def test_memory_of_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contact_file, "MAX_KNOWN_ADDRESSES", 3)
     classes = NetworkClasses(())

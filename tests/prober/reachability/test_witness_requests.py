@@ -89,6 +89,16 @@ async def test_name_is_resolved_again_for_each_round() -> None:
 
 
 @on_both_loops
+async def test_name_with_a_ttl_of_0_is_looked_up_too() -> None:
+    """As some name servers of private networks answer."""
+    names: Names = {"canary.example": ("127.0.0.2",)}
+    async with serving({}, host="127.0.0.2") as server, requesting(names) as (requests, asker):
+        asker.dns.ttl_s = 0
+        (reply,) = await ask(requests, f"http://canary.example:{server.port}/")
+        assert (reply.status, reply.is_looked_up) == (404, True)
+
+
+@on_both_loops
 async def test_witness_request_uses_only_addresses_of_its_class() -> None:
     names: Names = {"both.example": ("127.0.0.1", "127.0.0.2"), "here.example": ("127.0.0.1",)}
     async with serving({}, host="127.0.0.2") as server, requesting(names) as (requests, _):

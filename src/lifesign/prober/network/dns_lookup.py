@@ -19,6 +19,7 @@ import pycares
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import IPV6_GLOBAL_UNICAST, Address
 from lifesign.errors import InvalidValue
+from lifesign.prober.network.source_address import source_towards
 
 MAX_ADDRESSES: Final = 32
 """Maximum of addresses per name."""
@@ -81,14 +82,15 @@ class DnsChannel(Protocol):
         ...
 
 
-def open_channel(servers: Sequence[str], timeout_s: float) -> DnsChannel:
+def open_channel(servers: Sequence[str], timeout_s: float, *, reads_hosts_file: bool = True) -> DnsChannel:
     """Start c-ares, or else threads; within a running loop.
 
     `servers`: addresses with an optional port, queried in this order; none: those of the system. InvalidValue
     for a server that is no address, and for any server if only threads are available, which cannot use them.
+    `reads_hosts_file`: False to query only name servers, which threads cannot.
     """
     try:
-        return _Cares(servers, timeout_s)
+        return _Cares(servers, timeout_s, reads_hosts_file=reads_hosts_file)
     except pycares.AresError as error:
         if servers:
             expected = "addresses of name servers that c-ares can use"
@@ -123,9 +125,10 @@ async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
 class _Cares:
     """c-ares, woken by the event loop."""
 
-    def __init__(self, servers: Sequence[str], timeout_s: float) -> None:
+    def __init__(self, servers: Sequence[str], timeout_s: float, *, reads_hosts_file: bool = True) -> None:
         self._servers = servers
         self._timeout_s = timeout_s
+        self._reads_hosts_file = reads_hosts_file
         self._loop = asyncio.get_running_loop()
         self._family = _usable_family()
         self._reading: set[int] = set()
@@ -134,6 +137,7 @@ class _Cares:
         self._channel = pycares.Channel(
             flags=pycares.ARES_FLAG_NOSEARCH,
             servers=servers or None,
+            lookups=None if reads_hosts_file else "b",
             tries=TRIES,
             # The second try waits twice as long: together less than all of the time.
             timeout=timeout_s / (2 * TRIES),
@@ -168,7 +172,7 @@ class _Cares:
 
     def renewed(self) -> "_Cares | None":
         try:
-            return _Cares(self._servers, self._timeout_s)
+            return _Cares(self._servers, self._timeout_s, reads_hosts_file=self._reads_hosts_file)
         except pycares.AresError:
             return None
 
@@ -237,21 +241,12 @@ class _Threads:
 
 def _usable_family() -> socket.AddressFamily:
     """Return which addresses this machine reaches; AF_UNSPEC for both families, or for none."""
-    has_four = _source_towards(_PUBLIC_IPV4) is not None
-    six = _source_towards(_PUBLIC_IPV6)
+    has_four = source_towards(_PUBLIC_IPV4) is not None
+    six = source_towards(_PUBLIC_IPV6)
     has_six = six is not None and six in IPV6_GLOBAL_UNICAST
     if has_four == has_six:
         return socket.AF_UNSPEC
     return socket.AF_INET if has_four else socket.AF_INET6
-
-
-def _source_towards(address: Address) -> Address | None:
-    """Return the source address for a destination; None if there is no route. Nothing is sent."""
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
-        asking.connect((str(address), 53))
-        return ip_address(asking.getsockname()[0])
-    return None
 
 
 def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer:

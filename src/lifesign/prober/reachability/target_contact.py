@@ -1,6 +1,6 @@
 """Facts about the connection of one probe: network class, address and answer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
@@ -14,6 +14,7 @@ from lifesign.domain.net.network_class import (
 )
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.source_address import is_own_address
 from lifesign.prober.registry_exchange.ledger import Answered, ProbeConnection, TargetEntry
 
 MAX_KNOWN_ADDRESSES: Final = 100_000
@@ -23,10 +24,17 @@ _INTERACTIONS: Final = ("transport", "message")
 
 
 class NetworkClasses:
-    """The network class of each address, as `networks.allow` divides them."""
+    """The network class of each address, as `networks.allow` divides them.
 
-    def __init__(self, allowed: Sequence[Network]) -> None:
+    The own addresses of this machine belong to it: an agent that runs beside the prober answers also while
+    the network is cut, and must be no witness for others.
+    """
+
+    def __init__(
+        self, allowed: Sequence[Network], is_own: Callable[[Address], bool] = is_own_address
+    ) -> None:
         self._allowed = tuple(allowed)
+        self._is_own = is_own
         self._known: dict[Address, tuple[str, str]] = {}
 
     def of(self, address: Address) -> str:
@@ -45,6 +53,9 @@ class NetworkClasses:
     def _read(self, address: Address) -> tuple[str, str]:
         known = self._known.get(address)
         if known is None:
+            if self._is_own(address):
+                # Not cached: an address that a cut machine has lost is one of the network again.
+                return THIS_MACHINE, address_key(address)
             if len(self._known) >= MAX_KNOWN_ADDRESSES:
                 self._known.clear()
             known = network_class_of(address, self._allowed), address_key(address)

@@ -66,12 +66,14 @@ class WitnessRequests:
     async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
         """Send requests to all of these at once, at addresses of one network class."""
         deadline_s = self._loop.time() + timeout_s
-        # A channel that is new has forgotten all names.
-        with closing(open_channel(self._name_servers, timeout_s)) as channel:
+        # Channels that are new have forgotten all names.
+        usual = open_channel(self._name_servers, timeout_s)
+        servers = open_channel(self._name_servers, timeout_s, reads_hosts_file=False)
+        with closing(usual), closing(servers):
 
             async def ask_one(url: str) -> WitnessReply:
                 try:
-                    return await self._ask_one(url, network_class, channel, deadline_s)
+                    return await self._ask_one(url, network_class, (usual, servers), deadline_s)
                 except (ValueError, IndexError) as error:
                     # A value that another prober reported may be an invalid URL, for which yarl raises both.
                     return WitnessReply(reason=f"it cannot be requested: {error}")
@@ -79,8 +81,9 @@ class WitnessRequests:
             return await asyncio.gather(*(ask_one(url) for url in urls))
 
     async def _ask_one(
-        self, url: str, network_class: str, channel: DnsChannel, deadline_s: float
+        self, url: str, network_class: str, channels: tuple[DnsChannel, DnsChannel], deadline_s: float
     ) -> WitnessReply:
+        """Ask one witness; `channels`: the usual one, and one that reads no hosts file."""
         entry = None if self._opt_outs is None else self._opt_outs.entry_for(url)
         if entry is not None:
             return WitnessReply(reason=f"opted out: {entry}")
@@ -89,8 +92,9 @@ class WitnessRequests:
             return WitnessReply(reason=target.reason)
         addresses: tuple[Address, ...] = () if target.address is None else (target.address,)
         is_looked_up = False
+        usual, servers = channels
         if target.address is None:
-            answer = await self._look_up(target.host, channel, deadline_s)
+            answer = await self._look_up(target.host, usual, deadline_s)
             addresses, is_looked_up = answer.addresses, answer.ttl_s > 0
             if not addresses:
                 return WitnessReply(reason=f"no address: {answer.unclear or 'the name does not resolve'}")
@@ -101,6 +105,9 @@ class WitnessRequests:
             left = len(of_class[:MAX_TRIED_ADDRESSES]) - number
             reply = await self._connect(url, replace(target, address=address), now_s, deadline_s, left)
             if reply.status is not None:
+                if target.address is None and not is_looked_up:
+                    # A TTL of 0 is that of the hosts file, and of some name servers.
+                    is_looked_up = bool((await self._look_up(target.host, servers, deadline_s)).addresses)
                 return replace(reply, is_looked_up=is_looked_up)
         return reply
 
