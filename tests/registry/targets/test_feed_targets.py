@@ -73,6 +73,40 @@ async def test_card_read_by_another_key_is_read_again(api: RegistryApi, clock: W
     assert memory.keys() - target["memory"].keys() == {"card_etag", "card_digest"}
 
 
+@pytest.mark.both_databases
+async def test_waits_that_an_ended_key_wrote_are_forgotten(api: RegistryApi, clock: WoundClock) -> None:
+    """The holder of a stolen key says that a target wants no probes, and the key is revoked."""
+    await put(api, "dir", "one", URLS[:1])
+    observed_at = moment(clock.at_s).isoformat()
+    subject = {"target_url": URLS[0], "observed_at": observed_at}
+    alive = {"discovery": {"result": "ok"}, "network_class": "public_ipv4", "address": "192.0.2.1"}
+    await api.report(subject | alive, memories=[{"alive_at_s": 1.5}])
+    body = {"role": "prober", "name": "other"}
+    other = (await api.ask("POST", "/api/v1/keys", body)).json()["key"]
+    clock.advance(1)
+    waits = {
+        "not_before_s": clock.at_s + 86_400,
+        "slowdowns": 9,
+        "is_disallowed_by_robots": True,
+        "robots_read_at_s": clock.at_s,
+    }
+    memory = {"alive_at_s": 1.5, "card_etag": "e", "card_digest": "0" * 64} | waits
+    excused = {"result": "not_measured"}
+    await api.report(
+        subject | {"discovery": excused, "inconclusive_reason": "asked_to_wait"}, memories=[memory]
+    )
+
+    async def fed() -> dict[str, Any]:
+        answer = await api.ask("GET", f"{SHARDS}/{SHARD}/targets", key=other)
+        (target,) = answer.json()["targets"]
+        return dict(target["memory"])
+
+    assert (await fed()).items() >= waits.items()
+    revoked = await api.ask("DELETE", "/api/v1/keys/key_prober_")
+    assert revoked.status in {200, 204}
+    assert (await fed()).keys() == {"alive_at_s"}
+
+
 async def test_unreadable_probe_memory_is_omitted_from_the_feed(
     api: RegistryApi, clock: WoundClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -268,6 +268,12 @@ def without_failures(memory: ProbeMemory) -> ProbeMemory:
     )
 
 
+def without_waits(memory: ProbeMemory) -> ProbeMemory:
+    """Return a memory without anything that delays the next probe: its writer is not trusted any more."""
+    forgotten = {"is_disallowed_by_robots": False, "robots_read_at_s": None, "is_opted_out": False}
+    return without_failures(memory).model_copy(update=forgotten)
+
+
 def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
     """Return whether a target is skipped at some ticks, because it keeps failing or asked for a wait."""
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0

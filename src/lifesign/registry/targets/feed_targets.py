@@ -5,23 +5,25 @@ version of the first one: later changes come with the next request for changes.
 """
 
 import logging
+from collections.abc import Collection
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 from pydantic_core import from_json
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
-from lifesign.domain.access.permissions import Permission
+from lifesign.domain.access.permissions import Permission, is_current
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.shards import ShardTargets
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.probing.cadence import last_alive_s
+from lifesign.domain.probing.cadence import last_alive_s, without_waits
 from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.keys import key_rows
 from lifesign.storage.targets import target_rows
 from lifesign.storage.targets.target_rows import FeedRow, TargetCursor
 
@@ -60,9 +62,10 @@ def list_shard_targets(transaction: Transaction, call: Call) -> OperationReply:
     )
     page = found[: query.limit]
     prober_key = f"{KEY_ACTOR_PREFIX}{call.caller.key_id}"
+    ended_keys = _ended_keys(transaction, {row.reported_by for row in page} - {prober_key, None})
     # In the form of `ShardTargets`; built by hand, since a shard may contain thousands.
     answer: dict[str, Any] = {
-        "targets": [_shown(row, prober_key) for row in page if not row.is_gone],
+        "targets": [_shown(row, prober_key, ended_keys) for row in page if not row.is_gone],
         "gone": [row.subject_id for row in page if row.is_gone],
         "version": until,
     }
@@ -80,13 +83,27 @@ def _shard_in(call: Call) -> int:
     return int(text)
 
 
-def _shown(row: FeedRow, prober_key: str) -> dict[str, Any]:
+def _ended_keys(transaction: Transaction, prober_keys: Collection[str | None]) -> set[str]:
+    """Return which of these prober keys were revoked, or have expired."""
+    ended = set()
+    for prober_key in prober_keys:
+        key_id = (prober_key or "").removeprefix(KEY_ACTOR_PREFIX)
+        stored = key_rows.find_by_id(transaction, key_id)
+        if stored is not None and not is_current(stored, transaction.now_s):
+            ended.add(f"{KEY_ACTOR_PREFIX}{key_id}")
+    return ended
+
+
+def _shown(row: FeedRow, prober_key: str, ended_keys: Collection[str]) -> dict[str, Any]:
     shown: dict[str, Any] = {"subject_id": row.subject_id, "url": row.url, "version": row.place.version}
     memory = remembered(row)
     if memory is not _NO_MEMORY:
         if row.reported_by != prober_key:
             # Another key may have invented content of the card, such as an interface: the card is read again.
             memory = memory.model_copy(update={"card_etag": None, "card_digest": None})
+        if row.reported_by in ended_keys:
+            # It may have invented wishes of the target, so that nobody probes it.
+            memory = without_waits(memory)
         shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:
         shown["recheck_at"] = moment(row.recheck_at_s)

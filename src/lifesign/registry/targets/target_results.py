@@ -51,6 +51,8 @@ class Results:
     answered: dict[int, LiveTarget] = field(default_factory=dict)
     """Last result that answered or failed, by the target's number."""
     silent: dict[int, SilentTarget] = field(default_factory=dict)
+    reported: set[int] = field(default_factory=set)
+    """Numbers of the targets with a result that counts, whatever it is."""
 
     def take(
         self,
@@ -99,6 +101,9 @@ class Results:
         """Write all but the sums."""
         probe_results.store(transaction, [*self.left.values()])
         liveness.note(transaction, [*self.answered.values()], [*self.silent.values()])
+        liveness.note_reporter(
+            transaction, self.reported - self.answered.keys() - self.silent.keys(), self.prober_key
+        )
         result_history.add_changes(transaction, self.changes)
 
     def store_sums(self, transaction: Transaction) -> None:
@@ -115,6 +120,7 @@ class Results:
         """Record whether the target answered or fell silent; other results are no evidence about that."""
         assert subject.target is not None  # noqa: S101 - see `take`
         target, where = subject.target, (observation.network_class, observation.address)
+        self.reported.add(target)
         if observation.is_liveness_signal:
             self.silent.pop(target, None)
             self.answered[target] = LiveTarget(target, *where, at_s, self.prober_key)

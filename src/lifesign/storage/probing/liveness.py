@@ -119,6 +119,15 @@ def note(transaction: Transaction, answered: Sequence[LiveTarget], silent: Seque
         transaction.connection.execute(statement, {"rows": to_json(silent).decode()})
 
 
+def note_reporter(transaction: Transaction, numbers: Collection[int], prober_key: str) -> None:
+    """Note which prober key last reported of these targets, and thus wrote their memory."""
+    if numbers:
+        changed = update(liveness).where(
+            liveness.c.target.in_(sorted(numbers)), liveness.c.prober_key.is_distinct_from(prober_key)
+        )
+        transaction.connection.execute(changed.values(prober_key=prober_key))
+
+
 def is_any_silent(transaction: Transaction, at_least: int) -> bool:
     """Return whether at least so many targets have failed: below that nothing needs to be counted."""
     wanted = select(liveness.c.target).where(liveness.c.silent_since_s.is_not(None)).limit(at_least)
