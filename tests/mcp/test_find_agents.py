@@ -66,6 +66,14 @@ async def test_agents_are_found_by_capability(
     assert await found(model, **arguments) == expected
 
 
+async def test_a_probed_agent_without_evidence_is_described_with_the_reason(registry: RegistryServer) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
+        card_url = "https://probed.example/card.json"
+        await known.agents.register("probed", monitoring="probe", card_url=card_url, supersede=True)
+    text = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents"))
+    assert f"probed: active, health unknown (not_yet_probed), 0 of ? tasks, card at {card_url}" in text
+
+
 async def test_pool_is_described_with_totals_and_one_line_per_agent(model: Model) -> None:
     result = await model.call("find_agents", role_id="bill")
     told: Any = result.structured_content

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedState
 from lifesign.domain.models.targets import TargetSummary
@@ -179,8 +180,10 @@ def is_health_by_assertions(health: HealthStatus, observed: ObservedState | None
 
 
 def failing_text(agent: AgentRecord) -> str:
-    """Return the text that the last probes of an active agent failed; empty if they did not."""
-    return f"last {pluralize(agent.failing_probes, 'probe')} failed" if agent.failing_probes else ""
+    """Return what fails of an active agent: its last probes, or only its interface; empty if nothing does."""
+    if agent.failing_probes:
+        return f"last {pluralize(agent.failing_probes, 'probe')} failed"
+    return "interface fails" if agent.is_unreachable and agent.status is Status.ACTIVE else ""
 
 
 def unread_reason(agent: AgentRecord) -> str:

@@ -9,6 +9,7 @@ from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.models.agents import AgentList, AgentSummary
 from lifesign.domain.models.base import MAX_CAPABILITIES, Capability, RoleId
 from lifesign.domain.text.counts import pluralize
+from lifesign.domain.text.times import utc_text
 from lifesign.mcp.tool_definition import (
     MAX_ANSWER_BYTES,
     NOTICE,
@@ -119,7 +120,21 @@ def _line(agent: AgentSummary) -> str:
     where = f", at {agent.endpoint}" if agent.endpoint else ""
     where += f", listed as {agent.target_url}" if agent.target_url else ""
     where += f", card at {agent.card_url}" if agent.card_url else ""
-    return f"{agent.agent_id}{name}: {agent.status}, health {agent.health}{load}{where}"
+    return f"{agent.agent_id}{name}: {agent.status}, health {_health_text(agent)}{load}{where}"
+
+
+def _health_text(agent: AgentSummary) -> str:
+    """Return the health, why it is unknown, and what failed in the latest probes."""
+    notes = []
+    if agent.unknown_reason is not None:
+        notes.append(agent.unknown_reason.value)
+        if agent.evidence_at is not None:
+            notes[-1] += f", last measured {utc_text(agent.evidence_at, 'seconds')}"
+    if agent.failing_probes:
+        notes.append(f"last {agent.failing_probes} probes failed")
+    elif agent.is_unreachable:
+        notes.append("interface fails")
+    return f"{agent.health} ({'; '.join(notes)})" if notes else str(agent.health)
 
 
 FIND_AGENTS: Final = Tool(

@@ -534,3 +534,8 @@ def test_an_active_agent_is_shown_with_its_last_failures(
     record = record_of(failing_probes=failing)
     assert [line.text for line in page(record) if line.label == "but"] == told
     assert status_text(record) == status
+
+
+@pytest.mark.parametrize(("status", "text"), [("active", "active (interface fails)"), ("dead", "dead")])
+def test_active_agent_whose_interface_fails_is_shown_with_that(status: str, text: str) -> None:
+    assert status_text(record_of(status=status, is_unreachable=True)) == text

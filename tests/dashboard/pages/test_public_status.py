@@ -74,6 +74,9 @@ def test_each_status_text_fits_its_badge(word: str) -> None:
         ({"health": "healthy", "failures": 2, "monitoring": "both"}, "failing"),
         ({"unknown_reason": "no_witness", "failures": 2}, "unknown"),
         ({"status": "unhealthy", "failures": 2}, "unhealthy"),
+        ({"is_unreachable": True}, "failing"),
+        ({"is_unreachable": True, "monitoring": "both"}, "active"),
+        ({"is_unreachable": True, "status": "dead"}, "dead"),
     ],
     ids=str,
 )

@@ -23,7 +23,7 @@ from lifesign.domain.lifecycle.verdict import (
     Verdict,
     judge,
 )
-from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.probing.result_receipt import receipt_of
 
 NOW = 1_782_900_000.0
@@ -852,41 +852,6 @@ def test_a_probed_agent_that_is_dead_has_no_health(
     seen = failing(9, document=held_document("healthy"))
     dying = judged(unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=seen))
     assert (dying.status, dying.health) == (Status.DEAD, HealthStatus.UNKNOWN)
-
-
-@pytest.mark.parametrize(
-    ("transport", "health", "unreachable"),
-    [
-        ("refused", None, True),
-        ("refused", "healthy", False),
-        ("gated", None, False),
-        ("credentials_rejected", None, False),
-        ("token_error", None, False),
-        ("ok", None, False),
-    ],
-)
-def test_failing_interface_without_other_signals_is_unreachable(
-    transport: str, health: str | None, *, unreachable: bool
-) -> None:
-    claim = None
-    if health is not None:
-        claim = ProbedDocument(status=HealthStatus(health), timestamp=datetime.fromtimestamp(NOW, UTC))
-    observation = Observation(
-        agent_id="a",
-        observed_at=datetime.fromtimestamp(NOW, UTC),
-        transport=LayerResult(result=ResultClass(transport)),
-        readiness=LayerResult(result=ResultClass.OK if claim else ResultClass.TIMEOUT),
-        document=claim,
-    )
-    known = facts(DecidingEvidence.BOTH, observed=fold(None, observation, receipt_of(NOW, 300, None), NOW))
-    verdict = judged(known)
-    assert verdict.is_unreachable is unreachable
-    assert verdict.signals == ()
-    assert not judged(known, NOW + 900.1).is_unreachable, "what was seen is too old by then"
-
-
-def test_agent_that_was_not_probed_is_not_unreachable() -> None:
-    assert not judged(facts()).is_unreachable
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, shown_health, unknown_reason
+from lifesign.domain.observation.evidence_age import (
+    Evidence,
+    LastInterface,
+    UnknownReason,
+    is_unreachable,
+    shown_health,
+    unknown_reason,
+)
 from lifesign.domain.observation.results import InconclusiveReason
 
 NOW_S = 1_782_900_000.0
@@ -55,6 +62,34 @@ def test_health_ends_with_its_document_though_the_evidence_counts() -> None:
         UnknownReason.DOCUMENT_ENDED,
     )
     assert unknown_reason(evidence, NOW_S + 60.1) is None
+
+
+@pytest.mark.parametrize(
+    ("result", "health", "before_s", "unreachable"),
+    [
+        ("refused", "unknown", 0, True),
+        ("refused", "healthy", 0, False),
+        ("gated", "unknown", 0, False),
+        ("credentials_rejected", "unknown", 0, False),
+        ("token_error", "unknown", 0, False),
+        ("ok", "unknown", 0, False),
+        # Its last three probes did not request it: a newer card may name none.
+        ("refused", "unknown", 900, True),
+        ("refused", "unknown", 900.1, False),
+    ],
+)
+def test_failing_interface_without_other_signals_is_unreachable(
+    result: str, health: str, before_s: float, *, unreachable: bool
+) -> None:
+    interface = LastInterface(result=result, at_s=NOW_S - before_s)
+    evidence = Evidence(at_s=NOW_S, until_s=NOW_S + 900, results_until_s=NOW_S + 900)
+    shown = HealthStatus(health)
+    assert is_unreachable(interface, shown, evidence, NOW_S + 900) is unreachable
+    assert not is_unreachable(interface, shown, evidence, NOW_S + 900.1), "what was seen is too old by then"
+
+
+def test_agent_without_an_interface_is_not_unreachable() -> None:
+    assert not is_unreachable(None, HealthStatus.UNKNOWN, Evidence(), NOW_S)
 
 
 def test_docs_list_every_reason_why_nothing_is_known() -> None:

@@ -97,6 +97,31 @@ async def test_measured_failures_make_no_unknown_health_healthy(api: RegistryApi
         clock.advance(300)
 
 
+@pytest.mark.both_databases
+async def test_an_agent_of_which_only_a_web_server_is_left_is_marked_in_lists(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    """The server still serves the card, which is a liveness signal; the interface is gone."""
+    await _probed(api)
+    card_alone = {"discovery": {"result": "ok"}, "transport": {"result": "refused"}}
+
+    async def shown() -> tuple[Any, ...]:
+        listed = (await api.ask("GET", AGENTS)).json()["agents"][0]
+        record = await api.record("agent-1")
+        assert listed.get("is_unreachable", False) is record["is_unreachable"]
+        return record["status"], record["health"], record["is_unreachable"]
+
+    assert await outcomes(api, seen(clock, **card_alone)) == ["accepted"]
+    assert await shown() == ("active", "unknown", True)
+    for _ in range(4):
+        assert await shown() == ("active", "unknown", True)
+        clock.advance(300)
+        # A new card names no interface.
+        missing = {"result": "not_measured"}
+        await outcomes(api, seen(clock, **card_alone | {"transport": missing}))
+    assert await shown() == ("active", "unknown", False)
+
+
 async def test_repeated_or_late_observation_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
     some = [seen(clock), seen(clock), seen(clock)]

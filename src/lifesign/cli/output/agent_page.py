@@ -32,6 +32,8 @@ HEARTBEATS_ALONE = (
     "so that a prober reads its health document"
 )
 
+INTERFACE_FAILS = "interface fails"
+
 
 def page(agent: "AgentRecord") -> Iterator[PageLine]:
     """Return the lines of an agent's record for people."""
@@ -53,7 +55,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
     if agent.override is not None:
         yield PageLine("override", f"{agent.override.status} until {time_text(agent.override.until)}")
     if agent.is_unreachable:
-        yield PageLine("but", "a prober cannot reach it", Colour.YELLOW)
+        yield PageLine("but", f"its {INTERFACE_FAILS}", Colour.YELLOW)
     facts = (
         ("name", agent.name),
         ("pool", agent.role_id),
@@ -175,9 +177,11 @@ def load_text(agent: "AgentSummary") -> str:
 
 
 def status_text(agent: "AgentSummary") -> str:
-    """Return an agent's status, and that its last probes failed although it is still active."""
-    failing = agent.failing_probes
-    return agent.status if failing is None else f"{agent.status} ({failing_text(failing)})"
+    """Return an agent's status, and what fails although it is still active."""
+    if agent.failing_probes is not None:
+        return f"{agent.status} ({failing_text(agent.failing_probes)})"
+    is_unreachable = agent.is_unreachable and agent.status == "active"
+    return f"{agent.status} ({INTERFACE_FAILS})" if is_unreachable else agent.status
 
 
 def failing_text(failures: int) -> str:

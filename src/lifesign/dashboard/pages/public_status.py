@@ -61,9 +61,10 @@ def public_word(agent: AgentRecord) -> str:
         return "gone"
     if agent.status is not Status.ACTIVE:
         return agent.status.value
-    if agent.failing_probes:
+    is_probed_only = agent.monitoring is DecidingEvidence.PROBE
+    if agent.failing_probes or (agent.is_unreachable and is_probed_only):
         return "failing"
-    if agent.has_old_evidence and agent.monitoring is DecidingEvidence.PROBE:
+    if agent.has_old_evidence and is_probed_only:
         return "unknown"
     return "active" if agent.health is HealthStatus.UNKNOWN else agent.health.value
 

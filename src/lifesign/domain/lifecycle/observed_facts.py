@@ -18,6 +18,7 @@ from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
     Evidence,
+    LastInterface,
     Receipt,
     find_inconclusive_reason,
     shown_health,
@@ -262,6 +263,12 @@ def is_document_current(observed: Observed | None, now_s: float) -> bool:
     evidence = evidence_of(observed)
     until_s = evidence.health_until_s
     return until_s is not None and now_s <= until_s and unknown_reason(evidence, now_s) is None
+
+
+def last_interface(observed: Observed) -> LastInterface | None:
+    """Return the last measured result of the declared interface; None without one."""
+    last = observed.transport
+    return None if last is None else LastInterface(result=last.layer.result, at_s=last.observed_at_s)
 
 
 def has_withdrawn_document(observed: Observed) -> bool:

@@ -124,10 +124,6 @@ class Verdict:
 
     It may lie in the past while verdicts are suspended: then assess again at the next sweep.
     """
-    is_unreachable: bool
-    """Whether the declared interface failed when last probed, and no fresh document contradicts that. It is
-    only shown; False if the evidence is too old.
-    """
     _last_step: "_Step | None"
     _facts: Facts
     """After all signals."""
@@ -187,7 +183,6 @@ def judge(
         reason=facts.reason,
         health=_health(facts),
         assess_at_s=_next_move_s(facts, now_s, excluded_downtime),
-        is_unreachable=_is_unreachable(facts.observed, now_s),
         _last_step=last_step,
         _facts=facts,
         _now_s=now_s,
@@ -466,13 +461,6 @@ def _health(facts: Facts) -> HealthStatus:
     # What a prober sees of an agent that is monitored by heartbeat is shown, and decides nothing.
     is_decided = facts.monitoring is not DecidingEvidence.HEARTBEAT
     return observed_health(facts.observed) if is_decided else reported_health(facts.observed)
-
-
-def _is_unreachable(seen: Observed | None, now_s: float) -> bool:
-    if seen is None or seen.transport is None or not seen.transport.layer.has_failed:
-        return False
-    has_evidence = unknown_reason(evidence_of(seen), now_s) is None
-    return has_evidence and current_health(seen, now_s) is HealthStatus.UNKNOWN
 
 
 _NEVER_OBSERVED: Final = Observed()

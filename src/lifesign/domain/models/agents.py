@@ -216,6 +216,11 @@ class AgentSummary(BaseModel):
 
     The status changes once the failures have lasted for `unhealthy_after_seconds`.
     """
+    is_unreachable: bool = False
+    """True if the declared interface fails when it is probed, and no fresh health document contradicts that.
+
+    An agent can be active nevertheless: by its heartbeats, or because its card is still served.
+    """
     monitoring: DecidingEvidence
     last_heartbeat_at: Time | None = None
     """Time of the last heartbeat, at first of the registration; absent for an agent that is monitored only by
@@ -320,8 +325,6 @@ class AgentRecord(AgentSummary):
     """Reason for the status in words, as of the last change of the status."""
     current_explanation: str | None = None
     """Current state in words."""
-    is_unreachable: bool = False
-    """True if a prober cannot reach the agent although it sends heartbeats; affects no verdict."""
     drain_deadline: Time | None = None
     maintenance_until: Time | None = None
     override: OverrideShown | None = None

@@ -15,6 +15,7 @@ from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.results import (
     InconclusiveReason,
+    LayerResult,
     Observation,
     ResultClass,
     reason_of_inconclusive,
@@ -46,7 +47,10 @@ class UnknownReason(StrEnum):
     ASKED_TO_WAIT = InconclusiveReason.ASKED_TO_WAIT.value
     """The target asked for no requests before a later time."""
     NOT_ALLOWED = InconclusiveReason.NOT_ALLOWED.value
-    """robots.txt or an opt-out forbids the request, or the prober's `networks.allow` the address."""
+    """robots.txt or an opt-out forbids the request, or the prober's `networks.allow` the address.
+
+    Or the target redirects to where the prober does not follow.
+    """
     NOT_PROBED = InconclusiveReason.NOT_PROBED.value
     """The probe did not take place, or its result was lost."""
     PROBER_CLOCK = InconclusiveReason.PROBER_CLOCK.value
@@ -64,7 +68,7 @@ REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
     UnknownReason.NO_WITNESS: "it failed, and no witness proves that the prober could reach it",
     UnknownReason.PROBER_SLOW: "the prober is overloaded",
     UnknownReason.ASKED_TO_WAIT: "it asked not to be probed before a later time",
-    UnknownReason.NOT_ALLOWED: "its robots.txt, an opt-out or the prober's networks.allow forbids probes",
+    UnknownReason.NOT_ALLOWED: "robots.txt, an opt-out, networks.allow or a refused redirect prevents probes",
     UnknownReason.NOT_PROBED: "the probe did not take place",
     UnknownReason.PROBER_CLOCK: "its certificate fails by date, and the prober's clock is wrong",
     UnknownReason.PROBER_FAULT: "a defect of the prober ended the probe",
@@ -140,6 +144,32 @@ def shown_health(
     if reason is None and evidence.health_until_s is not None and now_s > evidence.health_until_s:
         reason = UnknownReason.DOCUMENT_ENDED
     return (health, None) if reason is None else (HealthStatus.UNKNOWN, reason)
+
+
+@fast_dataclass(kw_only=True)
+class LastInterface:
+    """Last measured result of the declared interface."""
+
+    result: str
+    at_s: float
+
+
+def is_unreachable(
+    interface: LastInterface | None, health: HealthStatus, evidence: Evidence, now_s: float
+) -> bool:
+    """Return whether the declared interface fails, and no fresh document contradicts that.
+
+    `health` is the one that is shown. An agent may be alive nevertheless, by its card or its heartbeats.
+    False if the evidence is too old, or the interface was measured too long before it: a newer card may name
+    none.
+    """
+    if interface is None or health is not HealthStatus.UNKNOWN or unknown_reason(evidence, now_s) is not None:
+        return False
+    if not LayerResult(result=ResultClass(interface.result)).has_failed:
+        return False
+    if evidence.at_s is None or evidence.until_s is None:
+        return True
+    return 2 * evidence.at_s - evidence.until_s <= interface.at_s
 
 
 def is_evidence_old(reason: UnknownReason | None) -> bool:

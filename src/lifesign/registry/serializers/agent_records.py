@@ -19,7 +19,7 @@ from lifesign.domain.models.agents import (
     etag_of,
 )
 from lifesign.domain.models.base import moment, moment_text
-from lifesign.domain.observation.evidence_age import is_evidence_old, shown_health
+from lifesign.domain.observation.evidence_age import is_evidence_old, is_unreachable, shown_health
 from lifesign.registry.errors import AgentNotFound
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent, tasks_of
@@ -57,6 +57,7 @@ def summary_members(agent: StoredAgent | ListedAgent, now_s: float) -> dict[str,
         "unknown_reason": None if reason is None else reason.value,
         "evidence_at": None if evidence.at_s is None else moment_text(evidence.at_s),
         "failing_probes": None if is_evidence_old(reason) else _failing_probes(agent),
+        "is_unreachable": is_unreachable(agent.last_interface, health, evidence, now_s),
         "monitoring": agent.monitoring,
         "last_heartbeat_at": None if beat_at_s is None else moment_text(beat_at_s),
         "endpoint": agent.endpoint,
@@ -89,7 +90,6 @@ def record(agent: StoredAgent, now_s: float, verdict: Verdict | None = None) -> 
         status_since=moment(agent.status_since_s),
         explanation=agent.explanation,
         current_explanation=None if verdict is None else verdict.explanation,
-        is_unreachable=verdict is not None and verdict.is_unreachable,
         drain_deadline=_time(agent.drain_deadline_s),
         maintenance_until=_maintenance_until(agent, now_s),
         override=_override(agent, now_s),

@@ -9,8 +9,8 @@ from pydantic_core import to_json
 from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of
-from lifesign.domain.observation.evidence_age import Evidence
+from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of, last_interface
+from lifesign.domain.observation.evidence_age import Evidence, LastInterface
 from lifesign.storage.engine.array_params import given, is_given
 from lifesign.storage.engine.table_definitions import (
     agents,
@@ -100,6 +100,11 @@ class StoredAgent:
     def failures_in_row(self) -> int:
         """Number of its latest probes in a row that were measured failures."""
         return 0 if self.observed is None else Observed.from_json(self.observed).failures_in_row
+
+    @property
+    def last_interface(self) -> LastInterface | None:
+        """The last measured result of its declared interface."""
+        return None if self.observed is None else last_interface(Observed.from_json(self.observed))
 
 
 _OWN_COLUMNS = tuple(column.name for column in agents.columns)

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.observation.evidence_age import Evidence
+from lifesign.domain.observation.evidence_age import Evidence, LastInterface
 from lifesign.storage.agents.agent_rows import evidence_in
 from lifesign.storage.engine.table_definitions import (
     agents,
@@ -84,11 +84,21 @@ class ListedAgent(NamedTuple):
     inconclusive_reason: str | None = None
     stored_failures: int | None = None
     """Measured failures in a row; None: none, or the agent is not probed."""
+    interface_result: str | None = None
+    """Last measured result of its declared interface."""
+    interface_at_s: float | None = None
 
     @property
     def failures_in_row(self) -> int:
         """Number of its latest probes in a row that were measured failures."""
         return self.stored_failures or 0
+
+    @property
+    def last_interface(self) -> LastInterface | None:
+        """The last measured result of its declared interface."""
+        if self.interface_result is None or self.interface_at_s is None:
+            return None
+        return LastInterface(result=self.interface_result, at_s=self.interface_at_s)
 
     @property
     def evidence(self) -> Evidence:
@@ -136,7 +146,7 @@ class _Source:
 _LISTED = tuple(
     next(table for table in (agents, heartbeats, observed) if name in table.c).c[name]
     for name in ListedAgent._fields
-    if name != "stored_failures"
+    if name not in {"stored_failures", "interface_result", "interface_at_s"}
 )
 
 
@@ -292,7 +302,11 @@ def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Sele
     facts = observed.c.facts
     members = cast(facts, JSON) if outline.is_postgresql else type_coerce(facts, JSON)
     failures = members["failures_in_row"].as_integer()
-    return select(*_LISTED, failures).select_from(records).order_by(*order)
+    interface = (
+        members["transport", "layer", "result"].as_string(),
+        members["transport", "observed_at_s"].as_float(),
+    )
+    return select(*_LISTED, failures, *interface).select_from(records).order_by(*order)
 
 
 @lru_cache(MAX_STATEMENTS)
