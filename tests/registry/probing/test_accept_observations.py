@@ -343,6 +343,29 @@ async def test_probed_agent_becomes_unhealthy_dead_and_rediscovered(
     ]
 
 
+@pytest.mark.both_databases
+async def test_failures_at_a_former_url_do_not_count_against_a_corrected_one(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    record = await api.register("agent-1", monitoring="probe", card_url=CARD)
+    await outcomes(api, seen(clock))
+    for _ in range(3):
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+        await api.sweep()
+    assert await _status(api) == "active"
+    corrected = {"card_url": "https://moved.example/.well-known/agent-card.json"}
+    answer = await api.ask("PATCH", f"{AGENTS}/agent-1", corrected, headers={"if-match": record["etag"]})
+    assert answer.status == 200
+    statuses = []
+    for _ in range(5):
+        clock.advance(300)
+        await outcomes(api, failure(clock))
+        await api.sweep()
+        statuses.append(await _status(api))
+    assert statuses == ["active"] * 3 + ["unhealthy"] * 2
+
+
 async def test_a_registered_agent_that_is_probed_needs_no_heartbeat(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -175,7 +175,8 @@ def excused(observed: Observed) -> Observed:
     """Return the same facts, with no failure up to now counting against the agent.
 
     For an operator's maintenance or override that begins, ends or is in force. Otherwise its end would make
-    an agent unhealthy because of failures of that time, although the agent may have been repaired since.
+    an agent unhealthy because of failures of that time, although the agent may have been repaired since. Also
+    for an agent that is probed at another URL from now on.
     """
     update = {"excused_failures": observed.failures_in_row, "excused_silence_s": observed.silence_s}
     return observed.model_copy(update=update)

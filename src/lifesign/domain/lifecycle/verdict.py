@@ -328,10 +328,9 @@ def _timeout_step(facts: Facts, now_s: float, excluded_downtime: Sequence[Exclud
     length = excess_text(observed.counted_silence_s, _patience_s(facts))
     text = f"no liveness signal for {length}, and {pluralize(observed.counted_failures, 'failure')} in a row"
     if observed.excused_failures:
-        text += (
-            f"; {pluralize(observed.excused_failures, 'failure')} before the end of a maintenance or override"
-        )
+        text += f"; {pluralize(observed.excused_failures, 'earlier failure')}"
         text += f" {plural(observed.excused_failures, 'does', 'do')} not count"
+        text += " (maintenance, override or former URL)"
     # Gaps between measured results count for two intervals at most.
     passed_s = 0.0 if observed.measured_at_s is None else observed.measured_at_s - silent_since_s(facts)
     if (left_out_s := passed_s - observed.silence_s) >= MIN_EXCLUDED_S:

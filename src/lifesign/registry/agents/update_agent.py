@@ -8,6 +8,7 @@ from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.agent_payloads import AgentUpdated
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
+from lifesign.domain.lifecycle.observed_facts import Observed, excused
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import AgentRecord, AgentUpdate
@@ -35,6 +36,7 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
     if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):
         url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])
         probed_agents.end_step(transaction, agent.agent_id, url, probed_agents.begin_step(transaction, url))
+        _excuse_failures(transaction, agent.id)
     if not {"unhealthy_after_s", "dead_after_s"}.isdisjoint(changed):
         probed_agents.publish_thresholds(transaction, agent.agent_id)
     if not {"card_url", "endpoint"}.isdisjoint(changed):
@@ -58,6 +60,15 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
         event_log.append(transaction, [draft])
         agent = existing_agent(transaction, call.agent_id)
     return OperationReply(content=record(agent, transaction.now_s), headers={"ETag": etag(agent)})
+
+
+def _excuse_failures(transaction: Transaction, number: int) -> None:
+    """Let no failure count that was measured at the agent's former URL."""
+    # Facts that were read with the lock may be older than the lock.
+    (agent,) = agent_rows.find_many(transaction, [number])
+    if agent.observed is not None:
+        known = excused(Observed.from_json(agent.observed))
+        agent_rows.set_observed(transaction, [agent_rows.observed_row(number, known)])
 
 
 def _columns(body: AgentUpdate) -> dict[str, Any]:
