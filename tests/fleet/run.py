@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -47,8 +48,10 @@ async def run_one(script: Script, factor: float, directory: Path) -> Finished:
                 await process.wait()
         except TimeoutError:
             why = f"it did not end within {limit_s:.0f} s. "
-            process.kill()
-            await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
     result = home / "result.json"
     if not result.exists():
         return Finished(script, None, why + (home / "world.log").read_text()[-2000:])
@@ -58,7 +61,13 @@ async def run_one(script: Script, factor: float, directory: Path) -> Finished:
 async def run_all(
     scripts: list[Script], factor: float, jobs: int, minutes: float, directory: Path
 ) -> list[Finished]:
-    """Run scenarios, the longest first, `jobs` at a time; those that do not fit the time are missing."""
+    """Run scenarios, the longest first, `jobs` at a time; those that do not fit the time are missing.
+
+    SIGTERM ends those under way.
+    """
+    running = asyncio.current_task()
+    assert running is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     free = asyncio.Semaphore(jobs)
     latest_s = time.monotonic() + minutes * 60
 
@@ -101,6 +110,8 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="fleet-"))
     try:
         finished = asyncio.run(run_all(scripts, given.factor, given.jobs, given.minutes, directory))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
     finally:
         if not given.keep:
             shutil.rmtree(directory, ignore_errors=True)
