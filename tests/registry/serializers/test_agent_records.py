@@ -5,7 +5,7 @@ from pydantic_core import to_json
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
-from lifesign.domain.observation.results import InconclusiveReason
+from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.registry.serializers.agent_records import summary, summary_members
 from lifesign.storage.agents.search import ListedAgent
 
@@ -33,6 +33,8 @@ LISTED = st.builds(
     results_until_s=MOMENTS,
     health_until_s=MOMENTS,
     inconclusive_reason=st.none() | st.sampled_from(InconclusiveReason).map(str),
+    interface_result=st.none() | st.sampled_from(ResultClass).map(str),
+    interface_at_s=MOMENTS,
 )
 
 
