@@ -257,7 +257,7 @@ def test_invalid_use_of_the_decorator_is_reported_at_the_class() -> None:
         (on_drain, on_assignment(lambda self, task=None: None), "has @on_assignment already"),
     ],
 )
-def test_unsuitable_method_is_reported_where_it_is_decorated(mark: Any, method: Any, expected: str) -> None:
+def test_unsuitable_method_is_reported_at_its_decorator(mark: Any, method: Any, expected: str) -> None:
     with pytest.raises(InvalidAgent, match=expected):
         mark(method)
 

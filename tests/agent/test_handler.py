@@ -48,7 +48,7 @@ async def test_handler_that_exits_ends_only_its_own_call() -> None:
             await call(handler)
 
 
-async def test_a_function_sees_the_context_of_its_caller() -> None:
+async def test_function_handler_gets_the_context_variables_of_its_caller() -> None:
     name = contextvars.ContextVar("name", default="nobody")
     name.set("caller")
     assert await call(name.get) == "caller"

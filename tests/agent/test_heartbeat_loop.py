@@ -139,7 +139,7 @@ COMMAND = {"id": "c1", "command": "drain", "reason": "new version", "drain_timeo
 
 
 @in_virtual_time
-async def test_drain_begun_elsewhere_is_followed() -> None:
+async def test_drain_started_by_another_client_is_followed() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "draining"
@@ -173,7 +173,7 @@ async def test_dead_agent_drops_its_work_and_registers_again() -> None:
 
 
 @in_virtual_time
-async def test_agent_drained_by_another_program_leaves_for_good() -> None:
+async def test_agent_drained_by_another_program_deregisters_permanently() -> None:
     async with living() as agent:
         await agent.registry.until_beats(1)
         # It had nothing to do: the next sweep has taken it off the list.

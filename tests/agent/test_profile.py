@@ -41,7 +41,7 @@ def test_settings_are_all_fields_of_a_profile_but_its_id() -> None:
 
 @pytest.mark.parametrize("given", [{"agent_id": "a"}, {"profile": AgentProfile(agent_id="a")}])
 @pytest.mark.parametrize("made_of", [Agent, AgentRunner])
-def test_an_unknown_setting_is_refused_also_beside_a_profile(
+def test_unknown_setting_is_refused_with_and_without_a_profile(
     made_of: Callable[..., object], given: dict[str, Any]
 ) -> None:
     with pytest.raises(TypeError, match="'capabilitys'"):

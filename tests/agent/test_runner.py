@@ -121,7 +121,7 @@ def test_registration_is_printed_without_a_logging_configuration(registry: Regis
     assert "INFO shown: leaves: SIGTERM came\n" in said
 
 
-async def test_idle_agent_that_is_drained_leaves_for_good(
+async def test_idle_agent_that_is_drained_deregisters_permanently(
     registry: RegistryServer,
 ) -> None:
     runner = AgentRunner("a", registry=registry.url, key=KEYS[Role.ENROLL])

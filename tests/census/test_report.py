@@ -149,7 +149,7 @@ def test_only_alive_agents_have_a_protocol_version() -> None:
     assert {row.name: row.count for row in census.generations} == {"1.0": 3, "0.3": 1, UNNAMED: 1}
 
 
-def test_health_of_living_agents_without_a_document_is_unknown() -> None:
+def test_health_of_alive_agents_without_a_document_is_unknown() -> None:
     census = take_census(facts(health={HealthStatus.HEALTHY: 2, HealthStatus.UNKNOWN: 7}))
     assert {row.name: row.count for row in census.health} == {"unknown": 3, "healthy": 2}
     # An agent may have died since its document was read.

@@ -150,7 +150,7 @@ def test_base_url_is_normalised_or_refused(url: str) -> None:
         ("http://[::1]:8000/a/b/sse", "http://[::1]:8000/a/b/.well-known/agent-health"),
     ],
 )
-def test_health_document_of_an_mcp_server_is_beside_its_endpoint(endpoint: str, health: str) -> None:
+def test_health_document_of_an_mcp_server_is_next_to_its_endpoint(endpoint: str, health: str) -> None:
     assert str(server_health_url(URL(endpoint, encoded=True))) == health
     origin = health.split("/a/", maxsplit=1)[0].removesuffix("/.well-known/agent-health")
     assert str(root_health_url(URL(endpoint, encoded=True))) == f"{origin}/.well-known/agent-health"

@@ -435,7 +435,7 @@ def test_stream_ends_after_three_missing_keep_alives() -> None:
     assert registry_connection.IDLE_SECONDS >= 3 * PING_SECONDS
 
 
-async def test_text_is_refused_in_place_of_a_list() -> None:
+async def test_text_instead_of_a_list_is_refused() -> None:
     async with RegistryClient("http://127.0.0.1:1") as client:
         many: Any = "abc"
         for ask in (

@@ -26,7 +26,7 @@ def test_second_crawl_of_a_database_is_refused_also_through_a_symbolic_link(tmp_
         assert not lock_of(link).exists()
 
 
-def test_lock_file_stays_only_beside_an_existing_database(tmp_path: Path) -> None:
+def test_lock_file_is_kept_only_with_an_existing_database(tmp_path: Path) -> None:
     kept, gone = tmp_path / "kept.db", tmp_path / "gone.db"
     with locked_database(kept):
         kept.touch()

@@ -72,7 +72,7 @@ def test_health_from_assertions_has_its_own_label(
     assert not labels.is_health_by_assertions(health, None)
 
 
-def test_words_for_an_mcp_server_name_no_card() -> None:
+def test_labels_of_an_mcp_server_mention_no_card() -> None:
     layer = ObservedLayer(
         result=ResultClass.OK, reason="", observed_at=datetime(2026, 11, 22, 10, tzinfo=UTC)
     )

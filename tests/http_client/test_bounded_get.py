@@ -135,7 +135,7 @@ async def test_each_failed_answer_has_a_class_and_a_reason(result: ResultClass, 
         (b"it's \xff\r\n", "it does not begin with a status line: it's \\xff"),
     ],
 )
-async def test_non_http_answer_is_described_in_plain_words(sent: bytes, told: str) -> None:
+async def test_non_http_answer_is_described_without_library_terms(sent: bytes, told: str) -> None:
     checked = await check({CARD_PATH: hostile.raw(sent), HEALTH_PATH: hostile.raw(sent)})
     assert checked.card_reason == f"not an HTTP answer: {told}"
 

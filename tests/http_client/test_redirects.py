@@ -22,7 +22,7 @@ def test_redirect_within_the_origin_is_followed(target: str, *, has_token: bool)
 @pytest.mark.parametrize(
     "target", ["http://agent.example/a/health", "http://agent.example:443/", "http://other/"]
 )
-def test_https_never_leads_to_plain_http(target: str, *, may_leave: bool) -> None:
+def test_redirect_from_https_to_http_is_refused(target: str, *, may_leave: bool) -> None:
     assert not is_followed(target, may_leave=may_leave)
 
 

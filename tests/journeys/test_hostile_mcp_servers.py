@@ -57,7 +57,7 @@ def a_task() -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("leaking", [a_task, socket.socket, tempfile.TemporaryFile])
-async def test_what_stays_open_is_noticed(leaking: Callable[[], Any]) -> None:
+async def test_open_sockets_and_files_are_detected(leaking: Callable[[], Any]) -> None:
     left = None
     with pytest.raises(AssertionError):
         async with nothing_left_over(pauses=1):

@@ -138,7 +138,7 @@ async def test_a_failed_task_in_the_answer_to_a_send_is_an_error(method: str) ->
 @pytest.mark.parametrize(
     "method", ["GetTask", "tasks/get", "ListTasks", "SubscribeToTask", "tasks/resubscribe"]
 )
-async def test_a_failed_task_in_the_answer_to_a_poll_is_a_good_answer(method: str) -> None:
+async def test_failed_task_in_a_poll_answer_counts_as_answered(method: str) -> None:
     assert await answered(FAILED, JSON, asked=call(method)) == "answered"
     assert await answered([event(FAILED)], EVENTS, asked=call(method)) == "answered"
 
@@ -401,7 +401,7 @@ async def test_events_may_be_split_anywhere(size: int) -> None:
     assert await answered(parts, EVENTS) == "task_failed"
 
 
-async def test_a_long_good_stream_is_a_response() -> None:
+async def test_long_valid_stream_counts_as_answered() -> None:
     assert await answered([working()] * 500, EVENTS) == "answered"
     assert await answered([working("x" * 40_000)] * 50, EVENTS) == "answered"
     assert await answered([working("x" * MEBIBYTE), working()], EVENTS) == "not_inspected"

@@ -256,7 +256,7 @@ async def test_error_event_decides_only_without_an_answer(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
-async def test_header_of_mcp_hides_no_named_event_of_a2a(form: str) -> None:
+async def test_mcp_header_does_not_hide_named_a2a_events(form: str) -> None:
     state = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_FAILED"}}
     for failed in (message(result={"task": state}), json.dumps({"statusUpdate": state}).encode()):
         body = named("status", failed)

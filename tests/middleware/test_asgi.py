@@ -71,7 +71,7 @@ async def test_exception_from_a_non_http_scope_is_reraised_unchanged() -> None:
     assert caught.value is error
 
 
-async def test_no_thread_and_no_task_is_made() -> None:
+async def test_middleware_starts_no_thread_and_no_task() -> None:
     during: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

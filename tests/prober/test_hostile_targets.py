@@ -256,7 +256,7 @@ async def test_certificates_are_checked(
 
 
 @on_both_loops
-async def test_no_redirect_leads_from_https_to_http(
+async def test_prober_follows_no_redirect_from_https_to_http(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)

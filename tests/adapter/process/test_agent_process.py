@@ -216,7 +216,7 @@ async def test_suspended_process_gets_sigterm(tmp_path: Path) -> None:
         assert await process.wait() == 5
 
 
-async def test_killed_watcher_takes_the_agent_with_it(tmp_path: Path) -> None:
+async def test_agent_is_killed_with_its_watcher(tmp_path: Path) -> None:
     code = f"import subprocess\nsubprocess.Popen(['sleep', '1000'])\n{DAEMON}time.sleep(1000)"
     async with running(tmp_path, *python(code)) as process:
         pid_in(tmp_path / "daemon")

@@ -66,7 +66,7 @@ def test_terminal_asks_for_confirmation(
     assert main(["agents", "show", agent]) == 1 - ends
 
 
-def test_a_key_that_is_good_for_less_is_refused(
+def test_erase_with_a_key_of_another_role_is_refused(
     agent: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.COORDINATOR])

@@ -63,7 +63,7 @@ def test_comparison_is_a_table(agent: str, capsys: Captured) -> None:
     assert change.split() == ["removed", "yes", "/skills/add"]
 
 
-def test_version_that_is_not_kept_is_named(agent: str, capsys: Captured) -> None:
+def test_deleted_version_is_reported_with_its_number(agent: str, capsys: Captured) -> None:
     assert main(["agents", "compare", agent, "--version", "9"]) == 1
     assert "interface_version_not_found" in capsys.readouterr().err
 

@@ -121,7 +121,7 @@ async def test_url_is_read_at_its_path_else_at_the_well_known_path(
     assert (path if len(path) > 1 else HEALTH_PATH) + ": " in shown
 
 
-async def test_no_redirect_leads_to_another_host(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_validate_follows_no_redirect_to_another_host(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving({HEALTH_PATH: as_json(document())}, host="127.0.0.2") as elsewhere:
         ended = await validate_url(redirect(elsewhere.url + HEALTH_PATH), "")
     assert (ended, elsewhere.heads) == (2, [])

@@ -263,7 +263,7 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
     assert "10.1.0.0/16" in silence
 
 
-def test_credentials_of_probers_are_warnings_that_name_them(
+def test_credential_faults_of_probers_are_warnings_with_their_names(
     port: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])

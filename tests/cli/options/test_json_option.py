@@ -100,7 +100,7 @@ def test_database_commands_print_one_json_document(
         assert isinstance(printed(*arguments), dict), arguments
 
 
-def test_a_census_prints_json_beside_its_files(
+def test_census_prints_json_and_writes_its_files(
     tmp_path: Path, printed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -235,7 +235,7 @@ def test_the_last_state_of_a_stream_decides(states: list[str], outcome: Outcome)
     assert streamed(*(event(update_10(state)) for state in states)) is outcome
 
 
-def test_artifacts_and_messages_after_a_failure_do_not_undo_it() -> None:
+def test_artifacts_and_messages_after_a_failure_leave_the_outcome_failed() -> None:
     artifact = rpc(result={"artifactUpdate": {"taskId": "t", "artifact": {"artifactId": "a"}}})
     message = rpc(result={"message": {"role": "ROLE_AGENT", "parts": []}})
     assert streamed(event(rpc(result=update_10("FAILED"))), event(artifact), event(message)) is FAILED
@@ -264,7 +264,7 @@ def test_the_first_error_of_a_stream_decides() -> None:
         ([rpc_error(-32603), 7, None, [rpc_error(-32603)]], Outcome.SERVER_FAULT),
     ],
 )
-def test_batch_is_as_bad_as_its_worst_answer(answers: list[Any], outcome: Outcome) -> None:
+def test_batch_has_the_outcome_of_its_worst_answer(answers: list[Any], outcome: Outcome) -> None:
     assert said(answers) is outcome
 
 

@@ -54,7 +54,7 @@ def test_http_json_has_the_task_in_its_path(spelling: MessageVariant, url: str, 
     assert (request.method, request.url, request.body) == ("GET", expected, None)
 
 
-def test_a_tenant_is_named_where_the_message_named_it() -> None:
+def test_task_poll_contains_the_tenant_of_the_message() -> None:
     rpc_request = UnfinishedTask(RPC_1_0, URL, "x y", "t").request("call")
     assert json.loads(rpc_request.body or b"")["params"]["tenant"] == "x y"
     assert UnfinishedTask(REST_1_0, URL, "x y", "t").request("call").url.startswith(f"{URL}/x%20y/tasks/t?")

@@ -156,7 +156,7 @@ def test_may_at_all_is_true_if_some_record_is_permitted(principal: Principal, ac
     assert may_at_all(principal, action) == any(may(principal, action, agent_id) for agent_id in records)
 
 
-def test_a_refusal_says_which_key_may_not_do_what_and_for_whom() -> None:
+def test_refusal_contains_key_action_and_agent() -> None:
     with pytest.raises(NotAllowed, match=r"this reader key may not release leases \(agent 'agent_a'\)$"):
         require(Principal("key_1", Role.READER, None), Permission.RELEASE_LEASE, "agent_a")
     with pytest.raises(NotAllowed, match=r"this enroll key may not manage keys$"):

@@ -31,7 +31,7 @@ PARTS = st.lists(st.text() | st.integers(0, 10**6))
         (("~/",), "/~0~1"),
     ],
 )
-def test_a_pointer_is_spelled_as_rfc_6901_has_it(parts: tuple[str | int, ...], pointer: str) -> None:
+def test_json_pointer_is_escaped_as_in_rfc_6901(parts: tuple[str | int, ...], pointer: str) -> None:
     assert json_pointer(*parts) == pointer
 
 
@@ -58,7 +58,7 @@ def test_a_pointer_finds_any_place_of_a_document(document: Any, data: st.DataObj
     assert found is place
 
 
-def test_a_finding_reads_as_place_message_and_source() -> None:
+def test_finding_text_has_pointer_message_and_source() -> None:
     assert str(Finding("odd", "/a/b", "too long", "draft 4.2")) == "/a/b: too long [draft 4.2]"
     assert str(Finding("odd", "/a/b", "too long")) == "/a/b: too long"
     assert str(Finding("odd", "", "odd", "draft 4.2")) == "(whole document): odd [draft 4.2]"

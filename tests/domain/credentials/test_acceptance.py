@@ -22,7 +22,7 @@ class Now:
         return self.at_s
 
 
-def test_a_credential_works_once_each_place_that_refused_it_has_accepted_it() -> None:
+def test_credential_works_after_each_refusing_url_accepted_it() -> None:
     use = CredentialUse(Now(), 300)
     use.note(URL, REJECTED)
     use.note("https://agents.acme.example/b", WORKS)

@@ -99,7 +99,7 @@ def test_only_known_error_codes_are_quoted() -> None:
     assert fault(None, 503).kind == "server_error"
 
 
-def test_the_wait_that_a_server_asks_for_is_kept() -> None:
+def test_retry_after_of_the_token_endpoint_is_read() -> None:
     found = read_token(429, None, 30.0)
     assert isinstance(found, TokenFault)
     assert found.retry_after_s == 30.0

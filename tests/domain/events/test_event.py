@@ -217,7 +217,7 @@ def test_event_payloads_have_only_bounded_and_declared_members(model: type[Paylo
 
 
 @pytest.mark.parametrize("name", ["key", "digest", "secret", "token", "agent_key", "password", "metadata"])
-def test_no_payload_takes_a_secret(name: str) -> None:
+def test_event_payloads_refuse_secrets(name: str) -> None:
     for type_, model in PAYLOADS.items():
         assert name not in model.model_fields, type_
         assert model.model_config["extra"] == "forbid"

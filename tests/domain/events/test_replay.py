@@ -212,7 +212,7 @@ def test_event_with_one_impossible_shard_is_refused_as_a_whole(payload: Payload,
 # --- the log as a whole --------------------------------------------------------------------------
 
 
-def test_example_log_leads_to_its_states() -> None:
+def test_replay_of_the_example_log_gives_its_states() -> None:
     replay, checkpoint = Replay(), GENESIS
     for path in EXAMPLES:
         event = read_event(json.loads(path.read_text()))

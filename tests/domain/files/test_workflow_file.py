@@ -136,7 +136,7 @@ def test_undeclared_members_are_left_to_the_registry() -> None:
     }
 
 
-def test_the_registry_takes_every_body_that_a_file_leads_to() -> None:
+def test_registry_model_accepts_each_body_of_a_workflow_file() -> None:
     for declaration in read_workflow(WHOLE).agents.values():
         taken = Registration.model_validate_json(json.dumps(declaration.registration("agent_1")))
         assert taken.agent_id == "agent_1"

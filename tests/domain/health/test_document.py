@@ -458,7 +458,7 @@ def test_coarse_document_shows_only_up_or_not(document: HealthDocument) -> None:
         ("unhealthy", 503, "fail"),
     ],
 )
-def test_the_health_check_form_says_pass_warn_or_fail(status: str, http_status: int, word: str) -> None:
+def test_health_check_format_has_pass_warn_or_fail(status: str, http_status: int, word: str) -> None:
     document = HealthDocument.model_validate(changed("health/status", status))
     given_status, body = health_check_form(document)
     assert (given_status, body["status"], body["serviceId"]) == (http_status, word, FULL["agent_id"])

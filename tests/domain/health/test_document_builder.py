@@ -291,7 +291,7 @@ def test_a_slow_agent_most_of_whose_answers_were_not_inspected_is_unknown() -> N
     assert calibrated(20, 0, 21, baseline_p99_ms=0.1)[0] == "unknown"
 
 
-def test_document_says_that_inspection_is_off() -> None:
+def test_document_states_that_inspection_is_off() -> None:
     counts = {Outcome.ANSWERED: 20}
     declared = replace(DECLARED, is_inspecting=False)
     extensions = published(report(window(counts), declared))["extensions"]

@@ -450,7 +450,7 @@ def test_a_fitting_tag_is_refused_only_if_it_lies_far_in_the_future(ahead: int, 
 
 
 @given(st.binary(min_size=8, max_size=8 * ROW_LANES), st.integers(0, WINDOW_BYTES // 8 - ROW_LANES))
-def test_no_content_of_a_block_makes_reading_fail(noise: bytes, lane: int) -> None:
+def test_any_block_content_is_read_without_an_exception(noise: bytes, lane: int) -> None:
     block = written(answered(START_NS))
     block[8 * lane : 8 * lane + len(noise)] = noise
     assert is_plausible(block, WINDOW_NS, START_NS) in {True, False}

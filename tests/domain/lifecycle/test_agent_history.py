@@ -219,7 +219,7 @@ def test_half_hours_of_the_last_day_are_kept_and_days_of_the_last_month() -> Non
     assert {day.alive for day in history.days} == {HALF_HOURS_PER_DAY}
 
 
-def test_a_day_is_summed_up_once_it_is_over_also_after_a_long_silence() -> None:
+def test_finished_day_is_summed_also_after_a_gap() -> None:
     history = kept(NOW, NOW + 3)
     assert history.days == ""
     later = read(added(history, slot(NOW + 20 * HALF_HOURS_PER_DAY, alive=1)))

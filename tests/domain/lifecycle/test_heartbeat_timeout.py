@@ -254,5 +254,5 @@ def test_several_processes_report_one_jump_once(
 
 
 @pytest.mark.parametrize(("gap_s", "jump_s"), [(3600.0, 0.0), (0.5, 0.0), (-3600.0, -3600.0), (-4.0, 0.0)])
-def test_a_process_that_has_just_started_sees_a_clock_that_was_set_back(gap_s: float, jump_s: float) -> None:
+def test_new_process_detects_a_clock_set_back(gap_s: float, jump_s: float) -> None:
     assert clock_jump_since_s(gap_s) == jump_s

@@ -53,7 +53,7 @@ def test_one_more_silent_address_never_ends_a_mass_silence(addresses: int, silen
         assert is_mass_silence(more)
 
 
-def test_a_class_keeps_when_its_mass_silence_was_noticed() -> None:
+def test_network_class_stores_when_its_mass_silence_began() -> None:
     first = next_mass_silence(MassSilence(), {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 2)}}, NOW_S)
     assert (first.classes, first.keys) == ({"a": NOW_S}, {"a": ("k",)})
     later = next_mass_silence(first, {"a": {"k": counts(3, 3)}, "b": {"k": counts(3, 3)}}, NOW_S + 5)
@@ -148,6 +148,6 @@ def test_a_hostile_key_needs_a_quarter_of_the_addresses_of_others(
 
 
 @pytest.mark.parametrize("wrong", [{"expected_seconds": 0}, {"together_seconds": 86_401}])
-def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+def test_invalid_silence_policy_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         MassSilencePolicy(**wrong)

@@ -74,7 +74,7 @@ def add_up(*observations: Observation) -> Observed:
     return reduce(lambda known, new: taken(known, new, new.observed_at.timestamp()), observations, Observed())
 
 
-def test_nothing_is_known_before_the_first_observation() -> None:
+def test_observed_facts_are_empty_before_the_first_observation() -> None:
     for nothing in (None, Observed()):
         assert reported_health(nothing) is current_health(nothing, NOW_S) is HealthStatus.UNKNOWN
         assert evidence_of(nothing) == Evidence()
@@ -114,7 +114,7 @@ def test_evidence_counts_for_three_intervals_after_the_last_measured_result() ->
     assert reasons == [None, UnknownReason.NOT_PROBED, UnknownReason.NOT_PROBED, UnknownReason.NO_PROBER]
 
 
-def test_the_reason_of_the_last_result_says_why_nothing_is_known() -> None:
+def test_unknown_health_has_the_reason_of_the_last_result() -> None:
     failed = seen(600, **NOTHING).model_copy(update={"inconclusive_reason": "no_witness"})
     known = add_up(seen(0, **LIFE), failed)
     assert unknown_reason(evidence_of(known), NOW_S + 1000) is UnknownReason.NO_WITNESS

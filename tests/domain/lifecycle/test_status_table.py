@@ -79,13 +79,13 @@ def test_no_other_transition_begins_an_incarnation() -> None:
     }
 
 
-def test_a_draining_agent_never_comes_back() -> None:
+def test_draining_agent_never_becomes_active() -> None:
     following = {after for (status, _), after in TRANSITIONS.items() if status is Status.DRAINING}
     assert following == {Status.DEREGISTERED, Status.DEAD}
 
 
 @pytest.mark.parametrize("status", sorted(ALIVE))
-def test_every_living_status_can_be_deregistered_and_superseded(status: Status) -> None:
+def test_each_alive_status_can_be_deregistered_and_superseded(status: Status) -> None:
     assert status_after(status, Signal.DEREGISTERED) is Status.DEREGISTERED
     assert status_after(status, Signal.SUPERSEDED) is Status.DEREGISTERED
 

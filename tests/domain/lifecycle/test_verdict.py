@@ -153,7 +153,7 @@ def test_long_silent_agent_dies_in_two_steps() -> None:
         Reason.OPERATOR_OVERRIDE,
     ],
 )
-def test_silence_kills_whatever_an_agent_is_unhealthy_for(
+def test_missed_heartbeats_kill_an_unhealthy_agent_with_any_reason(
     reason: Reason, monitoring: DecidingEvidence
 ) -> None:
     down = unhealthy(reason, monitoring, last_heartbeat_at_s=NOW - 301, observed=saying("unhealthy", 2))
@@ -235,7 +235,7 @@ def test_a_probed_agent_goes_down_by_silence_and_failures_together(
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 4, 9])
-def test_time_alone_takes_no_probed_agent_down(failures: int) -> None:
+def test_elapsed_time_without_failures_takes_no_probed_agent_down(failures: int) -> None:
     """Observed silence grows by measured results alone, so that an idle prober takes no agent down."""
     known = facts(
         DecidingEvidence.PROBE, observed=failing(failures, 900, last_liveness_signal_at_s=NOW - 10**6)
@@ -297,7 +297,7 @@ def test_excused_time_is_reported() -> None:
     assert verdict.explanation.endswith("3 failures in a row; 50 min without measured results do not count")
 
 
-def test_a_probed_agent_is_not_asked_for_heartbeats() -> None:
+def test_probed_agent_does_not_go_down_for_missing_heartbeats() -> None:
     assert (
         judged(facts(DecidingEvidence.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
     )
@@ -371,7 +371,7 @@ def test_prober_does_not_recover_a_heartbeat_agent(monitoring: DecidingEvidence)
 
 
 @pytest.mark.parametrize("monitoring", WATCHED)
-def test_two_documents_that_say_unhealthy_are_believed(monitoring: DecidingEvidence) -> None:
+def test_two_unhealthy_documents_make_an_agent_unhealthy(monitoring: DecidingEvidence) -> None:
     assert judged(facts(monitoring, observed=saying("unhealthy", 1))).signals == ()
     verdict = judged(facts(monitoring, observed=saying("unhealthy", 2)))
     assert verdict.signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
@@ -724,7 +724,7 @@ def test_neither_suspension_nor_maintenance_nor_override_stops_a_drain(*, is_sus
         unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=failing(9)),
     ],
 )
-def test_a_suspension_keeps_silence_back_until_it_ends(silent: Facts) -> None:
+def test_suspension_delays_verdicts_about_silence_until_its_end(silent: Facts) -> None:
     held = judged(silent, is_suspended=True)
     assert (held.signals, held.status) == ((), silent.status)
     assert held.assess_at_s is not None

@@ -109,7 +109,7 @@ def test_a_special_range_is_refused_from_its_first_to_its_last_address(first: st
 
 
 @pytest.mark.parametrize(("first", "last"), CLOSED_FOR_GOOD + OPEN_BY_NAME)
-def test_address_beside_a_special_range_is_classified_by_itself(first: str, last: str) -> None:
+def test_address_next_to_a_special_range_is_not_special(first: str, last: str) -> None:
     beside = [ip_address(first) - 1] if int(ip_address(first)) else []
     if last != "255.255.255.255" and not last.startswith("ffff:"):
         beside.append(ip_address(last) + 1)
@@ -186,7 +186,7 @@ def test_a_zone_is_refused_even_on_an_address_that_may_be_contacted() -> None:
         ("::ffff:10.0.0.5", "::ffff:a00:5 leads to IPv4: 10.0.0.5 is private (RFC 1918)"),
     ],
 )
-def test_a_refusal_says_what_the_address_is(address: str, reason: str) -> None:
+def test_address_refusal_contains_the_kind_of_the_address(address: str, reason: str) -> None:
     assert refusal(vet_address(ip_address(address))).reason == reason
 
 
@@ -200,7 +200,7 @@ def test_each_special_range_refuses_its_first_or_last_address(special: SpecialRa
 
 
 @pytest.mark.parametrize("address", [edge for row in OPEN_BY_NAME for edge in row])
-def test_a_private_address_may_be_contacted_if_its_network_is_named(address: str) -> None:
+def test_private_address_in_an_allowed_network_may_be_contacted(address: str) -> None:
     assert vet_address(ip_address(address), read_networks([address])) is None
 
 

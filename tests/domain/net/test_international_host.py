@@ -66,7 +66,7 @@ def test_invalid_name_is_refused_with_the_reason(host: str) -> None:
 @pytest.mark.parametrize(
     "url", ["https://\u2460\u2461\u2466.\u24ea.\u24ea.\u2460/", "https://\uff11\uff12\uff17.0.0.1/"]
 )
-def test_digits_of_other_alphabets_are_the_address_that_they_are(url: str) -> None:
+def test_unicode_digits_of_an_address_are_normalised(url: str) -> None:
     assert read_target(url) == "https://127.0.0.1/"
     judged = vet_url(str(with_ascii_host(url)))
     assert isinstance(judged, AddressRefused)

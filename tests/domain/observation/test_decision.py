@@ -90,7 +90,7 @@ def test_improving_agent_is_described_as_recovering() -> None:
     assert any("recovering" in reason for reason in decide_on("degraded", trend="improving").reasons)
 
 
-def test_an_unhealthy_agent_is_asked_again_after_five_minutes() -> None:
+def test_unhealthy_agent_gets_a_retry_after_of_five_minutes() -> None:
     assert decide_on("unhealthy").retry_after_seconds == 300
 
 
@@ -113,14 +113,14 @@ def with_inspection(value: Any) -> HealthDocument:
 
 
 @pytest.mark.parametrize("rule", StatusRule)
-def test_answers_that_were_not_inspected_are_named_where_they_decide(rule: StatusRule) -> None:
+def test_uninspected_answers_that_decide_are_reported(rule: StatusRule) -> None:
     value = {"rule": rule, "inspected": 3, "not_inspected": {"compressed": 20, "no_room": 1}}
     reasons = decide(ResultClass.OK, with_inspection(value), now=NOW).reasons
     is_named = "21 of 24 answers could not be inspected: 20 compressed, 1 no room" in reasons
     assert is_named == (rule in {StatusRule.FAILURES_SEEN, StatusRule.MOSTLY_NOT_INSPECTED})
 
 
-def test_tool_errors_are_named_where_they_decide() -> None:
+def test_tool_errors_that_decide_are_reported() -> None:
     value = {"rule": "mostly_tool_errors", "inspected": 13, "tool_results": 12}
     reasons = decide(ResultClass.OK, with_inspection(value), now=NOW).reasons
     assert "most of 12 tool results are errors" in reasons

@@ -92,7 +92,7 @@ def test_agent_without_an_interface_is_not_unreachable() -> None:
     assert not is_unreachable(None, HealthStatus.UNKNOWN, Evidence(), NOW_S)
 
 
-def test_docs_list_every_reason_why_nothing_is_known() -> None:
+def test_docs_list_each_reason_of_unknown_health() -> None:
     text = (Path(__file__).parents[3] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
     section = text.partition("`unknown_reason` is one of these:")[2].partition("Every `watch_seconds`")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == {

@@ -21,7 +21,7 @@ def test_status_of_a_missing_message_means_the_interface_exists(status: int) -> 
 
 
 @pytest.mark.parametrize("status", [401, 402, 403, 407])
-def test_an_interface_that_asks_for_credentials_or_money_is_gated(status: int) -> None:
+def test_interface_that_requires_credentials_or_payment_is_gated(status: int) -> None:
     assert classify_interface(status)[0] is ResultClass.GATED
 
 

@@ -81,7 +81,7 @@ def test_json_rpc_error_code_decides_between_agent_caller_and_message_variant(
         assert "JSON-RPC error" in answer.reason
 
 
-def test_the_agents_own_words_are_quoted_in_short() -> None:
+def test_error_text_of_the_agent_is_quoted_shortened() -> None:
     error = {"code": -32603, "message": "Modell läuft nicht\x1b[2J" + "!" * 1000}
     reason = said(rpc(error=error)).reason
     assert r"JSON-RPC error -32603, 'Modell l\xe4uft nicht\x1b[2J!" in reason
@@ -121,7 +121,7 @@ def test_refusal_by_the_agent_differs_from_that_of_a_plain_server(status: int) -
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 408, 301])
-def test_a_server_that_fails_or_leads_elsewhere_gives_no_answer(status: int) -> None:
+def test_server_error_or_redirect_is_no_answer(status: int) -> None:
     for body in (b"", b"oops", b'{"message": "unknown exception"}'):
         answer = classify_answer(status, JSON, body, is_rpc=False)
         assert (answer.result, answer.is_misspelt) == (FAILED, False)

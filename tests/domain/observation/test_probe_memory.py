@@ -166,7 +166,7 @@ _PARTS = st.sampled_from(
 
 @given(st.one_of(st.text(max_size=30), st.lists(_PARTS, max_size=8).map("".join)))
 @pytest.mark.parametrize("scheme", ["", "http://", "https://"])
-def test_every_url_that_is_kept_can_be_written_into_a_request(scheme: str, rest: str) -> None:
+def test_each_stored_url_can_be_sent_in_a_request(scheme: str, rest: str) -> None:
     kept = ProbeMemory(card_url=scheme + rest).card_url
     if kept is not None:
         url = URL(kept, encoded=True)

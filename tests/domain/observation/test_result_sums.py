@@ -76,7 +76,7 @@ def test_invalid_percentile_is_refused(percentile: float) -> None:
         percentile_ms({1: 1}, percentile)
 
 
-def test_layers_come_in_the_order_in_which_they_are_asked() -> None:
+def test_layers_are_in_request_order() -> None:
     asked = LayerResult(result=ResultClass.OK)
     seen = Observation(
         target_url="https://agent.example/",

@@ -136,7 +136,7 @@ def test_missing_card_does_not_decide_while_the_document_is_unmeasured(document:
     assert seen(discovery="not_an_agent", transport="timeout", readiness=document).is_measured_failure
 
 
-def test_a_document_behind_a_redirect_makes_no_agent_of_a_host_without_a_card() -> None:
+def test_document_behind_a_redirect_does_not_make_a_host_an_agent() -> None:
     assert seen(discovery="not_an_agent", readiness="redirect_refused").is_measured_failure
 
 
@@ -206,7 +206,7 @@ def test_written_records_read_back_equal(
     assert Observation.model_validate_json(observation.model_dump_json()) == observation
 
 
-def test_a_target_without_a_record_is_named_by_its_address() -> None:
+def test_observation_of_a_target_without_a_record_has_its_url() -> None:
     observation = seen(agent_id=None, target_url="https://agent.example/a2a?x=1")
     assert observation.target_url == "https://agent.example/a2a?x=1"
 
@@ -289,7 +289,7 @@ def test_values_out_of_bounds_are_refused(members: dict[str, Any]) -> None:
     refusal(**members)
 
 
-def test_the_bounds_themselves_are_taken() -> None:
+def test_values_at_the_bounds_are_accepted() -> None:
     for code in (100, 599):
         transport = {"result": "ok", "status_code": code, "reason": "x" * 500, "latency_ms": 0}
         assert seen(transport=transport).transport == LayerResult.model_validate_json(json.dumps(transport))
@@ -356,7 +356,7 @@ def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> Non
     )
 
 
-def test_failed_assertions_do_not_count_beside_a_failure_that_does_not() -> None:
+def test_failed_assertions_next_to_a_discounted_failure_do_not_count() -> None:
     results = tuple(asserted(result) for result in ("ok", "assertion_failed", "not_measured"))
     observation = seen(discovery="timeout").model_copy(update={"assertions": results})
     changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness")

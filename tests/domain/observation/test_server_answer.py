@@ -19,7 +19,7 @@ METADATA = 'Bearer error="invalid_token", resource_metadata="https://a.example/x
         ("timeout", None, False),
     ],
 )  # fmt: skip
-def test_url_without_a_card_is_asked_unless_its_server_is_at_fault(
+def test_url_without_a_card_is_checked_for_mcp_unless_its_server_fails(
     result: str, status: int | None, *, expected: bool
 ) -> None:
     assert may_be_server(ResultClass(result), status) is expected

@@ -106,7 +106,7 @@ def test_known_card_is_added_to_liveness_signals(results: dict[Layer, R], card: 
         (layers(discovery=R.REFUSED), False),
     ],
 )
-def test_an_interface_is_lost_with_the_card_that_named_it(
+def test_interface_is_lost_if_its_card_is_lost_too(
     seen: list[tuple[Layer, LayerResult]], *, is_lost: bool
 ) -> None:
     assert has_lost_interface(seen) is is_lost

@@ -37,7 +37,7 @@ ORDINARY = FailureFacts(network_class=PUBLIC_IPV4, alive_at_s=100.0, has_answere
 
 
 @given(FACTS)
-def test_a_failure_needs_a_witness_unless_it_is_known_to_be_the_targets_own(facts: FailureFacts) -> None:
+def test_failure_needs_a_witness_unless_it_is_certainly_of_the_target(facts: FailureFacts) -> None:
     is_confirmed = None not in {facts.alive_at_s, facts.confirmed_at_s} and (
         (facts.alive_at_s or 0.0) < (facts.confirmed_at_s or 0.0)
     )

@@ -401,7 +401,7 @@ def test_recovery_gets_a_confirming_probe_and_a_new_failure_does_not(
     assert memory.confirm_at_s == (START_S + CADENCE.confirm_after_s if is_confirmed else None)
 
 
-def test_a_recovery_with_an_answer_that_asks_us_to_slow_down_is_not_confirmed() -> None:
+def test_recovery_with_a_rate_limited_answer_gets_no_confirming_probe() -> None:
     memory = after_probe(remembered(SILENT), seen(START_S + 300, ANSWERS, ASKS_MONEY), CADENCE, START_S + 300)
     assert memory.failures_in_row == 0
     assert memory.confirm_at_s is None
@@ -413,7 +413,7 @@ def test_the_first_result_of_a_target_is_no_change() -> None:
     assert remembered(SKIPPED, SILENT).confirm_at_s is None
 
 
-def test_a_confirmation_comes_once_and_then_the_ticks_go_on() -> None:
+def test_confirming_probe_is_made_once_and_ticks_continue() -> None:
     up_s = START_S + 3000
     done = probes(
         lambda at_s: ANSWERS if at_s >= up_s else SILENT,
@@ -447,7 +447,7 @@ def test_confirmation_is_late_enough_to_revive_the_dead() -> None:
     assert slow.confirm_at_s == START_S + 308 + 30
 
 
-def test_a_confirmation_of_a_fast_cadence_comes_within_a_quarter_of_its_interval() -> None:
+def test_confirming_probe_of_a_fast_cadence_is_within_a_quarter_interval() -> None:
     fast = Cadence(interval_s=2.0)
     memory = after_probe(remembered(SILENT), seen(START_S + 2, ANSWERS), fast, START_S + 2)
     assert memory.confirm_at_s == START_S + 2.5
@@ -510,7 +510,7 @@ def test_retry_after_is_honoured_for_up_to_a_day(
 )
 @example("tgt_147", 3600.0, (900.0, 3600.0), 0)
 @example("tgt_147", 86_400.0, (900.0, 3600.0), 6)
-def test_no_agent_that_fails_gets_long_waits_until_it_would_be_dead(
+def test_failing_agent_gets_no_long_wait_before_its_death(
     subject_id: str, retry_after_s: float, thresholds_s: tuple[float, float], asks_after: int
 ) -> None:
     """It is refused so many times, and then a maintenance page in its place asks for long waits."""
@@ -547,7 +547,7 @@ def test_failing_agent_with_a_very_long_threshold_gets_its_long_wait_in_the_end(
     assert after.not_before_s == START_S + DAY_S
 
 
-def test_requested_wait_of_a_living_target_is_followed() -> None:
+def test_retry_after_of_an_alive_target_is_followed() -> None:
     memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
     for observation in (seen(START_S, TOO_OFTEN), seen(START_S, ANSWERS, UNAVAILABLE)):
         after = after_probe(memory, observation, CADENCE, START_S, 99_999_999)
@@ -778,9 +778,7 @@ def test_ticks_that_back_off_left_out_are_not_missed() -> None:
         ("dead_after_s", "dead_after_seconds"),
     ],
 )
-def test_a_cadence_that_makes_no_sense_is_refused_by_the_name_of_its_setting(
-    field: str, name: str, value: float
-) -> None:
+def test_invalid_cadence_is_refused_with_the_name_of_its_setting(field: str, name: str, value: float) -> None:
     wrong: dict[str, Any] = {field: value}
     with pytest.raises(InvalidValue, match=name):
         Cadence(**wrong)

@@ -19,7 +19,7 @@ from lifesign.domain.published_interface.version_history import (
 NOW_S = 1_000_000_000.0
 
 
-def test_first_change_of_an_agent_makes_an_event() -> None:
+def test_first_interface_change_of_an_agent_causes_an_event() -> None:
     step = next_step(first_state(), 1, NOW_S, is_agent=True)
     assert step.notifies
     assert not step.replaces_newest

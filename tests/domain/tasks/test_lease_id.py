@@ -10,7 +10,7 @@ TOKENS = st.integers(1, 2**53 - 1)
 
 
 @given(NUMBERS, TOKENS, st.text(min_size=1, max_size=128))
-def test_id_leads_to_its_row_and_token_and_fits_its_column(number: int, token: int, holder: str) -> None:
+def test_lease_id_contains_row_and_token_and_fits_its_column(number: int, token: int, holder: str) -> None:
     lease_id = lease_id_of(number, token, holder, SECRET)
     assert (number_in(lease_id), token_in(lease_id)) == (number, token)
     assert len(lease_id) <= 64

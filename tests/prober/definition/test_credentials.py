@@ -96,7 +96,7 @@ def test_secret_with_two_places_is_refused() -> None:
 CERTIFICATE = {"client_certificate": "bank.pem", "client_key": {"file": "bank.key"}}
 
 
-def test_a_client_certificate_is_a_method_or_goes_with_one() -> None:
+def test_client_certificate_can_be_used_alone_or_with_another_method() -> None:
     alone = {"name": "bank", "origin": "https://bank.example"} | CERTIFICATE
     assert CredentialSettings.model_validate(alone).method == "client_certificate"
     assert credential(**CERTIFICATE, bearer={"env": "A"}).method == "bearer"

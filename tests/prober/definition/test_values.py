@@ -63,7 +63,7 @@ def test_contact_with_characters_that_end_the_header_is_refused(contact: str) ->
 
 
 @given(st.text(max_size=12), st.text(max_size=12))
-def test_any_contact_is_one_visible_word(start: str, end: str) -> None:
+def test_any_accepted_contact_is_one_printable_word(start: str, end: str) -> None:
     for text in (f"mailto:{start}@{end}", f"https://{start}{end}"):
         if takes(Contact, text):
             assert re.fullmatch(r"[!-'*-\[\]-~]+", text)
@@ -167,7 +167,7 @@ def test_any_derived_name_is_valid(text: str) -> None:
         (Target, ["agent.example", "https://a.example/x"], ["ftp://x", "https://a/{b}", "", "a b"]),
     ],
 )  # fmt: skip
-def test_a_value_is_taken_or_refused(kind: Any, good: list[object], bad: list[object]) -> None:
+def test_setting_values_are_accepted_or_refused(kind: Any, good: list[object], bad: list[object]) -> None:
     assert [value for value in good if not takes(kind, value)] == []
     assert [value for value in bad if takes(kind, value)] == []
 

@@ -322,7 +322,7 @@ async def test_temporarily_unreachable_catalog_fails_the_whole_directory(
     assert (refused.fault, refused.url) == ("not_fetched", f"{server.url}/away.json")
 
 
-async def test_a_catalog_on_a_closed_network_is_not_asked_for(fetcher: Fetcher) -> None:
+async def test_catalog_on_a_blocked_network_is_not_requested(fetcher: Fetcher) -> None:
     outer = catalog(card("https://a.example/"), nested("http://169.254.169.254/latest/meta-data/"))
     async with serving({"/list": as_json(outer)}) as server:
         found = await Reader(fetcher, server).snapshot()

@@ -43,7 +43,7 @@ def put(directory: Path, number: int, *, age_s: float, name: str | None = None) 
     return path
 
 
-def test_a_file_takes_whole_blocks() -> None:
+def test_file_size_is_counted_in_whole_blocks() -> None:
     assert [bytes_on_disk(size) for size in (0, 1, 4096, 4097)] == [0, 4096, 4096, 8192]
 
 

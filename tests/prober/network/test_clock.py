@@ -34,7 +34,7 @@ def told(machine: Machine, ledger: LedgerClock, *, way_s: float = 0.1, back_s: f
     ledger.note(ledger_now_s, requested_at_s, machine.now_s)
 
 
-def test_boot_clock_never_goes_back() -> None:
+def test_boot_clock_never_decreases() -> None:
     before_s = SYSTEM_CLOCK.boot_s()
     assert SYSTEM_CLOCK.boot_s() >= before_s
 

@@ -140,7 +140,7 @@ async def test_secret_is_sent_only_over_tls_or_to_a_private_network(
 
 
 @pytest.mark.parametrize("method", ["client_secret_post", "private_key_jwt"])
-async def test_reason_quotes_no_secret_that_comes_back(method: str) -> None:
+async def test_token_fault_reason_does_not_quote_an_echoed_secret(method: str) -> None:
     proofs: list[str] = []
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -160,7 +160,7 @@ async def test_metadata_is_remembered_for_a_day() -> None:
         assert server.paths.count(AT_RPC) == 2
 
 
-async def test_no_credential_goes_to_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metadata_request_carries_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
     async with serving({}) as server:
         gate(server)

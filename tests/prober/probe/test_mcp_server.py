@@ -76,7 +76,7 @@ async def test_server_behind_a_login_is_gated_and_gets_no_handshake(status: int)
 
 
 @pytest.mark.parametrize("takes", ["secret-1", "another"])
-async def test_credential_goes_with_every_request_of_a_conversation(tmp_path: Path, takes: str) -> None:
+async def test_credential_is_sent_with_each_request_of_a_conversation(tmp_path: Path, takes: str) -> None:
     (tmp_path / "token").write_text("secret-1\n")
     (tmp_path / "token").chmod(0o600)
 

@@ -152,7 +152,7 @@ async def test_claim_deadline_counts_from_the_time_of_the_request() -> None:
 
 
 @in_virtual_time
-async def test_unreachable_ledger_is_retried_with_backoff_and_its_return_noticed() -> None:
+async def test_unreachable_ledger_is_retried_with_backoff_until_it_returns() -> None:
     ledger = Listening(virtual_loop())
     keeping = Keeping(ledger, chance=1.0)
     ledger.is_unreachable = True

@@ -338,7 +338,7 @@ async def test_census_without_ledger_ends_and_the_next_one_continues(
 
 
 @in_virtual_time
-async def test_a_census_waits_for_a_ledger_that_comes_back() -> None:
+async def test_census_waits_for_an_unreachable_ledger() -> None:
     urls = urls_of(500)
     stage = Stage(*urls, concurrency=10)
     stage.loop.call_later(2.05, stage.lose_ledger)

@@ -93,7 +93,7 @@ def test_shard_missing_from_a_claim_is_lost_with_its_targets() -> None:
     assert holdings.lose(7) is None
 
 
-def test_changes_are_added_to_what_is_known() -> None:
+def test_shard_changes_are_merged_into_known_targets() -> None:
     holdings, shard = with_one_shard(entry(A), entry(B))
     a = shard.slots[target_id(A)]
     applied = holdings.apply(shard, page(entry(B, recheck_at_s=50.0), entry(C), version=3, gone=(A,)))
@@ -110,7 +110,7 @@ def test_unreported_results_are_not_overwritten_by_the_ledger() -> None:
     assert applied.to_plan == [(slot, ProbeMemory(probed_at_s=20.0, failures_in_row=3))]
 
 
-def test_failure_of_a_target_with_a_living_agent_needs_a_witness() -> None:
+def test_failure_of_a_target_with_an_alive_agent_needs_a_witness() -> None:
     holdings, shard = with_one_shard(entry(A, probed_at_s=10.0))
     slot = shard.slots[target_id(A)]
     slot.remember(ProbeMemory(probed_at_s=20.0, failures_in_row=3))

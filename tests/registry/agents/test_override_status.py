@@ -177,7 +177,7 @@ async def test_maintenance_without_end_or_reason_is_refused(api: RegistryApi, wr
 
 
 @pytest.mark.parametrize(("method", "body"), [("PUT", {"seconds": 60, "reason": "x"}), ("DELETE", None)])
-async def test_a_pool_without_living_members_is_not_found(
+async def test_pool_without_alive_members_is_not_found(
     api: RegistryApi, method: str, body: dict[str, object] | None
 ) -> None:
     await api.register("gone", role_id="billing")

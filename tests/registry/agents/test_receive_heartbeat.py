@@ -125,7 +125,7 @@ async def test_former_incarnation_is_refused(api: RegistryApi) -> None:
     assert (former.status, current.status, nonsense.status) == (410, 200, 422)
 
 
-async def test_a_heartbeat_that_says_draining_starts_the_drain(api: RegistryApi) -> None:
+async def test_heartbeat_with_status_draining_starts_the_drain(api: RegistryApi) -> None:
     key = (await api.register("agent-1", drain_timeout_seconds=50))["agent_key"]
     answer = await api.send_heartbeat("agent-1", key, status="draining")
     assert answer.json()["agent_status"] == "draining"

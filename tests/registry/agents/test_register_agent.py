@@ -50,7 +50,7 @@ async def test_without_an_id_the_registry_chooses_one(api: RegistryApi) -> None:
 
 
 @pytest.mark.both_databases
-async def test_living_agent_is_not_registered_again(api: RegistryApi) -> None:
+async def test_registration_of_an_alive_agent_is_refused(api: RegistryApi) -> None:
     await api.register("agent-1")
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1"})
     assert answer.status == 409
@@ -136,7 +136,7 @@ async def test_other_roles_cannot_register(api: RegistryApi, role: Role) -> None
         ({"superseed": True}, "/superseed"),
     ],
 )
-async def test_a_wrong_body_is_refused_with_its_place(
+async def test_invalid_registration_body_is_refused_with_its_pointer(
     api: RegistryApi, members: dict[str, object], pointer: str
 ) -> None:
     answer = await api.ask("POST", AGENTS, members)
@@ -216,7 +216,7 @@ async def test_at_sign_outside_the_authority_of_a_url_is_accepted(api: RegistryA
     assert (await api.register("a", endpoint="http://host/@me?to=a@b#c@d"))["agent_id"] == "a"
 
 
-async def test_conflict_of_a_living_agent_explains_supersede(api: RegistryApi) -> None:
+async def test_conflict_with_an_alive_agent_explains_supersede(api: RegistryApi) -> None:
     await api.register("a")
     assert "supersede: true" in (await api.ask("POST", AGENTS, {"agent_id": "a"})).json()["message"]
 

@@ -149,9 +149,7 @@ async def test_keys_unknown_to_the_replaced_database_need_confirmation(
     assert (await api.database.read(verify_log)).is_good
 
 
-async def test_suspended_key_can_be_revoked_for_good_and_not_confirmed_then(
-    api: RegistryApi, tmp_path: Path
-) -> None:
+async def test_suspended_key_can_be_revoked_permanently(api: RegistryApi, tmp_path: Path) -> None:
     _, key_id = await create_key(api)
     await back_up(api, tmp_path / "b.gz")
     await api.database.write(all_rows.remove_all)

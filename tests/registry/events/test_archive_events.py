@@ -192,7 +192,7 @@ async def test_erasure_during_archiving_reaches_the_file(
     assert (await report(api)).is_good
 
 
-async def test_archives_are_beside_the_sqlite_file_by_default(
+async def test_archives_are_in_the_directory_of_the_sqlite_file_by_default(
     api: RegistryApi, database_kind: str, tmp_path: Path
 ) -> None:
     told = archive_directory(api.database, RegistrySettings.read(archive_dir="/elsewhere"))

@@ -243,7 +243,7 @@ async def test_tokens_are_above_a_raised_epoch(api: RegistryApi) -> None:
     await assert_log_is_good(api)
 
 
-async def test_living_workers_are_bounded(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_active_workers_is_bounded(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_shards, "MAX_PROBERS", 1)
     held = await claim(api, "a")
     answer = await api.ask("POST", f"{PATH}/claim", {"worker": "b"}, key=Role.PROBER)

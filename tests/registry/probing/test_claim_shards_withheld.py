@@ -373,7 +373,7 @@ async def test_key_that_reports_only_one_agent_is_barred(api: RegistryApi, clock
     assert reasons["hostile"].index("no_progress") == 2
 
 
-async def test_a_worker_whose_shards_hold_no_living_agent_keeps_them(
+async def test_worker_whose_shards_have_no_alive_agent_keeps_its_shards(
     api: RegistryApi, clock: WoundClock, workers: Workers
 ) -> None:
     await put(api, "dir", "two", [URLS[V4]])

@@ -206,7 +206,7 @@ async def test_targets_allowed_only_by_another_prober_are_reported(
 
 
 @pytest.mark.both_databases
-async def test_a_key_that_reports_mostly_failures_of_living_agents_is_reported(
+async def test_key_that_reports_mostly_failures_of_alive_agents_is_reported(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await fleet(api, 24)

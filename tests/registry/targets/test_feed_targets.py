@@ -272,7 +272,7 @@ async def test_feed_states_when_a_registered_agent_was_last_alive(
     assert await alive_at_s() is None
 
 
-async def test_failure_of_a_living_listed_agent_needs_a_witness(api: RegistryApi, clock: WoundClock) -> None:
+async def test_failure_of_an_alive_listed_agent_needs_a_witness(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS[:2])
     for url, result in zip(URLS, ("ok", "refused"), strict=False):
         seen = {
