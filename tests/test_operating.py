@@ -136,7 +136,7 @@ def test_systemd_unit_runs_an_existing_command(unit: Path) -> None:
     reason="NOT RUN: systemd-analyze is absent (apt-get install systemd)",
 )
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_systemd_understands_a_unit_and_finds_it_hardened(unit: Path, tmp_path: Path) -> None:
+def test_systemd_accepts_a_unit_and_rates_it_hardened(unit: Path, tmp_path: Path) -> None:
     # The program need not be installed here.
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/lifesign/bin/lifesign", "/bin/true"))

@@ -196,7 +196,7 @@ def directory(name: str, body: bytes, content_type: str = "") -> None:
     gathered.digest()
 
 
-def way_on(text: str) -> None:
+def follow_next_page(text: str) -> None:
     document = Document(b"", "", "https://a.example/x/y")
     Walk().follow(document, DirectoryPage(entries=(), next_page=text, nested=(text,)), 0)
 
@@ -233,7 +233,7 @@ PARSERS: dict[str, tuple[Callable[[Any], object], Sequence[Callable[[int], Any]]
         lambda text: Gathered().add([Listed(text, text)], "https://a/b"),
         inputs.URLS,
     ),
-    "the next page of a directory": (way_on, inputs.URLS),
+    "the next page of a directory": (follow_next_page, inputs.URLS),
     "a path to return to": (local_path, inputs.URLS),
     "harmless text": (harmless, tuple(repeated(("a", "\u200d", "é\u200d", "\u200e", "\ud800", "\x00")))),
     "a cursor": (lambda text: numbers_in(text, "a", 1), tuple(repeated(("a", "=", "-", "W", "\n")))),

@@ -17,7 +17,7 @@ BUSY, IDLE, ABSENT = WatchedSessionState.BUSY, WatchedSessionState.IDLE, Watched
 
 
 @asynccontextmanager
-async def asked(
+async def opencode_client(
     directory: str | None = None, password: str | None = None, **sessions: str
 ) -> AsyncIterator[tuple[FakeOpencode, OpencodeServer]]:
     """A server, and a client of it."""
@@ -52,7 +52,7 @@ def stream_of(*pieces: bytes, and_then: Reply | None = None) -> Reply:
 
 
 async def test_event_lines_are_returned_unchanged() -> None:
-    async with asked(ses_1="idle") as (fake, server), server.events() as lines:
+    async with opencode_client(ses_1="idle") as (fake, server), server.events() as lines:
         assert await anext(lines) == [text_of(("server.connected", {}))]
         fake.says(idle("ses_1"), tool("ses_1"))
         assert await anext(lines) == [text_of(idle("ses_1")), text_of(tool("ses_1"))]
@@ -62,13 +62,13 @@ async def test_event_lines_are_returned_unchanged() -> None:
 
 
 async def test_events_of_one_directory_are_followed_if_configured() -> None:
-    async with asked(directory="/a b/\u00e9") as (fake, server), server.events():
+    async with opencode_client(directory="/a b/\u00e9") as (fake, server), server.events():
         pass
     assert fake.asked == ["/event?directory=/a+b/%C3%A9"]
 
 
 async def test_session_status_is_requested_for_its_directory() -> None:
-    async with asked(ses_1="busy", ses_2="idle", ses_3="retry") as (fake, server):
+    async with opencode_client(ses_1="busy", ses_2="idle", ses_3="retry") as (fake, server):
         fake.sessions["ses_3"] = "/elsewhere"
         found = await server.session_statuses(["ses_1", "ses_2", "ses_3", "ses_4"])
     assert {session_id: standing.state for session_id, standing in found.items()} == {
@@ -78,7 +78,7 @@ async def test_session_status_is_requested_for_its_directory() -> None:
 
 
 async def test_session_of_another_directory_is_ignored() -> None:
-    async with asked(directory=DIRECTORY + "/", ses_1="busy", ses_2="busy") as (fake, server):
+    async with opencode_client(directory=DIRECTORY + "/", ses_1="busy", ses_2="busy") as (fake, server):
         fake.sessions["ses_2"] = "/elsewhere"
         found = await server.session_statuses(["ses_1", "ses_2"])
     assert found["ses_1"].state is BUSY
@@ -87,7 +87,7 @@ async def test_session_of_another_directory_is_ignored() -> None:
 
 
 async def test_password_is_sent_with_each_request() -> None:
-    async with asked(password="sesame", ses_1="idle") as (fake, server), server.events():
+    async with opencode_client(password="sesame", ses_1="idle") as (fake, server), server.events():
         await server.session_statuses(["ses_1"])
     expected = "Authorization: Basic " + base64.b64encode(b"opencode:sesame").decode()
     assert len(fake.heads) == 3
@@ -125,7 +125,7 @@ async def test_password_is_sent_with_each_request() -> None:
     ],
 )  # fmt: skip
 async def test_answer_that_is_not_an_event_stream_is_reported(reply: Reply, kind: type, told: str) -> None:
-    async with asked() as (fake, server):
+    async with opencode_client() as (fake, server):
         fake.instead["/global/event"] = reply
         found, text = await failure_of(server)
     assert found is kind
@@ -133,7 +133,7 @@ async def test_answer_that_is_not_an_event_stream_is_reported(reply: Reply, kind
 
 
 async def test_wrong_password_is_reported_without_showing_it() -> None:
-    async with asked(password="sesame") as (fake, server):
+    async with opencode_client(password="sesame") as (fake, server):
         fake.instead["/global/event"] = answer(401)
         _, text = await failure_of(server)
     assert text.startswith("/global/event: HTTP 401: ")
@@ -150,7 +150,7 @@ async def test_absent_server_is_unreachable() -> None:
 
 @in_virtual_time
 async def test_half_a_minute_without_a_line_is_a_stall() -> None:
-    async with asked() as (fake, server):
+    async with opencode_client() as (fake, server):
         fake.instead["/global/event"] = stream_of(b": hello\n", and_then=silence)
         began_s = virtual_loop().time()
         kind, text = await failure_of(server)
@@ -165,7 +165,7 @@ async def test_bytes_without_a_line_end_count_as_a_stall() -> None:
             writer.write(b"x")
             await asyncio.sleep(1)
 
-    async with asked() as (fake, server):
+    async with opencode_client() as (fake, server):
         fake.instead["/global/event"] = stream_of(and_then=drip)
         kind, text = await failure_of(server)
         assert (kind, " 30 s" in text) == (OpencodeUnreachable, True)
@@ -173,7 +173,7 @@ async def test_bytes_without_a_line_end_count_as_a_stall() -> None:
 
 @in_virtual_time
 async def test_occasional_line_prevents_a_stall() -> None:
-    async with asked() as (_, server), server.events() as lines:
+    async with opencode_client() as (_, server), server.events() as lines:
         for _ in range(20):
             await anext(lines)
     assert virtual_loop().time() > 1_150
@@ -181,7 +181,7 @@ async def test_occasional_line_prevents_a_stall() -> None:
 
 @in_virtual_time
 async def test_server_without_answer_is_unreachable() -> None:
-    async with asked(ses_1="idle") as (fake, server):
+    async with opencode_client(ses_1="idle") as (fake, server):
         fake.instead = {"/global/event": silence, "/session/ses_1": silence}
         assert (await failure_of(server))[0] is OpencodeUnreachable
         with pytest.raises(OpencodeUnreachable, match="in time"):
@@ -200,7 +200,7 @@ async def test_server_without_answer_is_unreachable() -> None:
     ],
 )
 async def test_answers_of_another_program_are_reported(path: str, reply: Reply) -> None:
-    async with asked(ses_1="idle") as (fake, server):
+    async with opencode_client(ses_1="idle") as (fake, server):
         fake.instead[path] = reply
         with pytest.raises(NotOpencode):
             await server.session_statuses(["ses_1"])

@@ -17,7 +17,7 @@ from lifesign.domain.tasks import lease_renewal
 OF_POOL = TaskSelection(role_id="coder")
 
 
-async def looked(what: str, file: Path) -> int:
+async def number_in_file(what: str, file: Path) -> int:
     """Wait for the number in a file without keeping the loop from its work."""
     return await asyncio.to_thread(
         until, what, lambda: file.exists() and int(file.read_text().strip() or "0")
@@ -62,7 +62,7 @@ async def test_drain_releases_a_run_that_takes_too_long(world: World) -> None:
     code = "trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.05; done"
     async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=0.1) as adapter:
         await adapter.until("started")
-        await looked("pid written", adapter.workspace() / "pid")
+        await number_in_file("pid written", adapter.workspace() / "pid")
         adapter.adapter.drain("enough")
         assert (await adapter.outcome()).end.exit_reason == "killed"
     assert await world.runs() in ([("killed", 9)], [("killed", -9)])
@@ -79,7 +79,7 @@ async def test_exit_code_0_of_a_drained_agent_counts_with_an_output_only(
     code = f'trap "{out}" TERM; echo $$ > pid; while :; do sleep 0.05; done'
     async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=0.3, grace_s=5) as adapter:
         await adapter.until("started")
-        await looked("pid written", adapter.workspace() / "pid")
+        await number_in_file("pid written", adapter.workspace() / "pid")
         adapter.adapter.drain("enough")
         assert (await adapter.outcome()).exit_code == 0
     assert await world.runs() == [run]
@@ -114,7 +114,7 @@ async def test_superseding_process_ends_the_run(
     world = await world.leased_for(LONG_SECONDS)
     async with world.adapting(*shell("echo $$ > pid; exec sleep 1000")) as adapter:
         await adapter.until("started")
-        pid = await looked("pid written", adapter.workspace() / "pid")
+        pid = await number_in_file("pid written", adapter.workspace() / "pid")
         async with adapter.client() as second:
             await second.agents.register(adapter.agent_id, role_id="coder", supersede=True)
         if is_told_by_heartbeat:
@@ -132,8 +132,8 @@ async def test_next_adapter_ends_processes_of_a_killed_one(world: World, registr
     command = ("--pool", "coder", "--agent-id", "coder-left", "--in-workspace", "--", *shell(code))
     with adapter_process(registry, world.directory, *command) as first:
         workspace = Path((await asyncio.to_thread(first.until, "started"))["text"].partition(" works in ")[2])
-        pids = [await looked("it has begun", workspace / name) for name in ("left", "below")]
-        agent = await looked("it has begun", workspace / "pid")
+        pids = [await number_in_file("it has begun", workspace / name) for name in ("left", "below")]
+        agent = await number_in_file("it has begun", workspace / "pid")
         watching = process_watcher.processes()[agent][0]
         # Stopped, neither sees the other's end.
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -156,7 +156,7 @@ async def test_next_adapter_ends_processes_of_a_killed_one(world: World, registr
 async def test_second_drain_request_ends_the_adapter_at_once(world: World) -> None:
     async with world.adapting(*shell("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")) as adapter:
         await adapter.until("started")
-        pid = await looked("pid written", adapter.workspace() / "pid")
+        pid = await number_in_file("pid written", adapter.workspace() / "pid")
         adapter.adapter.drain("enough")
         adapter.adapter.drain("now")
         outcome = await adapter.living
@@ -227,7 +227,7 @@ async def test_unreachable_registry_ends_the_agent_at_the_lease_deadline(tmp_pat
         code = "echo $$ > pid; exec sleep 1000"
         async with world_of(other, tmp_path) as there, there.adapting(*shell(code)) as adapter:
             await adapter.until("started")
-            pid = await looked("pid written", adapter.workspace() / "pid")
+            pid = await number_in_file("pid written", adapter.workspace() / "pid")
             await adapter.shorten_lease(1.5)
             await asyncio.to_thread(other.stop)
             try:
@@ -249,7 +249,7 @@ async def test_agent_that_ignores_sigterm_is_killed_by_the_lease_deadline(
         lives = world_of(other, tmp_path)
         async with lives as there, there.adapting(*shell(code), grace_s=100_000.0) as adapter:
             await adapter.until("started")
-            pid = await looked("pid written", adapter.workspace() / "pid")
+            pid = await number_in_file("pid written", adapter.workspace() / "pid")
             await adapter.shorten_lease(4.0)
             await asyncio.to_thread(other.stop)
             try:

@@ -197,7 +197,7 @@ def test_decorated_class_stays_usable() -> None:
     assert Plain().work(3) == 3
 
 
-def test_class_gets_a_run_unless_it_has_one() -> None:
+def test_decorated_class_gets_a_run_method_unless_defined() -> None:
     class Base:
         @on_assignment
         def work(self, task: object) -> object: ...

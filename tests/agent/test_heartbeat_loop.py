@@ -26,7 +26,7 @@ from lifesign.agent.registration import Load, RegistrySession
 INTERVAL_S = 30.0
 
 
-class Living:
+class RunningAgent:
     """An agent, its registry and the messages for it."""
 
     def __init__(self, registry: ScriptedRegistry, directory: str, **settings: Any) -> None:
@@ -59,10 +59,10 @@ class Living:
 
 
 @contextlib.asynccontextmanager
-async def living(**settings: Any) -> AsyncIterator[Living]:
+async def running_agent(**settings: Any) -> AsyncIterator[RunningAgent]:
     with tempfile.TemporaryDirectory() as directory:
         async with scripted_registry() as registry:
-            agent = Living(registry, directory, **settings)
+            agent = RunningAgent(registry, directory, **settings)
             task = asyncio.create_task(agent.loop.run())
             try:
                 yield agent
@@ -72,14 +72,14 @@ async def living(**settings: Any) -> AsyncIterator[Living]:
                 await agent.place.close()
 
 
-def gaps(agent: Living) -> list[float]:
+def gaps(agent: RunningAgent) -> list[float]:
     at_s = [asked.at_s for asked in agent.registry.beats()]
     return [round(after - before, 3) for before, after in pairwise(at_s)]
 
 
 @in_virtual_time
 async def test_heartbeats_are_sent_a_little_early_each_interval() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(4)
         assert agent.registry.functions() == ["POST", *["beat"] * 4]
         assert agent.told == [("life", 1)]
@@ -89,7 +89,7 @@ async def test_heartbeats_are_sent_a_little_early_each_interval() -> None:
 
 @in_virtual_time
 async def test_agent_uses_its_own_key_and_names_its_incarnation() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         first, send_heartbeat = agent.registry.asked
         assert first.headers["X-API-Key"] == KEY
@@ -99,7 +99,7 @@ async def test_agent_uses_its_own_key_and_names_its_incarnation() -> None:
 
 @in_virtual_time
 async def test_heartbeat_contains_load_and_tasks() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         agent.load = Load(3, ("task-1", "task-2"))
         await agent.registry.until_beats(1)
         body = agent.registry.beats()[0].body
@@ -112,7 +112,7 @@ async def test_heartbeat_contains_load_and_tasks() -> None:
 
 @in_virtual_time
 async def test_requested_drain_is_followed_once_and_immediately() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         agent.registry.commands = [
             {"id": "c1", "command": "drain", "reason": "new version", "drain_timeout_seconds": 9.0}
@@ -140,7 +140,7 @@ COMMAND = {"id": "c1", "command": "drain", "reason": "new version", "drain_timeo
 
 @in_virtual_time
 async def test_drain_started_by_another_client_is_followed() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "draining"
         await agent.registry.until_beats(2)
@@ -151,7 +151,7 @@ async def test_drain_started_by_another_client_is_followed() -> None:
 async def test_unknown_command_is_logged_and_ignored(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         agent.registry.commands = [{"id": "c1", "command": "explode\n"}]
         await agent.registry.until_beats(3)
         assert agent.told == [("life", 1)]
@@ -160,7 +160,7 @@ async def test_unknown_command_is_logged_and_ignored(
 
 @in_virtual_time
 async def test_dead_agent_drops_its_work_and_registers_again() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "dead"
         await agent.registry.until_beats(2)
@@ -174,7 +174,7 @@ async def test_dead_agent_drops_its_work_and_registers_again() -> None:
 
 @in_virtual_time
 async def test_agent_drained_by_another_program_deregisters_permanently() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         # It had nothing to do: the next sweep has taken it off the list.
         agent.registry.status, agent.registry.reason = "deregistered", "drain_completed"
@@ -185,7 +185,7 @@ async def test_agent_drained_by_another_program_deregisters_permanently() -> Non
 
 @in_virtual_time
 async def test_unlisted_agent_registers_again() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status, agent.registry.reason = "deregistered", "deregistered"
         await agent.registry.until_beats(2)
@@ -196,9 +196,9 @@ async def test_unlisted_agent_registers_again() -> None:
 async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with living() as older:
+    async with running_agent() as older:
         await older.registry.until_beats(1)
-        younger = Living(older.registry, older.directory)
+        younger = RunningAgent(older.registry, older.directory)
         task = asyncio.create_task(younger.loop.run())
         try:
             await older.registry.until_beats(20)
@@ -227,7 +227,7 @@ async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
 
 @in_virtual_time
 async def test_lost_registration_answer_is_recognised_as_the_processes_own() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "dead"
         lawful = agent.registry._lawful
@@ -248,7 +248,7 @@ async def test_lost_registration_answer_is_recognised_as_the_processes_own() -> 
 async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with living(chance=lambda: 1.0) as agent:
+    async with running_agent(chance=lambda: 1.0) as agent:
         away = refusal(503, "unavailable")
         await agent.registry.until_beats(1)
         # Each heartbeat is tried up to five times within its own patience.
@@ -266,7 +266,7 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
 
 @in_virtual_time
 async def test_refusal_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         unknown = refusal(401, "unknown_key", "a valid key is required")
         agent.registry.answers("POST", *[unknown] * 3, *[refusal(403, "not_permitted")] * 3, unknown)
         await agent.registry.until_beats(1)
@@ -296,7 +296,7 @@ async def test_refusal_is_logged_once_until_it_changes(caplog: pytest.LogCapture
 def test_no_answer_of_the_registry_ends_the_agent(answer: Any) -> None:
     @in_virtual_time
     async def test() -> None:
-        async with living() as agent:
+        async with running_agent() as agent:
             agent.registry.answers("POST", answer)
             await agent.registry.until_beats(1)
             agent.registry.answers("beat", *[answer] * 6)
@@ -312,7 +312,7 @@ async def test_exception_in_a_callback_does_not_end_the_heartbeat_loop(
 ) -> None:
     loads: list[Callable[[], Load]] = [lambda: Load(1 // 0)]
 
-    async with living() as agent:
+    async with running_agent() as agent:
         agent.loop._load = lambda: loads.pop()() if loads else Load(7)
         await agent.registry.until_beats(1)
         assert agent.registry.beats()[0].body["current_load"] == 7
@@ -321,7 +321,7 @@ async def test_exception_in_a_callback_does_not_end_the_heartbeat_loop(
 
 @in_virtual_time
 async def test_retry_waits_as_long_as_the_registry_asks() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         agent.registry.answers("POST", (429, {"error": {"code": "too_many_requests"}}))
         began_s = asyncio.get_running_loop().time()
         await agent.registry.until_beats(1)
@@ -332,7 +332,7 @@ async def test_retry_waits_as_long_as_the_registry_asks() -> None:
 
 @in_virtual_time
 async def test_clock_difference_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         agent.registry.clock_s = 61.0
         await agent.registry.until_beats(3)
         (record,) = caplog.records
@@ -349,7 +349,7 @@ async def test_clock_difference_is_logged_once(caplog: pytest.LogCaptureFixture)
 async def test_draining_agent_without_an_incarnation_does_not_register(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         agent.registry.answers("POST", *[refusal(403, "not_permitted")] * 1000)
         await agent.registry.until(lambda: agent.registry.asked)
         agent.loop.begin_drain()
@@ -360,7 +360,7 @@ async def test_draining_agent_without_an_incarnation_does_not_register(
 
 @in_virtual_time
 async def test_drain_ends_when_the_registry_deregisters() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         agent.loop.begin_drain()
         await agent.registry.until_beats(1)
@@ -372,7 +372,7 @@ async def test_drain_ends_when_the_registry_deregisters() -> None:
 
 @in_virtual_time
 async def test_manual_heartbeats_disable_automatic_ones() -> None:
-    async with living(is_automatic=False) as agent:
+    async with running_agent(is_automatic=False) as agent:
         await agent.loop.is_registered.wait()
         await asyncio.sleep(1000)
         assert agent.registry.beats() == []
@@ -383,7 +383,7 @@ async def test_manual_heartbeats_disable_automatic_ones() -> None:
 
 @in_virtual_time
 async def test_waiting_for_a_heartbeat_ends_with_the_loop() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         await agent.registry.until_beats(1)
         # An answer that never comes.
         agent.place.send_heartbeat = lambda *_, **__: asyncio.Event().wait()  # type: ignore[method-assign, assignment]
@@ -398,7 +398,7 @@ async def test_waiting_for_a_heartbeat_ends_with_the_loop() -> None:
 
 @in_virtual_time
 async def test_incarnation_of_another_worker_continues() -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         # Before it has begun to register.
         agent.registry.status, agent.registry.incarnation = "active", 4
         agent.loop.resume(4)
@@ -408,7 +408,7 @@ async def test_incarnation_of_another_worker_continues() -> None:
 
 @in_virtual_time
 async def test_conflict_despite_supersede_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    async with living() as agent:
+    async with running_agent() as agent:
         agent.registry.answers("POST", CONFLICT)
         await agent.registry.until_beats(1)
         assert ": HTTP 409" in caplog.text

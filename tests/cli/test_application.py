@@ -95,7 +95,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ["validate", "http://"],
     ],
 )
-def test_wrong_usage_ends_with_three_and_an_explanation(
+def test_wrong_usage_exits_with_3_and_an_explanation(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 3

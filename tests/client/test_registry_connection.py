@@ -96,7 +96,7 @@ def reply(mocked: aioresponses, method: str, status: int, times: int = 1, **sett
         )
 
 
-def asked(mocked: aioresponses) -> int:
+def request_count(mocked: aioresponses) -> int:
     return sum(map(len, mocked.requests.values()))
 
 
@@ -119,7 +119,7 @@ async def test_request_has_a_total_timeout(
     reply(mocked, "GET", 503, times=99)
     with pytest.raises(Unavailable):
         await connection.ask(GET)
-    assert asked(mocked) == MAX_TRIES == len(waits) + 1
+    assert request_count(mocked) == MAX_TRIES == len(waits) + 1
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -149,7 +149,7 @@ async def test_permanent_failure_is_not_retried(
     reply(mocked, "GET", status)
     with pytest.raises(RegistryError):
         await connection.ask(GET)
-    assert asked(mocked) == 1
+    assert request_count(mocked) == 1
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
@@ -159,7 +159,7 @@ async def test_creating_request_is_not_sent_twice(
     reply(mocked, "POST", status)
     with pytest.raises(RegistryError):
         await connection.ask(POST)
-    assert asked(mocked) == 1
+    assert request_count(mocked) == 1
 
 
 async def test_lost_answer_is_ambiguous_and_creation_is_not_repeated(
@@ -169,7 +169,7 @@ async def test_lost_answer_is_ambiguous_and_creation_is_not_repeated(
     with pytest.raises(Unreachable) as caught:
         await connection.ask(POST)
     assert caught.value.was_sent
-    assert asked(mocked) == 1
+    assert request_count(mocked) == 1
 
 
 async def test_creation_is_retried_without_a_connection(

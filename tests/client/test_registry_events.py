@@ -102,7 +102,7 @@ def event(sequence: int, **members: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def told(*sequences: int) -> bytes:
+def event_bytes(*sequences: int) -> bytes:
     return b"".join(
         b"id: %d\ndata: %s\n\n" % (number, json.dumps(event(number)).encode()) for number in sequences
     )
@@ -152,7 +152,9 @@ def last_event_ids(server: HostileServer) -> list[str | None]:
 
 
 async def test_broken_stream_raises_its_position() -> None:
-    script = Script(stream_of(told(4, 5)), stream_of(b": nothing new\nid: 9\n\n"), stream_of(told(10)))
+    script = Script(
+        stream_of(event_bytes(4, 5)), stream_of(b": nothing new\nid: 9\n\n"), stream_of(event_bytes(10))
+    )
     found, server, waits = await follow(script, 3)
     assert found == [4, 5, 10]
     assert last_event_ids(server) == [None, "5", "9"]
@@ -160,14 +162,14 @@ async def test_broken_stream_raises_its_position() -> None:
 
 
 async def test_start_position_is_sent_in_the_query() -> None:
-    script = Script(stream_of(told(8)))
+    script = Script(stream_of(event_bytes(8)))
     found, server, _ = await follow(script, 1, path=f"{STREAM}?after=7", after=7)
     assert found == [8]
     assert server.paths == [f"{STREAM}?after=7"]
 
 
 async def test_each_event_is_delivered_once() -> None:
-    script = Script(stream_of(told(1, 2)), stream_of(told(1, 2, 3)))
+    script = Script(stream_of(event_bytes(1, 2)), stream_of(event_bytes(1, 2, 3)))
     assert (await follow(script, 3))[0] == [1, 2, 3]
 
 
@@ -186,7 +188,7 @@ async def test_unknown_event_type_of_a_newer_registry_is_delivered() -> None:
 
 @pytest.mark.parametrize(("status", "kind"), [(401, NotAuthorized), (403, NotPermitted)])
 async def test_a_stream_ends_with_its_key(status: int, kind: type[Exception]) -> None:
-    script = Script(stream_of(told(1)), answer(status))
+    script = Script(stream_of(event_bytes(1)), answer(status))
     with pytest.raises(kind):
         await follow(script, 2)
 
@@ -195,30 +197,30 @@ async def test_silent_stream_is_reopened(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(registry_connection, "IDLE_SECONDS", 0.5)
 
     async def fall_silent(writer: asyncio.StreamWriter, head: str) -> None:
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + told(1))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + event_bytes(1))
         await writer.drain()
         await silence(writer, head)
 
-    found, server, _ = await follow(Script(fall_silent, stream_of(told(2))), 2)
+    found, server, _ = await follow(Script(fall_silent, stream_of(event_bytes(2))), 2)
     assert (found, last_event_ids(server)) == ([1, 2], [None, "1"])
 
 
 async def test_waits_grow_while_streams_end_at_once() -> None:
-    script = Script(*[stream_of(b"")] * 5, stream_of(told(1)))
+    script = Script(*[stream_of(b"")] * 5, stream_of(event_bytes(1)))
     _, _, waits = await follow(script, 1)
     assert all(0.05 * 2**tries <= wait <= 0.1 * 2**tries for tries, wait in enumerate(waits))
     assert len(waits) == 5
 
 
 async def test_retry_after_of_the_server_is_respected() -> None:
-    script = Script(answer(503, Retry_After="3"), stream_of(b"retry: 4000\n\n"), stream_of(told(1)))
+    script = Script(answer(503, Retry_After="3"), stream_of(b"retry: 4000\n\n"), stream_of(event_bytes(1)))
     _, _, waits = await follow(script, 1)
     assert 3 < waits[0] < 3.2
     assert 4 <= waits[1] < 4.3
 
 
 async def test_interrupted_stream_is_retried_longer_than_one_that_never_opened() -> None:
-    script = Script(stream_of(told(1)), answer(503, Retry_After="5"), stream_of(told(2)))
+    script = Script(stream_of(event_bytes(1)), answer(503, Retry_After="5"), stream_of(event_bytes(2)))
     found, _, waits = await follow(script, 2, timeout_seconds=2)
     assert found == [1, 2]
     assert waits[1] > 5
@@ -227,7 +229,7 @@ async def test_interrupted_stream_is_retried_longer_than_one_that_never_opened()
 async def test_reconnect_wait_is_bounded() -> None:
     with pytest.raises(Unavailable):
         await follow(Script(answer(503, Retry_After="3600")), 1)
-    script = Script(stream_of(told(1)), answer(503, Retry_After="61"))
+    script = Script(stream_of(event_bytes(1)), answer(503, Retry_After="61"))
     with pytest.raises(Unavailable):
         await follow(script, 2, patience_seconds=60)
 

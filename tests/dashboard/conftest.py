@@ -38,7 +38,7 @@ class Sample:
             visitor.cookies = dict(self.sessions[role])
         return visitor
 
-    def let_somebody_probe(self) -> None:
+    def start_a_prober(self) -> None:
         """Let a prober work from now on."""
         sent = {"x-api-key": KEYS[Role.PROBER], "content-type": "application/json"}
         claim = json.dumps({"worker": "prober-1", "ttl_seconds": 60}).encode()
@@ -84,7 +84,7 @@ def open_sample(filled: Filled, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture
-def acted(filled: Filled, tmp_path: Path) -> Iterator[Sample]:
+def mutable_sample(filled: Filled, tmp_path: Path) -> Iterator[Sample]:
     """A separate server, whose data a test may change."""
     with filled.served(tmp_path) as served:
         yield served

@@ -115,7 +115,7 @@ def pages_of(served: Sample) -> dict[str, str]:
     }
 
 
-def told(message: ConsoleMessage) -> str | None:
+def browser_complaint(message: ConsoleMessage) -> str | None:
     """Return a complaint of the browser; missing pages are none."""
     # Forms that are hard to use are reported at a lower level.
     kind: str = message.type
@@ -141,7 +141,7 @@ def test_each_page_is_accessible_and_loads_nothing_from_other_origins(
         context.set_default_timeout(PATIENCE_MS)
         log_in(context, served)
         page = context.new_page()
-        page.on("console", lambda message: complaints.extend(filter(None, [told(message)])))
+        page.on("console", lambda message: complaints.extend(filter(None, [browser_complaint(message)])))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
         for name, path in pages_of(served).items():

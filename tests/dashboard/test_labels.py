@@ -133,7 +133,7 @@ def test_unsafe_url_is_not_a_link(url: str | None) -> None:
     assert labels.safe_link(url) is None
 
 
-def test_links_to_pages_stay_as_they_are() -> None:
+def test_http_links_are_unchanged() -> None:
     assert labels.safe_link("https://a.example/x?y=1") == "https://a.example/x?y=1"
 
 

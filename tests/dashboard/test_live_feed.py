@@ -136,15 +136,15 @@ def test_stream_requires_a_session(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize("way", ["logout", "revoked"])
-def test_open_page_gets_no_events_after_its_session(acted: Sample, way: str) -> None:
-    visitor = acted.visitor(Role.READER)
+def test_open_page_gets_no_events_after_its_session(mutable_sample: Sample, way: str) -> None:
+    visitor = mutable_sample.visitor(Role.READER)
     cookie = "; ".join("=".join(pair) for pair in visitor.cookies.items())
-    with open_page(acted, position_of(visitor), cookie=cookie) as stream:
+    with open_page(mutable_sample, position_of(visitor), cookie=cookie) as stream:
         stream.next("missed")
         if way == "logout":
             assert visitor.do("/", "/logout").status == 303
         else:
-            revoked = Visitor(acted.server.url)._ask(
+            revoked = Visitor(mutable_sample.server.url)._ask(
                 "DELETE", "/api/v1/keys/key_reader_", None, {"x-api-key": KEYS[Role.ADMIN]}
             )
             assert revoked.status == 204, revoked.body

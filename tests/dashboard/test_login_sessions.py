@@ -6,7 +6,7 @@ from starlette.requests import Request
 from lifesign.dashboard.login_sessions import SESSION_COOKIE, cookie_in, token_in
 
 
-def asked(*lines: str) -> Request:
+def request_with_cookies(*lines: str) -> Request:
     return Request({"type": "http", "headers": [(b"cookie", line.encode("latin-1")) for line in lines]})
 
 
@@ -27,10 +27,10 @@ def asked(*lines: str) -> Request:
     ],
 )
 def test_session_token_is_read_from_its_cookie(lines: tuple[str, ...], expected: str) -> None:
-    assert cookie_in(asked(*lines), "a") == expected
+    assert cookie_in(request_with_cookies(*lines), "a") == expected
 
 
 def test_invalid_token_is_ignored() -> None:
-    assert token_in(asked(f"{SESSION_COOKIE}=abc"), SESSION_COOKIE) == "abc"
-    assert token_in(asked(f"{SESSION_COOKIE}=" + "a" * 10_000), SESSION_COOKIE) == ""
-    assert token_in(asked(f"{SESSION_COOKIE}=\xe9"), SESSION_COOKIE) == ""
+    assert token_in(request_with_cookies(f"{SESSION_COOKIE}=abc"), SESSION_COOKIE) == "abc"
+    assert token_in(request_with_cookies(f"{SESSION_COOKIE}=" + "a" * 10_000), SESSION_COOKIE) == ""
+    assert token_in(request_with_cookies(f"{SESSION_COOKIE}=\xe9"), SESSION_COOKIE) == ""

@@ -70,7 +70,7 @@ async def test_end_of_the_stream_ends_every_wait() -> None:
     assert stream.feed(b"")
 
 
-async def test_data_is_cleaned_before_it_is_read() -> None:
+async def test_secrets_are_removed_before_data_is_read() -> None:
     stream = McpEventStream(HERE, lambda data: data.replace(b"secret", b"***"))
     stream.feed(event(b"endpoint", b"/secret"))
     assert stream.endpoint == HERE.with_path("/***")

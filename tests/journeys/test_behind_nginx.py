@@ -112,7 +112,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
             yield Proxied(behind, visitor, directory / "authority.pem")
 
 
-def asked(
+def request_api(
     proxied: Proxied, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> tuple[int, Any]:
     sent = {"X-API-Key": ADMIN_KEY, "Content-Type": "application/json", **headers}
@@ -123,8 +123,8 @@ def asked(
 
 
 def test_api_is_reachable_over_tls_behind_nginx(proxied: Proxied) -> None:
-    assert asked(proxied, "POST", "/api/v1/agents", b'{"agent_id": "a"}')[0] == 201
-    status, found = asked(proxied, "GET", "/api/v1/agents/a")
+    assert request_api(proxied, "POST", "/api/v1/agents", b'{"agent_id": "a"}')[0] == 201
+    status, found = request_api(proxied, "GET", "/api/v1/agents/a")
     assert (status, found["status"]) == (200, "active")
 
 
@@ -146,7 +146,7 @@ def test_nginx_does_not_buffer_the_event_stream(proxied: Proxied, path: str) -> 
         connection.request("GET", path, headers={"X-API-Key": ADMIN_KEY, "Cookie": cookie})
         answer = connection.getresponse()
         assert (answer.status, answer.headers.get_content_type()) == (200, "text/event-stream")
-        assert asked(proxied, "POST", "/api/v1/agents", b'{"agent_id": "%b"}' % name.encode())[0] == 201
+        assert request_api(proxied, "POST", "/api/v1/agents", b'{"agent_id": "%b"}' % name.encode())[0] == 201
         # The stream does not end: a proxy that collects would keep it until this gives up.
         while name.encode() not in answer.readline():
             pass
@@ -174,7 +174,7 @@ def test_commands_work_with_the_https_url_of_nginx(proxied: Proxied) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused_by_the_registry_itself(proxied: Proxied) -> None:
-    status, answer = asked(proxied, "POST", "/api/v1/agents", b" " * (PROXIED_BYTES // 4))
+    status, answer = request_api(proxied, "POST", "/api/v1/agents", b" " * (PROXIED_BYTES // 4))
     assert (status, answer["error"]["code"]) == (413, "body_too_large")
 
 

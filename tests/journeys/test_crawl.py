@@ -99,7 +99,7 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
     return process.returncode or 0, told.decode()
 
 
-async def until_asked(servers: list[HostileServer], count: int) -> None:
+async def until_requested(servers: list[HostileServer], count: int) -> None:
     """Wait until so many targets were requested."""
     await until(lambda: sum(bool(server.heads) for server in servers) >= count)
 
@@ -141,7 +141,7 @@ async def test_ctrl_c_ends_a_crawl_and_the_next_one_continues(
 ) -> None:
     async with slow_targets(tmp_path) as servers:
         async with crawling(tmp_path, "--workers", workers) as process:
-            await until_asked(servers, 4)
+            await until_requested(servers, 4)
             # As a terminal does: to all processes at once.
             for number in signals:
                 os.killpg(process.pid, number)
@@ -165,7 +165,7 @@ async def test_ctrl_c_ends_a_crawl_and_the_next_one_continues(
 @pytest.mark.long
 async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Path) -> None:
     async with slow_targets(tmp_path) as servers, crawling(tmp_path, "--workers", "2") as process:
-        await until_asked(servers, 3)
+        await until_requested(servers, 3)
         os.kill(children(process.pid)[0], signal.SIGKILL)
         code, told = await ended(process)
     assert code == 0, told
@@ -178,7 +178,7 @@ async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Pat
 async def test_killed_crawl_leaves_no_processes(tmp_path: Path) -> None:
     async with slow_targets(tmp_path) as servers:
         async with crawling(tmp_path, "--workers", "2") as process:
-            await until_asked(servers, 3)
+            await until_requested(servers, 3)
             processes = children(process.pid)
             assert len(processes) == 2
             process.kill()
@@ -204,7 +204,7 @@ async def test_machines_that_share_a_registry_work_on_one_pass(
             slow_targets(tmp_path, seconds=seconds) as servers,
             crawling(tmp_path, *options) as first,
         ):
-            await until_asked(servers, asked_before)
+            await until_requested(servers, asked_before)
             async with crawling(tmp_path, *options, definition="other.yml") as second:
                 ends = await asyncio.gather(ended(first), ended(second))
         assert [code for code, _ in ends] == [0, 0], ends

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from tests.support.databases import create_tables, empty_url
 from tests.support.event_logs import verify
+from tests.support.keys_without_events import add_without_event
 from tests.support.lease_racer import PATIENCE_SECONDS, RESOURCES, key_of_racer, race
 from tests.support.registry_api import RegistryApi
-from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of
 from lifesign.domain.events.replay import Replay
@@ -48,7 +48,7 @@ async def _register(database: Database) -> None:
                 digest=digest_of(key_of_racer(number)),
                 created_at_s=0,
             )
-            add_untold(transaction, stored)
+            add_without_event(transaction, stored)
 
     await database.write(store)
 

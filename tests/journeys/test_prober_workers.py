@@ -120,7 +120,7 @@ async def _probers(client: RegistryClient) -> dict[str, datetime]:
     return {prober.holder.rpartition("/")[2]: prober.expires_at for prober in living}
 
 
-def asked(url: str, question: Callable[[RegistryClient], Awaitable[T]]) -> T:
+def read_registry(url: str, question: Callable[[RegistryClient], Awaitable[T]]) -> T:
     """Return the present answer of a registry."""
 
     async def ask() -> T:
@@ -154,7 +154,7 @@ def until_renewed_after(running: Crew, name: str, seconds: float) -> None:
     expiries: list[datetime] = []
 
     def has_renewed() -> bool:
-        expires_at = asked(running.url, _probers)[name]
+        expires_at = read_registry(running.url, _probers)[name]
         if expires_at not in expiries:
             expiries.append(expires_at)
         return len(expiries) > 1 and (expiries[-1] - expiries[-2]).total_seconds() > seconds
@@ -182,7 +182,9 @@ def _kill(database_url: str, directory: Path, kills: int) -> None:
             running.join(f"w{number + 4}")
             time.sleep(window_s)
         looks, ended_s = running.all_looks(), time.time()
-        assert set(asked(running.url, _probers)) == {f"w{number}" for number in range(kills, kills + 4)}
+        assert set(read_registry(running.url, _probers)) == {
+            f"w{number}" for number in range(kills, kills + 4)
+        }
     longest_s = longest_gap_s(looks, began_s, ended_s)
     print(  # noqa: T201 - the figures of the drill
         f"{kills} of 4 workers killed: no target unseen for longer than {longest_s:.1f} s, "
@@ -218,12 +220,12 @@ def test_late_batch_of_a_suspended_worker_is_refused(database_kind: str, tmp_pat
             lambda: theirs <= running.looked_at("w0", since_s=stopped_at_s),
             seconds=LONG_PATIENCE_SECONDS,
         )
-        assert asked(running.url, _rejected) == 0
+        assert read_registry(running.url, _rejected) == 0
         running.send("sleepy", signal.SIGCONT)
         resumed_at_s = time.time()
         until(
             "its late batch is refused",
-            lambda: asked(running.url, _rejected),
+            lambda: read_registry(running.url, _rejected),
             seconds=LONG_PATIENCE_SECONDS,
         )
         until("it says so", lambda: "results for them are void" in running.log())
@@ -234,17 +236,17 @@ def test_late_batch_of_a_suspended_worker_is_refused(database_kind: str, tmp_pat
             ),
             seconds=LONG_PATIENCE_SECONDS,
         )
-        assert set(asked(running.url, _probers)) == {"w0", "sleepy"}
+        assert set(read_registry(running.url, _probers)) == {"w0", "sleepy"}
 
 
 def test_stopped_worker_releases_its_shards_at_once(tmp_path: Path) -> None:
     with crew(bare_url("sqlite", tmp_path), tmp_path, "w0", "w1") as running:
         running.send("w1", signal.SIGTERM)
-        until("it has left", lambda: set(asked(running.url, _probers)) == {"w0"})
+        until("it has left", lambda: set(read_registry(running.url, _probers)) == {"w0"})
         left_at_s = time.time()
         until(
             "the other one has all",
             lambda: len(running.looked_at("w0", since_s=left_at_s)) == TARGETS,
         )
         assert running.processes["w1"].wait(PATIENCE_SECONDS) == 0
-        assert not asked(running.url, _rejected)
+        assert not read_registry(running.url, _rejected)

@@ -46,7 +46,7 @@ def test_promtool_accepts_rules_and_configuration() -> None:
     promtool("check", "config", "--syntax-only", "prometheus.yml")
 
 
-def test_alerts_fire_when_they_should_and_not_before() -> None:
+def test_alerts_fire_at_their_thresholds_and_not_before() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yml")
 
 

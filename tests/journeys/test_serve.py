@@ -58,12 +58,12 @@ class Serving:
             raise AssertionError(self.log.read_text()) from None
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self._said.decode()
 
     @property
     def admin_key(self) -> str:
-        (key,) = KEY.findall(self.said)
+        (key,) = KEY.findall(self.output)
         return str(key)
 
     @property
@@ -119,7 +119,7 @@ class Serving:
     def _address(self) -> str | None:
         assert self.process.poll() is None
         # Whatever else there is to say was said before.
-        found = re.search(r"registry at (\S+)\s", self.said)
+        found = re.search(r"registry at (\S+)\s", self.output)
         return found[1] if found else None
 
     def _read(self, reader: int) -> None:
@@ -177,7 +177,7 @@ def test_the_first_start_shows_a_key_once_and_a_restart_keeps_everything(
     assert first.send_heartbeat("agent-1", agent) == 200
     assert first.end() == 0
     second = start(on_terminal=True)
-    assert KEY.search(second.said) is None
+    assert KEY.search(second.output) is None
     status, record = second.ask("GET", "/api/v1/agents/agent-1", key=admin)
     assert (status, record["status"]) == (200, "active")
     assert second.send_heartbeat("agent-1", agent) == 200
@@ -191,8 +191,8 @@ def test_key_is_not_printed_without_a_terminal_and_keys_create_makes_one(
     start: Start, tmp_path: Path
 ) -> None:
     server = start()
-    assert "lifesign keys create" in server.said
-    assert KEY.search(server.said) is None
+    assert "lifesign keys create" in server.output
+    assert KEY.search(server.output) is None
     server.register("agent-1", new_key(tmp_path))
     assert server.end() == 0
 

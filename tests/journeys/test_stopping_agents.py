@@ -79,7 +79,7 @@ def name(caplog: pytest.LogCaptureFixture) -> Iterator[str]:
 NUMBERS = itertools.count(1)
 
 
-async def asked_for(registry: RegistryServer, pool: str) -> str:
+async def create_task(registry: RegistryServer, pool: str) -> str:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
         made = await admin.tasks.create(
             "Write it", role_id=pool, lease_seconds=LEASE_SECONDS, backoff_seconds=0.0
@@ -87,7 +87,9 @@ async def asked_for(registry: RegistryServer, pool: str) -> str:
         return made.task_id
 
 
-async def goes_on(registry: RegistryServer, name: str, task_id: str, *, has_left: bool) -> None:
+async def finish_with_next_agent(
+    registry: RegistryServer, name: str, task_id: str, *, has_left: bool
+) -> None:
     """Let another agent take the task, unless it is done; the former agent holds nothing even before."""
     async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
         if has_left:
@@ -148,11 +150,11 @@ async def live(standing: Gate, name: str, key_file: Path, case: Case) -> None:
 def test_agent_stopped_at_any_moment_ends_and_holds_no_lease(
     registry: RegistryServer, standing: Gate, tmp_path: Path, name: str, case: Case
 ) -> None:
-    task_id = asyncio.run(asked_for(registry, name))
+    task_id = asyncio.run(create_task(registry, name))
     with suppress(asyncio.CancelledError):
         asyncio.run(live(standing, name, tmp_path / "key", case))
     assert standing.has_fired.is_set()
-    asyncio.run(goes_on(registry, name, task_id, has_left=case.stop != "cancel"))
+    asyncio.run(finish_with_next_agent(registry, name, task_id, has_left=case.stop != "cancel"))
 
 
 # --- an adapter --------------------------------------------------------------------------------------------
@@ -195,14 +197,14 @@ async def adapt(standing: Gate, wanted: TaskSelection, directory: Path, case: Ca
 def test_adapter_stopped_at_any_moment_ends_with_its_agent(
     registry: RegistryServer, standing: Gate, tmp_path: Path, name: str, case: Case
 ) -> None:
-    task_id = asyncio.run(asked_for(registry, name))
+    task_id = asyncio.run(create_task(registry, name))
     # A run whose lease a slow machine has lost is followed by another.
     wanted = TaskSelection(task_id=task_id, role_id=name)
     asyncio.run(adapt(standing, wanted, tmp_path, case))
     assert standing.has_fired.is_set()
     if (tmp_path / "pid").exists():
         assert int((tmp_path / "pid").read_text()) not in process_watcher.processes()
-    asyncio.run(goes_on(registry, name, task_id, has_left=case.stop != "cancel"))
+    asyncio.run(finish_with_next_agent(registry, name, task_id, has_left=case.stop != "cancel"))
 
 
 @pytest.mark.long
@@ -212,7 +214,7 @@ def test_command_ends_on_signal_at_any_moment(
     registry: RegistryServer, standing: Gate, tmp_path: Path, function: str, moment: Moment
 ) -> None:
     name = f"stopped-{next(NUMBERS)}"
-    task_id = asyncio.run(asked_for(registry, name))
+    task_id = asyncio.run(create_task(registry, name))
     lives: list[int] = []
     standing.arm(function, moment, lambda: os.kill(lives[0], signal.SIGTERM))
     options = ("--pool", name, "--agent-id", name, "--drain-timeout", "0s", "--grace", "1s")
@@ -224,4 +226,4 @@ def test_command_ends_on_signal_at_any_moment(
     assert standing.has_fired.is_set()
     refusals = [line for line in adapter.errors if line.startswith("lifesign:")]
     assert len(refusals) == is_nobody, adapter.errors
-    asyncio.run(goes_on(registry, name, task_id, has_left=True))
+    asyncio.run(finish_with_next_agent(registry, name, task_id, has_left=True))

@@ -44,7 +44,7 @@ def _version(python_path: Path | None) -> dict[str, str]:
     return {} if python_path is None else {"PYTHONPATH": str(python_path)}
 
 
-def told(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
+def request_api(server: Server, method: str, path: str, body: object = None) -> tuple[int, Any]:
     sent = None if body is None else json.dumps(body).encode()
     headers = {"X-API-Key": agent_key(QUIET), "Content-Type": "application/json"}
     status, answer = server.send(f"/api/v1{path}", method=method, body=sent, **headers)
@@ -54,10 +54,12 @@ def told(server: Server, method: str, path: str, body: object = None) -> tuple[i
 def set_up_quiet(server: Server) -> dict[str, Any]:
     """Register an agent that sends a heartbeat every second, and return its lease."""
     heartbeat = {"interval_seconds": 1, "unhealthy_after_seconds": 4, "dead_after_seconds": 8}
-    status, answer = told(server, "POST", "/agents", {"agent_id": QUIET, "heartbeat_config": heartbeat})
+    status, answer = request_api(
+        server, "POST", "/agents", {"agent_id": QUIET, "heartbeat_config": heartbeat}
+    )
     assert status == 201, answer
-    assert told(server, "POST", f"/agents/{QUIET}/heartbeat", HEARTBEAT)[0] == 200
-    status, lease = told(server, "POST", "/leases", {"resource": "task:kept", "ttl_seconds": 600})
+    assert request_api(server, "POST", f"/agents/{QUIET}/heartbeat", HEARTBEAT)[0] == 200
+    status, lease = request_api(server, "POST", "/leases", {"resource": "task:kept", "ttl_seconds": 600})
     assert status == 201, lease
     return dict(lease)
 
@@ -80,11 +82,13 @@ async def drill(url: str, directory: Path, package: Path) -> None:
         assert server.process.returncode == 0
         await asyncio.to_thread(upgrade, url, port, package)
         with registry(url, directory, port=port, settings=_version(package)) as server:
-            beaten = await asyncio.to_thread(told, server, "POST", f"/agents/{QUIET}/heartbeat", HEARTBEAT)
+            beaten = await asyncio.to_thread(
+                request_api, server, "POST", f"/agents/{QUIET}/heartbeat", HEARTBEAT
+            )
             assert beaten[0] == 200, beaten
             path = f"/leases/{granted['lease_id']}/renew"
             mine = {"fencing_token": granted["fencing_token"], "ttl_seconds": 600}
-            renewed = await asyncio.to_thread(told, server, "POST", path, mine)
+            renewed = await asyncio.to_thread(request_api, server, "POST", path, mine)
             assert renewed[0] == 200, renewed
             await load.until_acknowledged(FACTS)
     report = await with_database(url, ledger.check)
@@ -129,4 +133,4 @@ def test_running_server_prevents_an_upgrade(database_kind: str, tmp_path: Path) 
         assert (
             asyncio.run(with_database(url, lambda database: database.read(schema_version.revision))) == BEFORE
         )
-        assert told(server, "POST", "/agents", {"agent_id": QUIET})[0] == 201
+        assert request_api(server, "POST", "/agents", {"agent_id": QUIET})[0] == 201

@@ -51,7 +51,7 @@ def outcomes(running: Server) -> dict[str, int]:
     return counted
 
 
-def asked(client: OfficialClient, running: Server, directory: Path) -> Answers:
+def answers_from(client: OfficialClient, running: Server, directory: Path) -> Answers:
     url = f"http://127.0.0.1:{running.port}/mcp"
     return ask(client, Plan(CALLS, url=url, token="unused"), directory)
 
@@ -66,8 +66,8 @@ def test_clients_get_the_same_answers_and_only_tool_calls_count(
 ) -> None:
     with server(f"bare:{form}", tmp_path) as bare, server(f"wrapped:{form}", tmp_path) as wrapped:
         for client in clients:
-            answers = asked(client, wrapped, tmp_path)
-            assert answers == asked(client, bare, tmp_path), client.name
+            answers = answers_from(client, wrapped, tmp_path)
+            assert answers == answers_from(client, bare, tmp_path), client.name
             assert [answer["is_error"] for answer in answers.answers] == [False, True, True]
         calls = len(clients)
         expected = {"answered": calls, "tool_error": 2 * calls}

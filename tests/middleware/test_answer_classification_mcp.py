@@ -63,7 +63,7 @@ PROGRESS = event(b'{"jsonrpc":"2.0","method":"notifications/progress","params":{
 PRIMING = b"id: 1\r\ndata: \r\n\r\n"
 
 
-async def asked(
+async def outcome_of_call(
     *steps: Step,
     method: str = "tools/call",
     http: str = "POST",
@@ -91,8 +91,11 @@ def sent(body: bytes, headers: dict[str, str], status: int = 200) -> dict[str, l
 async def test_result_counts_if_its_operation_is_an_interaction(method: str, form: str) -> None:
     body = message(result=RESULTS[method])
     expected = "answered" if method in INTERACTIONS else "excluded"
-    assert await asked(*sent(body, JSON)[form], method=method) == expected
-    assert await asked(*sent(PRIMING + PROGRESS + event(body), EVENTS)[form], method=method) == expected
+    assert await outcome_of_call(*sent(body, JSON)[form], method=method) == expected
+    assert (
+        await outcome_of_call(*sent(PRIMING + PROGRESS + event(body), EVENTS)[form], method=method)
+        == expected
+    )
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
@@ -101,16 +104,16 @@ async def test_mcp_result_that_is_no_object_is_malformed(form: str) -> None:
     for result in results:
         for method in INTERACTIONS:
             for body in (sent(message(result=result), JSON), sent(event(message(result=result)), EVENTS)):
-                assert await asked(*body[form], method=method) == "malformed"
-        assert await asked(*sent(message(result=result), JSON)[form], method="ping") == "excluded"
+                assert await outcome_of_call(*body[form], method=method) == "malformed"
+        assert await outcome_of_call(*sent(message(result=result), JSON)[form], method="ping") == "excluded"
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
 async def test_failed_tool_is_a_tool_error(form: str) -> None:
     body = message(result=FAILED_TOOL)
-    assert await asked(*sent(body, JSON)[form]) == "tool_error"
-    assert await asked(*sent(PROGRESS + event(body), EVENTS)[form]) == "tool_error"
-    assert await asked(*sent(body, JSON)[form], headers=()) == "tool_error"
+    assert await outcome_of_call(*sent(body, JSON)[form]) == "tool_error"
+    assert await outcome_of_call(*sent(PROGRESS + event(body), EVENTS)[form]) == "tool_error"
+    assert await outcome_of_call(*sent(body, JSON)[form], headers=()) == "tool_error"
 
 
 @pytest.mark.parametrize(
@@ -133,36 +136,39 @@ async def test_failed_tool_is_a_tool_error(form: str) -> None:
 )
 @pytest.mark.parametrize("form", ["one", "many"])
 async def test_code_decides_in_200_400_404_and_in_a_stream(code: int, outcome: str, form: str) -> None:
-    assert await asked(*sent(error(code), JSON)[form]) == outcome
-    assert await asked(*sent(PROGRESS + event(error(code)), EVENTS)[form]) == outcome
+    assert await outcome_of_call(*sent(error(code), JSON)[form]) == outcome
+    assert await outcome_of_call(*sent(PROGRESS + event(error(code)), EVENTS)[form]) == outcome
     for status in () if code == -32001 else (400, 404):
-        assert await asked(*sent(error(code), JSON, status)[form]) == outcome
+        assert await outcome_of_call(*sent(error(code), JSON, status)[form]) == outcome
 
 
 @pytest.mark.parametrize("status", [400, 404, 406, 415])
 @pytest.mark.parametrize("body", [b"", b"no", b"{}", error(-32000), error(-32001)])
 async def test_refusal_of_the_transport_reached_no_operation(status: int, body: bytes) -> None:
     for headers in (JSON, PLAIN):
-        assert await asked(start(status, headers), final(body)) == "no_operation"
+        assert await outcome_of_call(start(status, headers), final(body)) == "no_operation"
 
 
 async def test_crash_is_the_servers_fault() -> None:
-    assert await asked(start(500, JSON), final(error(-32603))) == "server_fault"
-    assert await asked(start(503, PLAIN), final(b"no")) == "server_fault"
+    assert await outcome_of_call(start(500, JSON), final(error(-32603))) == "server_fault"
+    assert await outcome_of_call(start(503, PLAIN), final(b"no")) == "server_fault"
 
 
 async def test_input_required_is_an_answer() -> None:
     body = message(result={"resultType": "input_required", "inputRequests": {}})
-    assert await asked(*sent(body, JSON)["one"]) == "answered"
+    assert await outcome_of_call(*sent(body, JSON)["one"]) == "answered"
 
 
 @pytest.mark.parametrize("status", [202, 204])
 async def test_notification_is_no_interaction(status: int) -> None:
     steps = (start(status, {"content-length": "0"}), final())
-    assert await asked(*steps, method="notifications/initialized") == "excluded"
-    assert await asked(*steps, server=Server(request(message(result={"action": "accept"})))) == "excluded"
+    assert await outcome_of_call(*steps, method="notifications/initialized") == "excluded"
+    assert (
+        await outcome_of_call(*steps, server=Server(request(message(result={"action": "accept"}))))
+        == "excluded"
+    )
     notification = request(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    assert await asked(*steps, headers=(), server=Server(notification)) == "answered"
+    assert await outcome_of_call(*steps, headers=(), server=Server(notification)) == "answered"
 
 
 @pytest.mark.parametrize("status", [200, 404, 405, 500])
@@ -171,20 +177,26 @@ async def test_listening_and_ending_a_session_are_no_interactions(status: int) -
     body = event(message(method="notifications/message")) if status == 200 else b"no"
     headers = EVENTS if status == 200 else PLAIN
     assert (
-        await asked(start(status, headers), chunk(body), final(), http="GET", headers=session) == "excluded"
+        await outcome_of_call(start(status, headers), chunk(body), final(), http="GET", headers=session)
+        == "excluded"
     )
-    assert await asked(start(status, PLAIN), final(b"ended"), http="DELETE", headers=session) == "excluded"
-    assert await asked(start(200, PLAIN), final(b"ended"), http="DELETE", headers=()) == "answered"
+    assert (
+        await outcome_of_call(start(status, PLAIN), final(b"ended"), http="DELETE", headers=session)
+        == "excluded"
+    )
+    assert await outcome_of_call(start(200, PLAIN), final(b"ended"), http="DELETE", headers=()) == "answered"
 
 
 async def test_error_counts_unless_its_mcp_operation_is_no_interaction() -> None:
     failed = sent(error(-32603), JSON)["one"]
-    assert await asked(*failed, method="tools/list") == "excluded"
-    assert await asked(*failed, server=Server(request(b"x" * 2000))) == "server_fault"
+    assert await outcome_of_call(*failed, method="tools/list") == "excluded"
+    assert await outcome_of_call(*failed, server=Server(request(b"x" * 2000))) == "server_fault"
     ping = ((b"mcp-method", b"ping"),)
-    assert await asked(*failed, headers=ping) == "server_fault"
-    assert await asked(*failed, headers=ping, server=Server(request(b"x" * 2000))) == "excluded"
-    assert await asked(*failed, headers=((b"mcp-method", b"tools/call"),), method="ping") == "excluded"
+    assert await outcome_of_call(*failed, headers=ping) == "server_fault"
+    assert await outcome_of_call(*failed, headers=ping, server=Server(request(b"x" * 2000))) == "excluded"
+    assert (
+        await outcome_of_call(*failed, headers=((b"mcp-method", b"tools/call"),), method="ping") == "excluded"
+    )
 
 
 @pytest.mark.parametrize("headers", [(ACCEPT,), ((b"mcp-x", b"1"),), ((b"mcp-method", b"tools/call"),)])
@@ -196,26 +208,29 @@ async def test_mcp_header_on_an_a2a_call_keeps_caller_error_codes_caller_faults(
     for form in ("one", "many"):
         steps, events = sent(error(code), JSON)[form], sent(event(error(code)), EVENTS)[form]
         for asking in (call("GetTask"), call("message/send"), hidden):
-            assert await asked(*steps, server=Server(asking), headers=headers) == "caller_fault"
-            assert await asked(*events, server=Server(asking), headers=headers) == "caller_fault"
+            assert await outcome_of_call(*steps, server=Server(asking), headers=headers) == "caller_fault"
+            assert await outcome_of_call(*events, server=Server(asking), headers=headers) == "caller_fault"
 
 
 async def test_mcp_tool_header_does_not_make_a_ping_result_a_tool_result() -> None:
     headers = ((b"mcp-method", b"tools/call"),)
-    assert await asked(*sent(message(result={}), JSON)["one"], headers=headers, method="ping") == "excluded"
+    assert (
+        await outcome_of_call(*sent(message(result={}), JSON)["one"], headers=headers, method="ping")
+        == "excluded"
+    )
 
 
 async def test_request_that_hangs_counts_only_if_it_is_an_interaction() -> None:
     late = (40.0, start(200, JSON), final(message(result=TOOL)))
-    assert await asked(*late) == "timed_out"
-    assert await asked(*late, method="initialize") == "excluded"
+    assert await outcome_of_call(*late) == "timed_out"
+    assert await outcome_of_call(*late, method="initialize") == "excluded"
 
 
 async def test_mcp_server_request_in_a_stream_does_not_decide_the_outcome() -> None:
     odd = event(message(method="sampling/createMessage", error={"code": -32603}, result=FAILED_TOOL))
     body = PROGRESS + odd + event(message(result=TOOL))
-    assert await asked(*sent(body, EVENTS)["one"]) == "answered"
-    assert await asked(*sent(PRIMING + odd, EVENTS)["one"]) == "excluded"
+    assert await outcome_of_call(*sent(body, EVENTS)["one"]) == "answered"
+    assert await outcome_of_call(*sent(PRIMING + odd, EVENTS)["one"]) == "excluded"
 
 
 GOOD, BAD = message(result=TOOL), message(result=FAILED_TOOL)
@@ -229,30 +244,30 @@ def named(name: str, data: bytes) -> bytes:
 async def test_event_of_another_name_is_no_answer(form: str) -> None:
     for other in (BAD, error(-32603), b"beat", b"{}", b"[1]"):
         for body in (named("other", other) + event(GOOD), event(GOOD) + named("other", other)):
-            assert await asked(*sent(body, EVENTS)[form]) == "answered"
+            assert await outcome_of_call(*sent(body, EVENTS)[form]) == "answered"
     for only in (named("other", GOOD), named("Message", GOOD), named("endpoint", b"/messages")):
-        assert await asked(*sent(only, EVENTS)[form]) == "tool_error"
-        assert await asked(*sent(b"id: 1\n" + only, EVENTS)[form]) == "excluded"
+        assert await outcome_of_call(*sent(only, EVENTS)[form]) == "tool_error"
+        assert await outcome_of_call(*sent(b"id: 1\n" + only, EVENTS)[form]) == "excluded"
     steps, of_a2a = sent(named("other", error(-32603)), EVENTS)[form], ((b"accept", b"text/event-stream"),)
-    assert await asked(*steps, method="message/send", headers=of_a2a) == "server_fault"
+    assert await outcome_of_call(*steps, method="message/send", headers=of_a2a) == "server_fault"
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
 async def test_fields_that_name_no_event_change_nothing(form: str) -> None:
     ignored = (b"event\n", b": event: x\n", b"retry: 9\n", b"event: x\n\n")
     for fields in (b"event:message\n", b"event: x\nevent: message\n", *ignored):
-        assert await asked(*sent(fields + event(GOOD), EVENTS)[form]) == "answered"
-        assert await asked(*sent(fields + b"data: " + BAD + b"\r\r", EVENTS)[form]) == "tool_error"
+        assert await outcome_of_call(*sent(fields + event(GOOD), EVENTS)[form]) == "answered"
+        assert await outcome_of_call(*sent(fields + b"data: " + BAD + b"\r\r", EVENTS)[form]) == "tool_error"
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
 async def test_error_event_decides_only_without_an_answer(form: str) -> None:
     """Clients of MCP ignore it, and wait for the answer."""
     fault = named("error", b"down")
-    assert await asked(*sent(fault, EVENTS)[form]) == "server_fault"
-    assert await asked(*sent(PROGRESS + fault + event(GOOD), EVENTS)[form]) == "answered"
-    assert await asked(*sent(fault + event(error(-32602)), EVENTS)[form]) == "caller_fault"
-    assert await asked(*sent(event(BAD) + fault, EVENTS)[form]) == "tool_error"
+    assert await outcome_of_call(*sent(fault, EVENTS)[form]) == "server_fault"
+    assert await outcome_of_call(*sent(PROGRESS + fault + event(GOOD), EVENTS)[form]) == "answered"
+    assert await outcome_of_call(*sent(fault + event(error(-32602)), EVENTS)[form]) == "caller_fault"
+    assert await outcome_of_call(*sent(event(BAD) + fault, EVENTS)[form]) == "tool_error"
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
@@ -260,19 +275,21 @@ async def test_mcp_header_does_not_hide_named_a2a_events(form: str) -> None:
     state = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_FAILED"}}
     for failed in (message(result={"task": state}), json.dumps({"statusUpdate": state}).encode()):
         body = named("status", failed)
-        assert await asked(*sent(body, EVENTS)[form], method="SendStreamingMessage") == "task_failed"
+        assert (
+            await outcome_of_call(*sent(body, EVENTS)[form], method="SendStreamingMessage") == "task_failed"
+        )
     answer = named("reply", message(result={"kind": "message", "parts": []}))
-    assert await asked(*sent(answer, EVENTS)[form], method="message/stream") == "answered"
+    assert await outcome_of_call(*sent(answer, EVENTS)[form], method="message/stream") == "answered"
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
 async def test_stream_that_ends_before_the_result_counts_unless_it_can_be_resumed(form: str) -> None:
     for resumable in (PRIMING, PRIMING + PROGRESS, PROGRESS + b"id:7\n" + PROGRESS):
-        assert await asked(*sent(resumable, EVENTS)[form]) == "excluded"
+        assert await outcome_of_call(*sent(resumable, EVENTS)[form]) == "excluded"
     for lost in (PROGRESS, PROGRESS * 3, b"id: \ndata: \n\n" + PROGRESS, PROGRESS + b"id: 7\n"):
-        assert await asked(*sent(lost, EVENTS)[form]) == "tool_error"
-        assert await asked(*sent(lost, EVENTS)[form], method="tools/list") == "excluded"
-        assert await asked(*sent(lost, EVENTS)[form], server=Server(request(b"{}"))) == "excluded"
+        assert await outcome_of_call(*sent(lost, EVENTS)[form]) == "tool_error"
+        assert await outcome_of_call(*sent(lost, EVENTS)[form], method="tools/list") == "excluded"
+        assert await outcome_of_call(*sent(lost, EVENTS)[form], server=Server(request(b"{}"))) == "excluded"
 
 
 @pytest.mark.parametrize(
@@ -283,27 +300,27 @@ async def test_caller_that_leaves_after_the_result_changes_nothing(
 ) -> None:
     server = Server(call("x"), DISCONNECT)
     steps = (start(200, EVENTS), chunk(PROGRESS), chunk(event(message(result=result))), RECEIVE)
-    assert await asked(*steps, server=server) == outcome
+    assert await outcome_of_call(*steps, server=server) == outcome
 
 
 async def test_batch_counts_once_as_its_worst_interaction() -> None:
     parts = [message(result=LIST), message(result=TOOL), error(-32602)]
     server = Server(request(b"[" + b",".join([message(method="tools/call")] * 3) + b"]"))
     body = b"[" + b",".join(parts) + b"]"
-    assert await asked(*sent(body, JSON)["one"], server=server) == "caller_fault"
-    assert await asked(*sent(b"[" + parts[0] + b"]", JSON)["one"]) == "excluded"
+    assert await outcome_of_call(*sent(body, JSON)["one"], server=server) == "caller_fault"
+    assert await outcome_of_call(*sent(b"[" + parts[0] + b"]", JSON)["one"]) == "excluded"
 
 
 @pytest.mark.parametrize("size", [0, 5_000])
 async def test_method_of_a_long_call_is_found(size: int) -> None:
     body = message(method="tools/call", params={"arguments": {"text": "x" * size}})
     steps = sent(message(result={"structuredContent": {}}), JSON)["one"]
-    assert await asked(*steps, server=Server(request(body))) == "answered"
+    assert await outcome_of_call(*steps, server=Server(request(body))) == "answered"
 
 
 async def test_without_mcp_every_result_is_an_answer() -> None:
-    assert await asked(*sent(message(result=LIST), JSON)["one"], headers=()) == "answered"
-    assert await asked(*sent(error(-32001), JSON)["one"], headers=()) == "caller_fault"
+    assert await outcome_of_call(*sent(message(result=LIST), JSON)["one"], headers=()) == "answered"
+    assert await outcome_of_call(*sent(error(-32001), JSON)["one"], headers=()) == "caller_fault"
 
 
 # --- the status ---------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ async def test_state_marked_final_ends_the_stream() -> None:
 
 
 @pytest.mark.parametrize(("state", "outcome"), [(OPEN[1], "unfinished"), (CLOSED[0], "answered")])
-async def test_stream_of_the_rest_binding_counts_alike(state: str, outcome: str) -> None:
+async def test_rest_stream_is_classified_like_a_json_rpc_stream(state: str, outcome: str) -> None:
     asked, scope = request(b'{"message":{}}'), http_scope("/v1/message:stream")
     assert await outcomes_of(rest_event(status(state)), asked=asked, scope=scope) == {outcome}
 

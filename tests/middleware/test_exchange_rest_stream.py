@@ -70,7 +70,7 @@ async def test_stream_with_an_event_of_a2a_is_an_answer(message: dict[str, Any])
 
 
 @pytest.mark.parametrize("kind", ["task", "status-update"])
-async def test_failed_state_without_a_member_around_it_counts(kind: str) -> None:
+async def test_bare_failed_state_in_a_rest_stream_counts(kind: str) -> None:
     failed = event(json.dumps({"kind": kind, "status": {"state": "failed"}}).encode())
     assert await outcomes_of(failed) == {"task_failed"}
     assert await outcomes_of(failed, path="/v1/tasks/7:subscribe") == {"answered"}

@@ -35,7 +35,7 @@ def use(agent: AgentHealthMiddleware, times: int, outcome: str = "answered") -> 
         agent.health.record(outcome, latency_ms=5)
 
 
-async def seen(agent: AgentHealthMiddleware) -> list[Answer]:
+async def public_answers(agent: AgentHealthMiddleware) -> list[Answer]:
     """Return everything that a stranger can get: both forms, and the headers for caches."""
     answers = [await ask(agent, HEALTH, headers=[(b"accept", form)]) for form in FORMS]
     tags = [(b"if-none-match", (answer.header("etag") or "").encode()) for answer in answers]
@@ -84,8 +84,8 @@ async def test_used_and_idle_agent_of_one_status_answer_the_same(
         clock.advance(advance_s)
         use(used, times)
         if is_polled:
-            answers = await seen(used)
-            assert answers == await seen(idle)
+            answers = await public_answers(used)
+            assert answers == await public_answers(idle)
             since_grid_ns = clock.wall_ns() % REFRESH_NS
             assert timestamp_s(answers[0]) == (clock.wall_ns() - since_grid_ns) / 1e9
             assert max_age_s(answers[0]) == (REFRESH_NS - since_grid_ns) // 10**9
@@ -101,7 +101,7 @@ async def test_coarse_document_over_asgi_does_not_reveal_usage(clock: HandClock)
         clock.advance(95)
         await ask(used, "/ask")
         clock.advance(3.5)
-        assert await seen(used) == await seen(idle)
+        assert await public_answers(used) == await public_answers(idle)
 
 
 async def test_coarse_document_of_workers_with_shared_state_does_not_reveal_usage(
@@ -116,9 +116,9 @@ async def test_coarse_document_of_workers_with_shared_state_does_not_reveal_usag
         clock.advance(7.3)
         use(used[number % 3], 5)
         clock.advance(4.1)
-        expected = await seen(idle[number % 2])
+        expected = await public_answers(idle[number % 2])
         for agent in (*used, *idle):
-            assert await seen(agent) == expected
+            assert await public_answers(agent) == expected
     for agent in (*used, *idle):
         agent.health.close()
 
@@ -134,7 +134,7 @@ async def test_coarse_document_with_shared_state_does_not_reveal_a_restart(
         restarts.health.close()
         restarts = coarse(clock, state_dir=tmp_path / "restarts")
         use(restarts, 3)
-        assert await seen(restarts) == await seen(stays)
+        assert await public_answers(restarts) == await public_answers(stays)
     for agent in (stays, restarts):
         agent.health.close()
 
@@ -208,7 +208,7 @@ async def test_stuck_publisher_causes_no_status_change_between_grid_points(
     clock.advance(1)
     assert await status(agent) == "healthy"
     newcomer = coarse(clock, state_dir=tmp_path)
-    assert await seen(newcomer) == await seen(agent)
+    assert await public_answers(newcomer) == await public_answers(agent)
     clock.advance(10)
     assert await status(agent) == await status(newcomer) == "unhealthy"
     for worker in (agent, newcomer):
@@ -262,11 +262,11 @@ async def test_grid_follows_the_wall_clock_after_a_clock_change(clock: HandClock
     for agent in (used, idle):
         use(agent, 20)
     clock.advance(REFRESH_S)
-    await seen(used)
+    await public_answers(used)
     clock.step_wall(step_s)
     for _ in range(40):
         use(used, 1)
-        answers, others = await seen(used), await seen(idle)
+        answers, others = await public_answers(used), await public_answers(idle)
         # Set back, the idle one may be held at the status of an hour that comes again.
         assert answers == others or answers[0].json()["health"] != others[0].json()["health"]
         age_s = clock.wall_ns() / 1e9 - timestamp_s(answers[0])

@@ -292,7 +292,7 @@ class ApiMachine(RegistryMachine):
             self.tokens[lease["resource"]] = lease["fencing_token"]
 
     @invariant()
-    def each_event_goes_on_where_the_one_before_ended(self) -> None:
+    def lifecycle_events_are_contiguous(self) -> None:
         query = f"after={self.told}&limit=1000&type=agent.lifecycle,agent.updated"
         page = self.expect(200, "GET", f"/api/v1/events?{query}", key=Role.READER).json()
         for event in page["events"]:
@@ -309,7 +309,7 @@ class ApiMachine(RegistryMachine):
         assert self.last_told == expected
 
     @invariant()
-    def what_an_event_says_tells_whose_it_is(self) -> None:
+    def stored_agent_of_an_event_matches_its_payload(self) -> None:
         new = partial(event_log.with_agents, sequence=self.owned, limit=1_000)
         for event, agent_id in self.run(self.api.database.read(new)):
             assert agent_of(event) == agent_id, event

@@ -178,7 +178,7 @@ class TargetsMachine(RegistryMachine):
         assert self.known == self.model.probed()
 
     @invariant()
-    def records_of_the_living_are_active(self) -> None:
+    def records_of_alive_targets_are_active(self) -> None:
         listed = self.run(self.api.ask("GET", f"{AGENTS}?limit=100")).json()["agents"]
         found = {agent["agent_id"] for agent in listed} - {AGENT}
         assert found == {target_id(url) for url in self.model.alive}

@@ -125,7 +125,7 @@ class TasksMachine(RegistryMachine):
         self.run(self.api.sweep())
 
     @invariant()
-    def a_task_is_held_just_as_long_as_its_lease(self) -> None:
+    def task_has_a_holder_exactly_while_its_lease_runs(self) -> None:
         leases = self.run(self.api.ask("GET", "/api/v1/leases?limit=1000", key=Role.READER)).json()["leases"]
         held = {task_in(lease["resource"]): lease["holder"] for lease in leases}
         tasks = self.run(self.api.ask("GET", f"{TASKS}?limit=1000", key=Role.READER)).json()["tasks"]

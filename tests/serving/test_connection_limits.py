@@ -161,7 +161,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_limits, "CHECK_SECONDS", 0.02)
 
 
-def told(answer: RawAnswer) -> tuple[int, str]:
+def status_and_code(answer: RawAnswer) -> tuple[int, str]:
     return answer.status, answer.code
 
 
@@ -206,7 +206,7 @@ async def test_endless_head_gets_a_timeout_answer(beginning: bytes, drop: bytes)
         answer = await caller.end()
         if answer.body.startswith(b"well"):
             answer = answer_in(answer.rest)
-        assert told(answer) == (408, "head_too_slow")
+        assert status_and_code(answer) == (408, "head_too_slow")
         assert "connection: close" in answer.head
         await dripping
 
@@ -236,7 +236,7 @@ async def test_endless_request_head_is_refused_at_the_size_limit() -> None:
         ):
             caller = await server.connect(beginning)
             dripping = asyncio.create_task(drip(caller, drop))
-            assert told(await caller.end()) == (431, "head_too_large")
+            assert status_and_code(await caller.end()) == (431, "head_too_large")
             await dripping
 
 
@@ -298,7 +298,7 @@ async def test_offer_of_another_protocol_with_a_body_is_refused(body: bytes, sta
         answer = await caller.end()
     assert answer.status == status
     if status == 400:
-        assert told(answer) == (400, "upgrade_with_body")
+        assert status_and_code(answer) == (400, "upgrade_with_body")
         assert "Upgrade" in json.loads(answer.body)["message"]
 
 
@@ -394,7 +394,7 @@ async def test_endless_head_over_tls_gets_a_timeout_answer(tmp_path: Path) -> No
         caller = await server.connect(b"GET / HTTP/1.1\r\n")
         waiting_at_s = await server.until_waiting(1)
         server.connection.check(waiting_at_s + connection_limits.HEAD_SECONDS)
-        assert told(await caller.end()) == (408, "head_too_slow")
+        assert status_and_code(await caller.end()) == (408, "head_too_slow")
         await server.until_alone()
 
 
@@ -420,7 +420,7 @@ async def test_connections_above_the_limit_get_503(
         first, second = await server.connect(), await server.connect()
         for _ in range(3):
             answer = await (await server.connect(REQUEST)).end()
-            assert told(answer) == (503, "too_many_connections")
+            assert status_and_code(answer) == (503, "too_many_connections")
             assert "retry-after: 2" in answer.head
             assert json.loads(answer.body)["message"]
         assert [record.levelno for record in caplog.records] == [logging.WARNING]

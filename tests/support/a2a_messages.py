@@ -32,7 +32,7 @@ def update_0x(state: str) -> dict[str, Any]:
     return {"kind": "status-update", "taskId": "t", "final": True, "status": {"state": state}}
 
 
-def said(message: object) -> Outcome:
+def outcome_of_json(message: object) -> Outcome:
     return judge_json(json.dumps(message).encode()).outcome
 
 

@@ -49,7 +49,7 @@ class Shown:
         """Wait until the crawl has come so far."""
         await self._until(lambda: is_so(self.state))
 
-    async def until_said(self, text: str) -> None:
+    async def until_line(self, text: str) -> None:
         """Wait until a line begins so."""
         await self._until(lambda: any(line.startswith(text) for line in self.lines))
 

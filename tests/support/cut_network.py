@@ -117,7 +117,7 @@ async def main(cut: str) -> None:
         # The first of them may have been under way.
         await until_reported(4, since)
         told = {
-            host: [_told(one) for one in ledger.observations(url)[since[url] + 1 :]]
+            host: [_result_facts(one) for one in ledger.observations(url)[since[url] + 1 :]]
             for host, url in urls.items()
         }
         stop.set()
@@ -130,7 +130,7 @@ def _url(server: HostileServer) -> str:
     return f"http://{host}:{server.port}/"
 
 
-def _told(observation: Observation) -> list[str | None]:
+def _result_facts(observation: Observation) -> list[str | None]:
     return [observation.result.value, observation.inconclusive_reason, observation.network_class]
 
 

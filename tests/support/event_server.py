@@ -17,8 +17,8 @@ import uvicorn
 from pydantic_core import from_json
 from starlette.applications import Starlette
 from starlette.routing import Route
+from tests.support.keys_without_events import add_without_event
 from tests.support.servers import PATIENCE_SECONDS
-from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.domain.access.rate_limit import RateLimit, RateLimiter
@@ -98,7 +98,7 @@ async def add_key(
         digest=digest_of(key),
         created_at_s=0.0,
     )
-    await database.write(lambda transaction: add_untold(transaction, stored))
+    await database.write(lambda transaction: add_without_event(transaction, stored))
 
 
 @dataclass(frozen=True)

@@ -83,19 +83,19 @@ class Played:
         for part, answers in self._answers.items():
             if part in str(request.url):
                 return answers(request)
-        return said(request, ResultClass.NOT_AN_AGENT, status=404)
+        return fetched_as(request, ResultClass.NOT_AN_AGENT, status=404)
 
     @property
     def paths(self) -> list[str]:
         return [request.url.path for request in self.requests]
 
 
-def said(request: Request, result: ResultClass, **members: Any) -> Fetched:
+def fetched_as(request: Request, result: ResultClass, **members: Any) -> Fetched:
     return Fetched(url=request.url, result=result, reason=result.value, **members)
 
 
 def always(result: ResultClass, **members: Any) -> Callable[[Request], Fetched]:
-    return lambda request: said(request, result, **members)
+    return lambda request: fetched_as(request, result, **members)
 
 
 class Bodies:

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.support.asgi_client import Answer, ask
 from tests.support.databases import WoundClock
+from tests.support.keys_without_events import add_without_event
 from tests.support.servers import LONGEST_ANSWER_SECONDS
-from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.domain.models.base import moment
@@ -56,13 +56,13 @@ class RegistryApi:
     async def add_keys(self) -> None:
         """Store a key for each role but `agent`, whose keys belong to agents."""
         keys = [self._stored(role, self.keys[role], None) for role in Role if role is not Role.AGENT]
-        await self.database.write(lambda transaction: add_untold(transaction, *keys))
+        await self.database.write(lambda transaction: add_without_event(transaction, *keys))
 
     async def add_agent_key(self, agent_id: str, role: Role = Role.AGENT) -> str:
         """Store a key of an agent's own and return it."""
         key = key_of(digest_of(f"{role} {agent_id}"))
         stored = self._stored(role, key, agent_id)
-        await self.database.write(lambda transaction: add_untold(transaction, stored))
+        await self.database.write(lambda transaction: add_without_event(transaction, stored))
         return key
 
     async def ask(

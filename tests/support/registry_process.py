@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import make_url
 from tests.support.databases import postgresql_server
+from tests.support.keys_without_events import add_without_event
 from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, SCRIPTS, Server, serving
-from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.storage.engine import schema_version
@@ -75,7 +75,7 @@ def _add_key(transaction: Transaction, key: str, role: Role, agent_id: str | Non
         digest=digest_of(key),
         created_at_s=0.0,
     )
-    add_untold(transaction, stored)
+    add_without_event(transaction, stored)
 
 
 @contextmanager

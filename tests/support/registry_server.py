@@ -16,8 +16,8 @@ from pathlib import Path
 
 import uvicorn
 from tests.support.databases import put_file
+from tests.support.keys_without_events import add_without_event
 from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, free_port, until
-from tests.support.untold_keys import add_untold
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.registry.app import MakeFrontend, Registry, create_app
@@ -137,7 +137,7 @@ async def _fill(url: str) -> None:
             stored = StoredKey(
                 key_id=f"key_{role}", name=role, role=role, digest=digest_of(key), created_at_s=0.0
             )
-            add_untold(transaction, stored)
+            add_without_event(transaction, stored)
 
     database = open_database(url)
     try:

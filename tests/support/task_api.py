@@ -104,6 +104,6 @@ async def steps(api: RegistryApi, task_id: str) -> list[str]:
     return [event["payload"]["new_status"] for event in events if event["payload"]["task_id"] == task_id]
 
 
-def told(answer: Answer) -> tuple[int, str]:
+def status_and_code(answer: Answer) -> tuple[int, str]:
     """Return a refusal's status and code."""
     return answer.status, answer.json()["error"]["code"]

@@ -21,7 +21,7 @@ def a_directory(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [a_pipe, a_directory])
-def test_fifo_in_place_of_the_log_blocks_nothing(tmp_path: Path, put: Callable[[Path], None]) -> None:
+def test_fifo_instead_of_the_log_file_does_not_block(tmp_path: Path, put: Callable[[Path], None]) -> None:
     # So that the planted file stays where it is.
     (tmp_path / "stdout.log.older" / "full").mkdir(parents=True)
     reading, passed_on = os.pipe()

@@ -13,7 +13,7 @@ from lifesign.adapter.tools.server_line import SERVER_ERROR, TOO_LONG, UNREADABL
 WHOLE = tool_answer(7, "long", {"bytes": 5_000})
 
 
-async def said(max_bytes: int, **asked: Any) -> httpx2.Response:
+async def post_call(max_bytes: int, **asked: Any) -> httpx2.Response:
     with http_misbehaving() as url:
         bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), max_bytes)
         async with httpx2.AsyncClient(transport=bodies, trust_env=False, timeout=PATIENCE_SECONDS) as http:
@@ -23,7 +23,7 @@ async def said(max_bytes: int, **asked: Any) -> httpx2.Response:
 @pytest.mark.parametrize(("spare_bytes", "code"), [(0, None), (1, None), (-1, TOO_LONG)])
 async def test_body_is_returned_completely_or_fails(spare_bytes: int, code: int | None) -> None:
     params = {"name": "long", "arguments": {"bytes": 5_000}}
-    answer = await said(len(WHOLE) + spare_bytes, id=7, params=params)
+    answer = await post_call(len(WHOLE) + spare_bytes, id=7, params=params)
     if code is None:
         assert answer.content == WHOLE
     else:
@@ -31,12 +31,12 @@ async def test_body_is_returned_completely_or_fails(spare_bytes: int, code: int 
 
 
 async def test_compressed_body_is_not_decompressed() -> None:
-    answer = await said(1_000_000, id=8, params={"name": "packed"})
+    answer = await post_call(1_000_000, id=8, params={"name": "packed"})
     assert (answer.json()["id"], answer.json()["error"]["code"]) == (8, UNREADABLE)
 
 
 async def test_endless_answer_to_a_notification_is_replaced_by_status_202() -> None:
-    answer = await said(1_000, params={"name": "endless"})
+    answer = await post_call(1_000, params={"name": "endless"})
     assert (answer.status_code, answer.content) == (202, b"")
 
 

@@ -288,7 +288,7 @@ async def test_stream_that_ends_before_the_answer_leaves_the_execution_unknown(
 
 
 @contextmanager
-def heard() -> Iterator[set[tuple[str, str]]]:
+def sdk_log_records() -> Iterator[set[tuple[str, str]]]:
     """Return the log records of the SDK, by server."""
     said: set[tuple[str, str]] = set()
 
@@ -305,7 +305,7 @@ def heard() -> Iterator[set[tuple[str, str]]]:
 
 
 async def test_log_lines_of_the_sdk_name_their_server() -> None:
-    with http_misbehaving() as url, heard() as said:
+    with http_misbehaving() as url, sdk_log_records() as said:
         async with started(None, url=url) as one, started(None, url=url, name="other") as other:
             failed = await asyncio.gather(
                 one.call("no_text", {}), other.call("no_text", {}), return_exceptions=True

@@ -406,13 +406,13 @@ def test_suspended_verdicts_are_reported_by_list_and_show(registry: RegistryServ
     assert json_of(capsys, "show", "silent")["decisions_suspended"] is False
     registry.write(suspend)
 
-    def told(*arguments: str) -> str:
+    def stderr_of(*arguments: str) -> str:
         assert main(["agents", *arguments]) == 0
         return capsys.readouterr().err
 
     for arguments in (["list"], ["show", "silent"]):
-        assert told(*arguments).startswith("lifesign: verdicts are suspended: missed heartbeats")
-        assert told(*arguments, "--json") == ""
+        assert stderr_of(*arguments).startswith("lifesign: verdicts are suspended: missed heartbeats")
+        assert stderr_of(*arguments, "--json") == ""
     for arguments in (["list", "--json"], ["show", "silent", "--json"]):
         assert main(["agents", *arguments]) == 0
         assert json.loads(capsys.readouterr().out)["decisions_suspended"] is True

@@ -215,7 +215,7 @@ def test_backup_into_a_missing_directory_exits_with_1(
     assert "No such file" in capsys.readouterr().err
 
 
-def test_a_file_that_a_server_has_open_is_not_restored_to(
+def test_restore_to_a_database_in_use_is_refused(
     registry: RegistryServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "registry.gz"
@@ -251,7 +251,7 @@ def test_restore_waits_for_another_process_that_closes_the_database(
         leaving.join()
 
 
-def test_a_file_that_is_no_database_is_not_restored_to(
+def test_restore_to_a_file_that_is_no_database_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, url = tmp_path / "registry.gz", f"sqlite:///{tmp_path}/registry.db"
@@ -265,16 +265,16 @@ def test_a_file_that_is_no_database_is_not_restored_to(
 
 
 def test_json_lists_what_the_restore_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*arguments: str) -> dict[str, Any]:
+    def json_of(*arguments: str) -> dict[str, Any]:
         assert main([*arguments, "--json"]) == 0, capsys.readouterr().err
         return dict(json.loads(capsys.readouterr().out))
 
     first, second = (["--database", f"sqlite:///{tmp_path}/{name}.db"] for name in ("first", "second"))
-    upgrade = told("migrate", *first)
+    upgrade = json_of("migrate", *first)
     assert upgrade["before"] is None
-    key = told("keys", "create", "--role", "reader", "--name", "r", *first)["key_id"]
-    assert told("keys", "revoke", key, *first) == {"key_id": key, "is_revoked": True}
-    written = told("backup", str(tmp_path / "b.gz"), *first)
+    key = json_of("keys", "create", "--role", "reader", "--name", "r", *first)["key_id"]
+    assert json_of("keys", "revoke", key, *first) == {"key_id": key, "is_revoked": True}
+    written = json_of("backup", str(tmp_path / "b.gz"), *first)
     assert written["rows"]["keys"] == 1
-    assert told("restore", str(tmp_path / "b.gz"), *second)["agents"] == 0
-    assert told("migrate", *second) == {"before": upgrade["after"], "after": upgrade["after"]}
+    assert json_of("restore", str(tmp_path / "b.gz"), *second)["agents"] == 0
+    assert json_of("migrate", *second) == {"before": upgrade["after"], "after": upgrade["after"]}

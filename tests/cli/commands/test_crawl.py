@@ -323,9 +323,9 @@ async def test_directory_is_read_again_when_due(tmp_path: Path) -> None:
     stop, shown = asyncio.Event(), Shown()
     async with open_local_backend("sqlite:///mixed.db") as home:
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
-        await shown.until_said("agents.txt: 1 target")
+        await shown.until_line("agents.txt: 1 target")
         (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
-        await shown.until_said("agents.txt: 2 targets, 1 new, 0 left")
+        await shown.until_line("agents.txt: 2 targets, 1 new, 0 left")
         stop.set()
         await crawling
     # Unchanged facts are not repeated.

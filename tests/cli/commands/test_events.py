@@ -81,12 +81,12 @@ def test_events_of_several_pages_are_listed(
     assert (found["next_after"], found["last_sequence"]) == (7, 8)
 
 
-def test_refusal_ends_with_exit_code_one(registry: RegistryServer, capsys: Captured) -> None:
+def test_refusal_of_the_registry_exits_with_1(registry: RegistryServer, capsys: Captured) -> None:
     assert "422" in shown_by(capsys, "events", "list", "--type", "bogus", ends=1)
     assert "422" in shown_by(capsys, "events", "tail", "--after", "1000", ends=1)
 
 
-def test_wrong_usage_ends_with_three(capsys: Captured) -> None:
+def test_wrong_usage_exits_with_3(capsys: Captured) -> None:
     assert shown_by(capsys, "events", "list", "--after", "-1", ends=3)
     assert shown_by(capsys, "events", "tail", "--after", "soon", ends=3)
 

@@ -35,7 +35,7 @@ def test_maintenance_of_a_pool_covers_each_member(registry: RegistryServer, caps
     assert "until" not in json.loads(shown_by(capsys, *options, "--end"))
 
 
-def test_refusal_of_the_registry_ends_with_one(registry: RegistryServer, capsys: Captured) -> None:
+def test_refusal_of_the_registry_exits_with_1(registry: RegistryServer, capsys: Captured) -> None:
     assert "404" in shown_by(capsys, "maintenance", "nobody", "--end", ends=1)
 
 
@@ -51,7 +51,7 @@ def test_refusal_of_the_registry_ends_with_one(registry: RegistryServer, capsys:
         ["a", "--for", "99d", "--reason", "x"],
     ],
 )
-def test_wrong_usage_ends_with_three(capsys: Captured, arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_3(capsys: Captured, arguments: list[str]) -> None:
     assert len(problems_in(shown_by(capsys, "maintenance", *arguments, ends=3))) == 1
 
 

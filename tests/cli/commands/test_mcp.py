@@ -28,7 +28,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--transport", "http", "--port", "70000"], "--port: expected at most 65535; got 70000"),
     ],
 )
-def test_wrong_usage_ends_with_three(
+def test_wrong_usage_exits_with_3(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["mcp", *arguments]) == 3

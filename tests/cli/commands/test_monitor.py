@@ -21,7 +21,7 @@ def test_one_agent_is_confirmed(registry: RegistryServer, capsys: pytest.Capture
     assert capsys.readouterr().out.startswith("confirmed a at ")
 
 
-def test_refusal_of_the_registry_ends_with_one(
+def test_refusal_of_the_registry_exits_with_1(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["monitor", "confirm", "--class", "public_ipv4"]) == 1
@@ -46,6 +46,6 @@ def test_suspensions_are_shown_and_ended(
 
 
 @pytest.mark.parametrize("arguments", [[], ["--class", "public_ipv4", "--agent", "a"]])
-def test_wrong_usage_ends_with_three(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_3(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert main(["monitor", "confirm", *arguments]) == 3
     assert "--class" in capsys.readouterr().err

@@ -63,7 +63,7 @@ async def test_absent_agent_is_not_alive(capsys: pytest.CaptureFixture[str]) -> 
     assert "refused" in shown
 
 
-async def test_target_that_must_not_be_requested_is_not_down(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_target_that_must_not_be_requested_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
     async with serving(agent()) as server:
         ended = await asyncio.to_thread(main, ["probe", server.url])
     assert ended == 2

@@ -134,12 +134,12 @@ def test_targets_are_shown_by_host_and_filtered_by_substring(
     monkeypatch.setattr(targets, "MAX_PAGE", 2)
     monkeypatch.setattr(list_targets, "COMMON", common)
 
-    def told(*options: str) -> list[list[str]]:
+    def csv_rows(*options: str) -> list[list[str]]:
         assert run("--database", database, "--csv", *options) == 0
         return list(csv.reader(io.StringIO(capsys.readouterr().out, newline="")))[1:]
 
-    assert [row[0] for row in told()] == sorted(URLS)
-    assert [row[0] for row in told("--limit", "3")] == sorted(URLS)[:3]
+    assert [row[0] for row in csv_rows()] == sorted(URLS)
+    assert [row[0] for row in csv_rows("--limit", "3")] == sorted(URLS)[:3]
 
 
 def test_targets_of_the_registry_are_listed_without_a_database_option(

@@ -72,7 +72,7 @@ async def test_watch_activity_prints_a_line_per_decision_until_ctrl_c(registry: 
         assert await process.stderr.read() == b""
 
 
-async def test_json_is_one_object_per_line_without_any_key_until_it_is_terminated(
+async def test_watch_activity_prints_json_lines_without_keys_until_terminated(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "sesame")
@@ -95,7 +95,7 @@ async def test_json_is_one_object_per_line_without_any_key_until_it_is_terminate
     assert b"sesame" not in output + errors
 
 
-async def test_other_server_than_opencode_ends_with_two(
+async def test_other_server_than_opencode_exits_with_2(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
@@ -109,7 +109,7 @@ async def test_other_server_than_opencode_ends_with_two(
     assert ("'text/html'" in told, told.count("\n")) == (True, 1)
 
 
-def test_refused_start_ends_with_exit_code_one(
+def test_refused_start_exits_with_1(
     registry: RegistryServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "ahk_" + "x" * 43)
@@ -121,7 +121,7 @@ def test_refused_start_ends_with_exit_code_one(
     "arguments",
     [[], ["http://127.0.0.1:1"], ["http://127.0.0.1:1", "--map", "x"], ["127.0.0.1:1", "--map", "ses_1=a"]],
 )
-def test_wrong_usage_ends_with_three(
+def test_wrong_usage_exits_with_3(
     arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)

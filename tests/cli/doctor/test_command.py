@@ -335,7 +335,7 @@ def test_database_of_another_program_is_reported(
 # ── nothing is changed ──
 
 
-def as_it_is(directory: Path) -> dict[str, tuple[bytes, int]]:
+def directory_contents(directory: Path) -> dict[str, tuple[bytes, int]]:
     return {file.name: (file.read_bytes(), file.stat().st_mtime_ns) for file in directory.iterdir()}
 
 
@@ -357,7 +357,7 @@ def killed_at_work(file: Path) -> None:
 
 
 @contextmanager
-def held_by_another(file: Path, statement: str) -> Iterator[None]:
+def opened_by_another_process(file: Path, statement: str) -> Iterator[None]:
     """Have another process keep the file open after it has executed something."""
     program = (
         "import sqlite3, sys; opened = sqlite3.connect(sys.argv[1], isolation_level=None); "
@@ -394,7 +394,7 @@ def test_doctor_changes_no_database(
     place.mkdir()
     prepare(place / "x.db")
     capsys.readouterr()
-    before = {} if (place / "x.db").is_dir() else as_it_is(place)
+    before = {} if (place / "x.db").is_dir() else directory_contents(place)
     found = examine(capsys, "--port", port, "--database", f"sqlite:///{place}/x.db")
     if summary is None:
         assert found.code == 0
@@ -402,7 +402,7 @@ def test_doctor_changes_no_database(
         assert len(found.of("database", "ok")) == 2
     else:
         assert any(summary in text for text in found.of("database", "fault"))
-    assert before == ({} if (place / "x.db").is_dir() else as_it_is(place))
+    assert before == ({} if (place / "x.db").is_dir() else directory_contents(place))
 
 
 def test_a_database_in_use_is_examined_without_a_change(
@@ -413,11 +413,11 @@ def test_a_database_in_use_is_examined_without_a_change(
     if database_kind == "postgresql":
         assert len(examine(capsys, "--port", port, "--database", url).of("database", "ok")) == 2
         return
-    with held_by_another(file, "CREATE TABLE late (x)"):
-        before = as_it_is(tmp_path)
+    with opened_by_another_process(file, "CREATE TABLE late (x)"):
+        before = directory_contents(tmp_path)
         assert "-shm" in "".join(before)
         assert examine(capsys, "--port", port, "--database", url).code == 0
-        assert as_it_is(tmp_path) == before
+        assert directory_contents(tmp_path) == before
 
 
 def test_process_that_locks_the_database_is_named(
@@ -425,7 +425,7 @@ def test_process_that_locks_the_database_is_named(
 ) -> None:
     monkeypatch.setattr(file_use, "BUSY_SECONDS", 0.1)
     url = migrated_url("sqlite", tmp_path)
-    with held_by_another(Path(url.removeprefix("sqlite:///")), "BEGIN IMMEDIATE"):
+    with opened_by_another_process(Path(url.removeprefix("sqlite:///")), "BEGIN IMMEDIATE"):
         locked = examine(capsys, "--port", port, "--database", url)
     (summary,) = locked.of("database", "fault")
     assert "another process" in summary

@@ -14,7 +14,7 @@ from lifesign.domain.access.permissions import Role
 PROGRAM = str(SCRIPTS / "lifesign")
 
 
-def asked(words: str, place: int, shell: str = "bash") -> list[str]:
+def suggestions(words: str, place: int, shell: str = "bash") -> list[str]:
     """Return the suggestions of a shell for a position."""
     variables = {**os.environ, VARIABLE: f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(place)}
     ran = subprocess.run(
@@ -25,18 +25,18 @@ def asked(words: str, place: int, shell: str = "bash") -> list[str]:
 
 
 def test_commands_and_options_are_offered() -> None:
-    assert {"doctor", "directories"} <= set(asked("lifesign d", 1))
-    assert asked("lifesign keys ro", 2) == ["rotate"]
-    assert {"--port", "--public-url"} <= set(asked("lifesign serve --p", 2))
-    assert asked("lifesign serve --log-format j", 3) == ["json"]
-    assert asked("lifesign keys create --role ", 4) == [*Role]
-    assert {"active", "all"} <= set(asked("lifesign agents list --status a", 4))
-    assert asked("lifesign tasks list --status qu", 4) == ["queued"]
-    assert asked("lifesign keys list --role a", 4) == ["agent", "admin"]
+    assert {"doctor", "directories"} <= set(suggestions("lifesign d", 1))
+    assert suggestions("lifesign keys ro", 2) == ["rotate"]
+    assert {"--port", "--public-url"} <= set(suggestions("lifesign serve --p", 2))
+    assert suggestions("lifesign serve --log-format j", 3) == ["json"]
+    assert suggestions("lifesign keys create --role ", 4) == [*Role]
+    assert {"active", "all"} <= set(suggestions("lifesign agents list --status a", 4))
+    assert suggestions("lifesign tasks list --status qu", 4) == ["queued"]
+    assert suggestions("lifesign keys list --role a", 4) == ["agent", "admin"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_has_a_script_that_it_understands(
+def test_completion_script_is_valid_for_each_shell(
     shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["completion", shell]) == 0

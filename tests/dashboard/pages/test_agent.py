@@ -84,8 +84,8 @@ def test_page_without_a_document_names_what_is_missing(sample: Sample) -> None:
     assert "none was read" not in visitor.get(AGENT).text
 
 
-def test_observations_from_before_a_new_registration_are_shown(acted: Sample) -> None:
-    visitor = acted.visitor(Role.READER)
+def test_observations_from_before_a_new_registration_are_shown(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.READER)
     body = json.dumps({"agent_id": "translator", "name": "Translator", "supersede": True}).encode()
     sent = {"x-api-key": KEYS[Role.ADMIN], "content-type": "application/json"}
     answer = visitor._ask("POST", "/api/v1/agents", body, sent)
@@ -95,8 +95,8 @@ def test_observations_from_before_a_new_registration_are_shown(acted: Sample) ->
     assert "none since it registered; the last one before was at" in text
 
 
-def test_versions_of_the_interface_are_listed_with_what_breaks_callers(acted: Sample) -> None:
-    visitor = acted.visitor(Role.READER)
+def test_versions_of_the_interface_are_listed_with_what_breaks_callers(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.READER)
     assert 'data-part="interface"' not in visitor.get(AGENT).html
 
     def publish(transaction: Transaction) -> None:
@@ -106,7 +106,7 @@ def test_versions_of_the_interface_are_listed_with_what_breaks_callers(acted: Sa
             read = ReadInterface(target, "translator", None, form, row, transaction.now_s)
             note_interfaces(transaction, [read])
 
-    acted.server.write(publish)
+    mutable_sample.server.write(publish)
     html = visitor.get(AGENT).html
     (table,) = re.findall(r'data-part="interface">.*?<tbody>(.*?)</tbody>', html, re.DOTALL)
     assert re.findall(r"<th scope=\"row\">([^<]*)</th>", table) == [
@@ -173,8 +173,8 @@ def test_agent_form_without_csrf_token_is_refused(sample: Sample, function: str)
     assert (nobody.status, nobody.headers["location"]) == (303, where)
 
 
-def test_recheck_maintenance_and_drain_work_from_the_agent_page(acted: Sample) -> None:
-    visitor = acted.visitor(Role.COORDINATOR)
+def test_recheck_maintenance_and_drain_work_from_the_agent_page(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/recheck")
     assert (answer.status, answer.headers["location"]) == (303, AGENT)
     (told,) = notices(visitor.get(AGENT))
@@ -200,16 +200,16 @@ def test_recheck_maintenance_and_drain_work_from_the_agent_page(acted: Sample) -
     assert b'"actor":"key:key_coordinator_"' in record.body
 
 
-def test_recheck_message_promises_a_result_while_a_prober_runs(acted: Sample) -> None:
-    visitor = acted.visitor(Role.COORDINATOR)
-    acted.let_somebody_probe()
+def test_recheck_message_promises_a_result_while_a_prober_runs(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
+    mutable_sample.start_a_prober()
     assert visitor.do(AGENT, f"{AGENT}/recheck").status == 303
     (told,) = notices(visitor.get(AGENT))
     assert ("within seconds" in told, "No prober" in told) == (True, False)
 
 
-def test_confirmation_is_shown_once_and_only_on_its_own_page(acted: Sample) -> None:
-    visitor, reader = acted.visitor(Role.COORDINATOR), acted.visitor(Role.READER)
+def test_confirmation_is_shown_once_and_only_on_its_own_page(mutable_sample: Sample) -> None:
+    visitor, reader = mutable_sample.visitor(Role.COORDINATOR), mutable_sample.visitor(Role.READER)
     visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
     reader.cookies["lifesign_done"] = visitor.cookies["lifesign_done"]
     assert notices(visitor.get("/agents/planner")) == []
@@ -230,8 +230,8 @@ def test_message_cookie_of_another_user_is_ignored(sample: Sample, said: str) ->
     assert (page.status, 'class="notice"' in page.html) == (200, False)
 
 
-def test_status_override_is_set_and_withdrawn(acted: Sample) -> None:
-    visitor = acted.visitor(Role.ADMIN)
+def test_status_override_is_set_and_withdrawn(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.ADMIN)
     form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
     answer = visitor.do(AGENT, f"{AGENT}/override", **form)
     assert (answer.status, answer.headers["location"]) == (303, AGENT)
@@ -248,8 +248,8 @@ def test_status_override_is_set_and_withdrawn(acted: Sample) -> None:
     assert log.body.count(b'"actor":"key:key_admin_') == 2
 
 
-def test_expired_override_is_no_longer_shown(acted: Sample) -> None:
-    visitor = acted.visitor(Role.ADMIN)
+def test_expired_override_is_no_longer_shown(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.ADMIN)
     form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
     assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
     assert "(declared by" in visitor.get(AGENT).text
@@ -258,14 +258,14 @@ def test_expired_override_is_no_longer_shown(acted: Sample) -> None:
         over = "UPDATE agents SET override_until_s = 1 WHERE override_until_s > 1"
         assert transaction.connection.exec_driver_sql(over).rowcount == 1
 
-    acted.server.write(pass_by)
+    mutable_sample.server.write(pass_by)
     page = visitor.get(AGENT)
     assert "(declared by" not in page.text
     assert f'action="{AGENT}/override"' in page.html
 
 
-def test_override_of_a_former_agent_applies_to_its_next_incarnation(acted: Sample) -> None:
-    visitor = acted.visitor(Role.ADMIN)
+def test_override_of_a_former_agent_applies_to_its_next_incarnation(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.ADMIN)
     form = {"status": "unhealthy", "minutes": "10", "reason": "it invents refunds"}
     assert visitor.do(AGENT, f"{AGENT}/override", **form).status == 303
 
@@ -273,7 +273,7 @@ def test_override_of_a_former_agent_applies_to_its_next_incarnation(acted: Sampl
         gone = "UPDATE agents SET status = 'deregistered' WHERE override_until_s > 1"
         assert transaction.connection.exec_driver_sql(gone).rowcount == 1
 
-    acted.server.write(leave)
+    mutable_sample.server.write(leave)
     text = visitor.get(AGENT).text
     assert "(declared by" not in text
     assert re.search(
@@ -291,8 +291,8 @@ def test_override_form_requires_status_end_and_reason(sample: Sample, wrong: dic
     assert sample.visitor(Role.ADMIN).do(AGENT, f"{AGENT}/override", **form).status == 422
 
 
-def test_drain_of_a_heartbeat_agent_is_requested(acted: Sample) -> None:
-    visitor = acted.visitor(Role.COORDINATOR)
+def test_drain_of_a_heartbeat_agent_is_requested(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
     there = "/agents/research-1"
     assert visitor.do(there, f"{there}/command", reason="a new version").status == 303
     assert re.search(r" drain [\w ]+: a new version", visitor.get(there).text)

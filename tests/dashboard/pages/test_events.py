@@ -89,8 +89,8 @@ def test_status_has_the_same_mark_in_the_log_and_on_other_pages(
     assert set(marks) == {mark}
 
 
-def test_times_in_event_texts_have_the_common_format(acted: Sample) -> None:
-    visitor = acted.visitor(Role.COORDINATOR)
+def test_times_in_event_texts_have_the_common_format(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
     text = visitor.get("/events?agent=billing-1").text
     assert re.search(r"maintenance until [\d-]{10} [\d:]{8} UTC: new disk", text)

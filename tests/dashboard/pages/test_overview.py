@@ -109,9 +109,9 @@ def test_api_refuses_a_session_cookie(sample: Sample) -> None:
     assert visitor.get("/api/v1/agents", x_api_key=KEYS[Role.READER]).status == 200
 
 
-def test_suspension_is_shown_with_its_cause_and_ended_by_an_admin(acted: Sample) -> None:
-    acted.server.write(suspend)
-    reader, admin = acted.visitor(Role.READER), acted.visitor(Role.ADMIN)
+def test_suspension_is_shown_with_its_cause_and_ended_by_an_admin(mutable_sample: Sample) -> None:
+    mutable_sample.server.write(suspend)
+    reader, admin = mutable_sample.visitor(Role.READER), mutable_sample.visitor(Role.ADMIN)
     assert re.search(r"suspended .* heartbeat: 30 agents", reader.get("/").text)
     assert "End the suspension" not in reader.get("/").text
     assert reader.do("/", "/monitor/release").status == 403
@@ -192,6 +192,6 @@ def test_monitoring_faults_are_shown_with_their_numbers() -> None:
 
 
 @pytest.mark.parametrize("track", list(Track))
-def test_suspension_names_its_track(acted: Sample, track: Track) -> None:
-    acted.server.write(lambda transaction: suspend(transaction, track))
-    assert f"agents monitored by {track}" in acted.visitor(Role.READER).get("/").text
+def test_suspension_names_its_track(mutable_sample: Sample, track: Track) -> None:
+    mutable_sample.server.write(lambda transaction: suspend(transaction, track))
+    assert f"agents monitored by {track}" in mutable_sample.visitor(Role.READER).get("/").text

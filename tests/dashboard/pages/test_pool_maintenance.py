@@ -18,7 +18,7 @@ def functions(page: Page) -> list[str]:
     return re.findall(r'action="(/pools[^"]*)"', page.html)
 
 
-def told_at_last(visitor: Visitor, words: str) -> Page:
+def overview_after_change(visitor: Visitor, words: str) -> Page:
     """Return the page of the fleet once it shows the change: its counts may be a few seconds old."""
 
     def look() -> Page | None:
@@ -45,8 +45,8 @@ def test_misspelt_pool_is_empty(sample: Sample) -> None:
     assert "biling" in answer.text
 
 
-def test_pool_maintenance_is_started_and_ended(acted: Sample) -> None:
-    visitor = acted.visitor(Role.COORDINATOR)
+def test_pool_maintenance_is_started_and_ended(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
     answer = visitor.do(POOL, DEED, minutes="5", reason="new disk")
     assert (answer.status, answer.headers["location"]) == (303, POOL)
     assert 'class="notice"' in visitor.get(answer.headers["location"]).html
@@ -61,16 +61,16 @@ def test_pool_maintenance_is_started_and_ended(acted: Sample) -> None:
     assert log.body.count(b'"actor":"key:key_coordinator_') == 14
 
 
-def test_only_possible_actions_on_a_pool_are_shown(acted: Sample) -> None:
-    visitor = acted.visitor(Role.COORDINATOR)
+def test_only_possible_actions_on_a_pool_are_shown(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
     assert functions(visitor.get(POOL)) == [DEED]
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
     assert functions(visitor.get(POOL)) == [DEED, f"{DEED}/end"]
 
 
-def test_reader_sees_author_end_and_reason_of_a_maintenance(acted: Sample) -> None:
-    acted.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
-    reader = acted.visitor(Role.READER)
+def test_reader_sees_author_end_and_reason_of_a_maintenance(mutable_sample: Sample) -> None:
+    mutable_sample.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
+    reader = mutable_sample.visitor(Role.READER)
     when = r"until 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
     by = r"Begun by coordinator, key:key_coordinator_\w*: new disk"
     pool = reader.get(POOL).text
@@ -79,27 +79,27 @@ def test_reader_sees_author_end_and_reason_of_a_maintenance(acted: Sample) -> No
     assert "in maintenance" not in reader.get("/agents?pool=support").text.lower()
     agent = reader.get("/agents/billing-1").text
     assert re.search(f"In maintenance {when} , with 6 others of its pool : no failure .* {by}", agent)
-    fleet = told_at_last(reader, f"no failure .* Pool billing : 7 agents {when} {by}")
+    fleet = overview_after_change(reader, f"no failure .* Pool billing : 7 agents {when} {by}")
     assert '<a href="/agents?pool=billing">Pool billing</a>' in fleet.html
 
 
-def test_single_pool_member_in_maintenance_is_shown(acted: Sample) -> None:
-    visitor = acted.visitor(Role.COORDINATOR)
+def test_single_pool_member_in_maintenance_is_shown(mutable_sample: Sample) -> None:
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
     visitor.do("/agents/billing-1", "/agents/billing-1/maintenance", minutes="5", reason="new disk")
     alone = r"In maintenance until [0-9: -]+UTC : billing-1 alone; no failure"
     assert re.search(alone, visitor.get(POOL).text)
-    told_at_last(visitor, "no failure .* billing-1 until")
+    overview_after_change(visitor, "no failure .* billing-1 until")
 
 
-def test_expired_maintenance_is_not_shown(acted: Sample) -> None:
-    acted.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
+def test_expired_maintenance_is_not_shown(mutable_sample: Sample) -> None:
+    mutable_sample.visitor(Role.COORDINATOR).do(POOL, DEED, minutes="5", reason="new disk")
 
     def pass_by(transaction: Transaction) -> None:
         over = "UPDATE agents SET maintenance_until_s = 1 WHERE maintenance_until_s > 1"
         assert transaction.connection.exec_driver_sql(over).rowcount == 7
 
-    acted.server.write(pass_by)
-    visitor = acted.visitor(Role.ADMIN)
+    mutable_sample.server.write(pass_by)
+    visitor = mutable_sample.visitor(Role.ADMIN)
     for path in ("/", POOL, "/agents/billing-1"):
         assert re.search(r"\bin maintenance", visitor.get(path).text.lower()) is None, path
     assert functions(visitor.get(POOL)) == [DEED]

@@ -55,25 +55,25 @@ def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
 
 @pytest.mark.parametrize(("kind", "row"), [(None, "card"), (TargetKind.MCP, "server")])
 def test_first_layer_has_the_name_of_the_targets_kind(
-    acted: Sample, kind: TargetKind | None, row: str
+    mutable_sample: Sample, kind: TargetKind | None, row: str
 ) -> None:
     url, failed = "https://zeta.example.net/", LayerResult(result=ResultClass.HTTP_ERROR, status_code=500)
     seen = Observation(target_url=url, observed_at=datetime.now(UTC), kind=kind, discovery=failed)
-    reported(acted.server.url, seen, key=KEYS[Role.PROBER])
-    html = acted.visitor(Role.READER).get(f"/targets/{target_id(url)}").html
+    reported(mutable_sample.server.url, seen, key=KEYS[Role.PROBER])
+    html = mutable_sample.visitor(Role.READER).get(f"/targets/{target_id(url)}").html
     table = html.partition('id="layers"')[2].partition("</table>")[0]
     assert re.findall(r'<th scope="row">(.*?)</th>', table) == [row]
 
 
-def test_opted_out_target_is_not_reported_as_probed_now(acted: Sample) -> None:
+def test_opted_out_target_is_not_reported_as_probed_now(mutable_sample: Sample) -> None:
     url = "https://zeta.example.net/"
     now = datetime.now(UTC)
     memory = ProbeMemory(probed_at_s=now.timestamp(), not_before_s=now.timestamp() + 3_600)
     limited = LayerResult(result=ResultClass.RATE_LIMITED)
     seen = Observation(target_url=url, observed_at=now, discovery=limited)
-    reported(acted.server.url, seen, memories=[memory], key=KEYS[Role.PROBER])
-    acted.let_somebody_probe()
-    visitor = acted.visitor(Role.COORDINATOR)
+    reported(mutable_sample.server.url, seen, memories=[memory], key=KEYS[Role.PROBER])
+    mutable_sample.start_a_prober()
+    visitor = mutable_sample.visitor(Role.COORDINATOR)
     where = f"/targets/{target_id(url)}"
     done = visitor.do(where, f"{where}/recheck")
     assert done.headers["location"] == where

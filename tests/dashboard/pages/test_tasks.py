@@ -55,25 +55,29 @@ def decided(
     return visitor.get(answer.headers["location"]) if answer.status == 303 else answer
 
 
-def test_task_decisions_are_carried_out_from_the_page(acted: Sample) -> None:
-    assert decided(acted, "review", "review", {"verdict": "reject"}).status == 422, "nobody said to be sure"
-    accepted = decided(acted, "review", "review", {"verdict": "accept", "comment": "well done"})
+def test_task_decisions_are_carried_out_from_the_page(mutable_sample: Sample) -> None:
+    assert decided(mutable_sample, "review", "review", {"verdict": "reject"}).status == 422, (
+        "nobody said to be sure"
+    )
+    accepted = decided(mutable_sample, "review", "review", {"verdict": "accept", "comment": "well done"})
     assert "done since" in accepted.text
     assert "well done" in accepted.text
-    again = decided(acted, "handoff", "resolve", {"resolution": "requeue", "comment": "try once more"})
+    again = decided(
+        mutable_sample, "handoff", "resolve", {"resolution": "requeue", "comment": "try once more"}
+    )
     assert "queued since" in again.text
     assert ": try once more" in again.text
     assert "help asked: " in again.text
-    unsure = decided(acted, "queued", "cancel", {})
+    unsure = decided(mutable_sample, "queued", "cancel", {})
     assert unsure.status == 422
     sure = {"sure": "yes", "comment": "obsolete"}
-    assert "cancelled since" in decided(acted, "queued", "cancel", sure).text
-    assert decided(acted, "queued", "cancel", sure).status == 409
+    assert "cancelled since" in decided(mutable_sample, "queued", "cancel", sure).text
+    assert decided(mutable_sample, "queued", "cancel", sure).status == 409
 
 
-def test_rejection_needs_a_confirmation(acted: Sample) -> None:
+def test_rejection_needs_a_confirmation(mutable_sample: Sample) -> None:
     rejected = {"verdict": "reject", "comment": "page 3 is empty", "sure": "yes"}
-    assert "rejected: page 3 is empty" in decided(acted, "review", "review", rejected).text
+    assert "rejected: page 3 is empty" in decided(mutable_sample, "review", "review", rejected).text
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.support.a2a_messages import (
     event,
+    outcome_of_json,
     rpc,
     rpc_error,
-    said,
     streamed,
     task_0x,
     task_10,
@@ -71,8 +71,8 @@ CODES = {
 @pytest.mark.parametrize(("code", "outcome"), CODES.items())
 def test_json_rpc_error_is_classified_by_code_at_any_depth(code: int, outcome: Outcome) -> None:
     error = rpc_error(code)
-    assert said(error) is outcome
-    assert said(dict(reversed(error.items()))) is outcome
+    assert outcome_of_json(error) is outcome
+    assert outcome_of_json(dict(reversed(error.items()))) is outcome
     assert streamed(event(error)) is outcome
     assert streamed(event(error, "error")) is outcome
     assert streamed(event(rpc(result=task_10("WORKING"))), event(error, "error")) is outcome
@@ -83,13 +83,13 @@ def test_json_rpc_error_is_classified_by_code_at_any_depth(code: int, outcome: O
     [{}, {"code": None}, {"code": "-32602"}, {"code": -32602.5}, {"code": [-32602]}, "down", [], 7, True],
 )
 def test_an_error_without_a_readable_code_is_the_agents_fault(error: object) -> None:
-    assert said(rpc(error=error)) is Outcome.SERVER_FAULT
+    assert outcome_of_json(rpc(error=error)) is Outcome.SERVER_FAULT
     assert streamed(event(rpc(error=error))) is Outcome.SERVER_FAULT
     assert streamed(event({"error": error}, "error")) is Outcome.SERVER_FAULT
 
 
 def test_null_error_is_no_error() -> None:
-    assert said(rpc(error=None, result={"kind": "message"})) is ANSWERED
+    assert outcome_of_json(rpc(error=None, result={"kind": "message"})) is ANSWERED
     assert streamed(event(rpc(error=None, result=task_0x("completed")))) is ANSWERED
 
 
@@ -118,13 +118,13 @@ def test_null_error_is_no_error() -> None:
     ],
 )
 def test_an_error_or_a_failure_below_the_top_level_is_content(answer: object) -> None:
-    assert said(answer) is ANSWERED
+    assert outcome_of_json(answer) is ANSWERED
     assert streamed(event(answer)) is ANSWERED
 
 
 def test_error_member_outside_json_rpc_counts_as_answered() -> None:
-    assert said({"error": {"code": -32603}}) is ANSWERED
-    assert said({"error": "no such user", "jsonRPC": "2.0"}) is ANSWERED
+    assert outcome_of_json({"error": {"code": -32603}}) is ANSWERED
+    assert outcome_of_json({"error": "no such user", "jsonRPC": "2.0"}) is ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_json_that_is_no_json_rpc_answer_is_marked(answer: object) -> None:
 def test_json_rpc_without_result_and_error_is_malformed() -> None:
     for nothing in (rpc(), rpc(error=None), rpc(task={})):
         assert judge_json(json.dumps(nothing).encode()) is MALFORMED_ANSWER
-        assert said([rpc(result={}), nothing]) is Outcome.MALFORMED
+        assert outcome_of_json([rpc(result={}), nothing]) is Outcome.MALFORMED
         assert read_event_stream(event(rpc(result={})) + event(nothing)).has_other_data
     assert judge_json(json.dumps(rpc(result=None)).encode()) is NULL_RESULT
     assert judge_json(json.dumps(rpc(result={})).encode()) is EMPTY_RESULT
@@ -175,23 +175,23 @@ def all_generations(state: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("message", all_generations("failed"), ids=json.dumps)
 def test_failed_task_is_recognised_in_each_protocol_version(message: dict[str, Any]) -> None:
-    assert said(message) is FAILED
+    assert outcome_of_json(message) is FAILED
     assert streamed(event(message)) is FAILED
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_a_task_in_any_other_state_is_an_answer(state: str) -> None:
     for message in all_generations(state):
-        assert said(message) is ANSWERED
+        assert outcome_of_json(message) is ANSWERED
         assert streamed(event(message)) is ANSWERED
 
 
 @pytest.mark.parametrize("state", ["Failed", "FAILED", "task_state_failed", "", None, 4.0, True, {}, []])
 def test_unknown_spelling_of_a_task_state_is_no_failure(state: object) -> None:
     status = {"status": {"state": state}}
-    assert said(rpc(result={"status": {"state": 4}})) is ANSWERED
-    assert said(rpc(result=status)) is ANSWERED
-    assert said(rpc(result={"task": status})) is ANSWERED
+    assert outcome_of_json(rpc(result={"status": {"state": 4}})) is ANSWERED
+    assert outcome_of_json(rpc(result=status)) is ANSWERED
+    assert outcome_of_json(rpc(result={"task": status})) is ANSWERED
     assert streamed(event(rpc(result={"statusUpdate": status}))) is ANSWERED
 
 
@@ -201,7 +201,7 @@ def test_state_may_be_the_number_of_protobuf(name: str) -> None:
         message = {name: {"status": {"state": number}}}
         expected = FAILED if number == TaskState.TASK_STATE_FAILED else ANSWERED
         for form in (message, rpc(result=message)):
-            assert said(form) is expected
+            assert outcome_of_json(form) is expected
             assert streamed(event(form)) is expected
 
 
@@ -210,15 +210,15 @@ def test_one_failed_state_among_two_in_a_result_decides(name: str) -> None:
     for other in ("WORKING", "COMPLETED"):
         both = {**task_10(other), **update_10(other)}
         both[name] = {"status": {"state": "TASK_STATE_FAILED"}}
-        assert said(rpc(result=both)) is FAILED
-        assert said(both) is FAILED
+        assert outcome_of_json(rpc(result=both)) is FAILED
+        assert outcome_of_json(both) is FAILED
         assert streamed(event(rpc(result=both))) is FAILED
 
 
 def test_status_without_the_kind_of_a_task_is_ignored() -> None:
-    assert said(task_0x("failed")) is FAILED
-    assert said(task_0x("completed")) is ANSWERED
-    assert said({"status": {"state": "TASK_STATE_FAILED"}}) is ANSWERED
+    assert outcome_of_json(task_0x("failed")) is FAILED
+    assert outcome_of_json(task_0x("completed")) is ANSWERED
+    assert outcome_of_json({"status": {"state": "TASK_STATE_FAILED"}}) is ANSWERED
 
 
 @pytest.mark.parametrize(
@@ -265,20 +265,20 @@ def test_the_first_error_of_a_stream_decides() -> None:
     ],
 )
 def test_batch_has_the_outcome_of_its_worst_answer(answers: list[Any], outcome: Outcome) -> None:
-    assert said(answers) is outcome
+    assert outcome_of_json(answers) is outcome
 
 
 def test_every_outcome_of_an_error_has_a_weight_in_a_batch() -> None:
     for code in [*CODES, None]:
-        assert said([rpc_error(code)]) is said(rpc_error(code))
+        assert outcome_of_json([rpc_error(code)]) is outcome_of_json(rpc_error(code))
 
 
 def test_failed_tool_of_mcp_is_a_tool_error() -> None:
     failed = rpc(result={"content": [{"type": "text", "text": "the backend is down"}], "isError": True})
-    assert said(failed) is Outcome.TOOL_ERROR
-    assert said([rpc(result={"isError": False}), failed]) is Outcome.TOOL_ERROR
+    assert outcome_of_json(failed) is Outcome.TOOL_ERROR
+    assert outcome_of_json([rpc(result={"isError": False}), failed]) is Outcome.TOOL_ERROR
     assert streamed(event(failed)) is Outcome.TOOL_ERROR
-    assert said(rpc(result={"content": [], "isError": False})) is ANSWERED
+    assert outcome_of_json(rpc(result={"content": [], "isError": False})) is ANSWERED
 
 
 @pytest.mark.parametrize("value", [True, "true", "false", "", 1, 0, None, [], {}])
@@ -341,7 +341,7 @@ def test_a_rest_send_is_no_poll(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/tasks/planner/message:send", "/tasks/planner/v1/message:stream"])
-def test_a_rest_send_to_an_agent_that_is_mounted_below_tasks_is_no_poll(path: str) -> None:
+def test_rest_send_below_a_path_named_tasks_is_no_poll(path: str) -> None:
     assert not is_poll("POST", path, {"message": {}})
 
 

@@ -36,7 +36,7 @@ def test_burst_is_allowed_and_then_one_request_per_spacing() -> None:
     assert times_allowed(limit, [100.0] * 5 + [100.05, 100.1, 100.15, 100.2]) == [100.0] * 3 + [100.1, 100.2]
 
 
-def test_idle_caller_regains_its_whole_burst_and_no_more() -> None:
+def test_idle_caller_regains_exactly_its_burst() -> None:
     limit = RateLimit(per_second=10, burst=3)
     assert times_allowed(limit, [100.0] * 3 + [9_000.0] * 9) == [100.0] * 3 + [9_000.0] * 3
 

@@ -278,7 +278,7 @@ def test_each_activity_is_followed_by_a_heartbeat_within_five_seconds(
         )
 
 
-def told_states(
+def states_after(
     events: Iterable[Event], begin: dict[str, WatchedSessionState]
 ) -> dict[str, WatchedSessionState]:
     """Return the states of a server with these events."""
@@ -309,7 +309,7 @@ def test_status_answer_restores_the_states_after_a_cut_stream(
     before = cut.beats.states()
     cut.beats.note_lost()
     cut.beats.note_line(cut.now_s)
-    found = told_states(events[:end], dict.fromkeys(SESSIONS, IDLE))
+    found = states_after(events[:end], dict.fromkeys(SESSIONS, IDLE))
     cut.beats.note_states(found, cut.now_s)
     cut.hears(*events[end:])
     assert cut.beats.states() == whole.beats.states()

@@ -19,7 +19,7 @@ STATE, VERIFIER, CODE = "state-canary-1", "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFW
 ISSUER = "https://login.example"
 
 
-def asked(**members: Any) -> AuthorizationRequest:
+def authorization_request(**members: Any) -> AuthorizationRequest:
     return AuthorizationRequest(
         **{
             "authorization_url": f"{ISSUER}/authorize",
@@ -33,7 +33,9 @@ def asked(**members: Any) -> AuthorizationRequest:
 
 
 def read(request: AuthorizationRequest | None = None, **members: str) -> AuthorizationCode | RedirectFault:
-    return read_redirect(urlencode({"state": STATE, "code": CODE} | members), request or asked())
+    return read_redirect(
+        urlencode({"state": STATE, "code": CODE} | members), request or authorization_request()
+    )
 
 
 def test_the_challenge_is_that_of_the_standard() -> None:
@@ -42,7 +44,7 @@ def test_the_challenge_is_that_of_the_standard() -> None:
 
 
 def test_the_url_has_the_challenge_and_not_the_verifier() -> None:
-    url = asked(scope="agents.read offline", resource="https://agent.example/").url
+    url = authorization_request(scope="agents.read offline", resource="https://agent.example/").url
     assert VERIFIER not in url
     assert parse_qs(urlsplit(url).query) == {
         "response_type": ["code"],
@@ -57,7 +59,7 @@ def test_the_url_has_the_challenge_and_not_the_verifier() -> None:
 
 
 def test_an_authorization_url_keeps_its_query() -> None:
-    url = asked(authorization_url=f"{ISSUER}/authorize?tenant=a").url
+    url = authorization_request(authorization_url=f"{ISSUER}/authorize?tenant=a").url
     assert parse_qs(urlsplit(url).query)["tenant"] == ["a"]
 
 
@@ -65,7 +67,7 @@ def test_a_redirect_with_the_state_brings_the_code() -> None:
     found = read()
     assert isinstance(found, AuthorizationCode)
     assert found.value == CODE
-    assert asked().grant(CODE)["code_verifier"] == VERIFIER
+    assert authorization_request().grant(CODE)["code_verifier"] == VERIFIER
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_a_redirect_with_the_state_brings_the_code() -> None:
     ],
 )
 def test_redirect_without_the_state_does_not_end_the_login(query: str) -> None:
-    found = read_redirect(query, asked())
+    found = read_redirect(query, authorization_request())
     assert isinstance(found, RedirectFault)
     assert not found.is_final
     assert "canary" not in found.reason
@@ -117,10 +119,10 @@ def test_an_error_of_the_provider_ends_the_login(members: dict[str, str]) -> Non
     ],
 )
 def test_configured_issuer_must_be_in_the_redirect(members: dict[str, str], is_accepted: bool) -> None:  # noqa: FBT001 - a parameter
-    assert isinstance(read(asked(issuer=ISSUER), **members), AuthorizationCode) is is_accepted
+    assert isinstance(read(authorization_request(issuer=ISSUER), **members), AuthorizationCode) is is_accepted
 
 
 def test_no_text_shows_a_secret() -> None:
-    assert STATE not in repr(asked())
-    assert VERIFIER not in repr(asked())
+    assert STATE not in repr(authorization_request())
+    assert VERIFIER not in repr(authorization_request())
     assert CODE not in repr(AuthorizationCode(CODE))

@@ -25,7 +25,7 @@ KEY = StoredKey(
 ENDS = st.none() | st.integers(1, 10**6).map(lambda later: AT_S + later)
 
 
-def told(key: StoredKey = KEY) -> KeyChanged:
+def key_changed(key: StoredKey = KEY) -> KeyChanged:
     """Return the event payload of a key."""
     return KeyChanged(
         key_id=key.key_id,
@@ -64,24 +64,26 @@ def compared(state: KeyState, *stored: StoredKey) -> list[str]:
     ],
 )
 def test_every_changed_field_of_a_stored_key_is_reported(changed: StoredKey, member: str) -> None:
-    created = known_after((CREATED, told()))
+    created = known_after((CREATED, key_changed()))
     assert compared(created, KEY) == []
     (difference,) = compared(created, changed)
     assert difference.startswith(f"key key_1: {member} is ")
 
 
 def test_revoked_key_that_is_valid_again_is_reported() -> None:
-    revoked = known_after((CREATED, told()), (REVOKED, told()))
+    revoked = known_after((CREATED, key_changed()), (REVOKED, key_changed()))
     assert compared(revoked, replace(KEY, revoked_at_s=AT_S)) == []
     (difference,) = compared(revoked, KEY)
     assert re.search(r"key_1: is_revoked .*True .*False", difference)
     # Nor does a rotation of what was made good again make it so.
-    assert known_after((CREATED, told()), (REVOKED, told()), (ROTATED, told())).is_revoked
+    assert known_after(
+        (CREATED, key_changed()), (REVOKED, key_changed()), (ROTATED, key_changed())
+    ).is_revoked
 
 
 def test_event_about_an_altered_key_is_not_trusted() -> None:
     altered = replace(KEY, role=Role.ADMIN, name="bob", digest=digest_of("other"), revoked_at_s=AT_S)
-    state = known_after((CREATED, told()), (REVOKED, told(altered)))
+    state = known_after((CREATED, key_changed()), (REVOKED, key_changed(altered)))
     assert len(compared(state, altered)) == 3
 
 
@@ -90,13 +92,14 @@ def test_no_event_moves_the_expiry_of_a_key_to_a_later_time(
     first: float | None, then: float | None, kind: EventType
 ) -> None:
     state = known_after(
-        (CREATED, told(replace(KEY, expires_at_s=first))), (kind, told(replace(KEY, expires_at_s=then)))
+        (CREATED, key_changed(replace(KEY, expires_at_s=first))),
+        (kind, key_changed(replace(KEY, expires_at_s=then))),
     )
     assert state.expires_at_s == min((at_s for at_s in (first, then) if at_s is not None), default=None)
 
 
 def test_key_without_event_and_event_without_key_are_reported() -> None:
-    state = known_after((CREATED, told()))
+    state = known_after((CREATED, key_changed()))
     (unexplained,) = compared(state, KEY, replace(KEY, key_id="key_2"))
     assert re.search(r"key_2: .*not in the log$", unexplained)
     (absent,) = compared(state)

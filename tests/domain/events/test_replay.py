@@ -91,7 +91,7 @@ def granted(*numbers: int, token: int = 1) -> ShardsGranted:
     return ShardsGranted(holder="key:k/p", shards=shards(*numbers, token=token), expires_at=AT)
 
 
-def given_up(*numbers: int, holder: str = "key:k/p", token: int = 1) -> ShardsEnded:
+def shards_released(*numbers: int, holder: str = "key:k/p", token: int = 1) -> ShardsEnded:
     return ShardsEnded(holder=holder, shards=shards(*numbers, token=token), reason=EndReason.RELEASED)
 
 
@@ -177,7 +177,7 @@ def test_the_holder_of_the_current_token_may_write() -> None:
 
 
 def test_event_about_many_shards_equals_one_event_per_shard() -> None:
-    replay = replayed(granted(3, 5, 7), given_up(3, 7))
+    replay = replayed(granted(3, 5, 7), shards_released(3, 7))
     assert {name: (lease.token, lease.end_reason) for name, lease in replay.leases.items()} == {
         "shard:3": (1, EndReason.RELEASED),
         "shard:5": (1, None),
@@ -187,7 +187,7 @@ def test_event_about_many_shards_equals_one_event_per_shard() -> None:
         granted(3),
         granted(5),
         acquired(1, "l7", "key:k/p", resource="shard:7", holder_incarnation=0),
-        given_up(3),
+        shards_released(3),
         ended(1, "l7", "key:k/p", resource="shard:7"),
     )
     assert one_by_one.leases == replay.leases
@@ -199,13 +199,13 @@ def test_event_about_many_shards_equals_one_event_per_shard() -> None:
         (granted(4, 3, token=2), "holds shard:3"),
         (granted(9, token=1), r"token 1 is not above 1"),
         (granted(4, 4), "names a shard twice"),
-        (given_up(3, 4), "shard:4 has no holder"),
-        (given_up(3, token=2), "holds shard:3 with token 1"),
-        (given_up(3, holder="key:k/q"), "holds shard:3 with token 1"),
+        (shards_released(3, 4), "shard:4 has no holder"),
+        (shards_released(3, token=2), "holds shard:3 with token 1"),
+        (shards_released(3, holder="key:k/q"), "holds shard:3 with token 1"),
     ],
 )
 def test_event_with_one_impossible_shard_is_refused_as_a_whole(payload: Payload, why: str) -> None:
-    replay = replayed(granted(3, 9), given_up(9))
+    replay = replayed(granted(3, 9), shards_released(9))
     assert re.search(why, refusal(replay, payload))
 
 

@@ -312,7 +312,7 @@ class Workers(RuleBasedStateMachine):
         self.writers.append(WindowWriter(self.blocks[-1], WINDOW_NS, self.now_ns))
 
     @rule(worker=st.integers(0, 2))
-    def a_worker_is_replaced_and_its_block_taken_over(self, worker: int) -> None:
+    def replace_a_worker_that_reuses_the_block(self, worker: int) -> None:
         worker %= len(self.blocks)
         self.writers[worker] = WindowWriter(self.blocks[worker], WINDOW_NS, self.now_ns)
 
@@ -335,7 +335,7 @@ class Workers(RuleBasedStateMachine):
         self.now_ns += step_ns
 
     @invariant()
-    def the_reader_agrees_with_the_naive_one(self) -> None:
+    def reader_agrees_with_a_simple_sum(self) -> None:
         assert facts(self.reader.totals(self.blocks, self.now_ns)) == expected(self.samples, self.now_ns)
 
     @invariant()

@@ -50,7 +50,7 @@ def test_ten_samples_are_classified_by_their_ratio(samples: Samples, status: Hea
 
 
 @given(st.integers(1, 10**12))
-def test_the_edges_are_exact_whatever_the_number_of_samples(twentieth: int) -> None:
+def test_status_thresholds_are_exact_for_any_number_of_samples(twentieth: int) -> None:
     at_95, at_50 = Samples(19 * twentieth, twentieth), Samples(10 * twentieth, 10 * twentieth)
     assert health_status(at_95) is HealthStatus.HEALTHY
     assert health_status(at_50) is HealthStatus.DEGRADED

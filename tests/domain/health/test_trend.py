@@ -44,7 +44,7 @@ def test_one_sample_beyond_the_edge_is_a_trend() -> None:
 @given(SAMPLES, SAMPLES)
 @example(Samples(9, 1), Samples(8, 2))
 @example(Samples(27, 3), Samples(8, 2))
-def test_the_edge_is_exact_whatever_the_numbers_of_samples(now: Samples, before: Samples) -> None:
+def test_trend_threshold_is_exact_for_any_number_of_samples(now: Samples, before: Samples) -> None:
     trend = calibration_trend(now, before)
     if min(now.total, before.total) < 10:
         assert trend is Trend.STABLE

@@ -45,7 +45,7 @@ SLOT_CHARACTERS = 41
 """At most."""
 
 
-def seen(at_s: float = NOW_S, said: dict[str, Any] | None = None, **layers: Any) -> Observation:
+def observed(at_s: float = NOW_S, said: dict[str, Any] | None = None, **layers: Any) -> Observation:
     """Return an observation; a layer is given by its class, or by class and latency."""
     members: dict[str, Any] = {}
     for name, given_layer in layers.items():
@@ -116,7 +116,7 @@ WAYS = st.lists(st.integers(-60, 400), min_size=1, max_size=80).map(
 def test_half_hour_stores_minimum_mean_and_maximum() -> None:
     open_slot: OpenSlot | None = None
     for at, (ms, ratio) in enumerate([(100.0, 0.9), (400.0, 1.0), (130.0, 0.8)]):
-        probe = seen(NOW_S + at, {"response_ratio": ratio, "latency_p99_ms": 900.0}, transport=("ok", ms))
+        probe = observed(NOW_S + at, {"response_ratio": ratio, "latency_p99_ms": 900.0}, transport=("ok", ms))
         open_slot = gathered(open_slot, probe, NOW_S + at)
     assert open_slot is not None
     held = closed(open_slot)
@@ -147,20 +147,20 @@ def test_half_hour_stores_minimum_mean_and_maximum() -> None:
 def test_each_probe_counts_once_and_only_answers_have_a_latency(
     layers: dict[str, Any], counted: str, answer_ms: float | None
 ) -> None:
-    held = closed(gathered(None, seen(**layers), NOW_S))
+    held = closed(gathered(None, observed(**layers), NOW_S))
     counts = {name: getattr(held, name) for name in ("alive", "failed", "inconclusive")}
     assert counts == {"alive": 0, "failed": 0, "inconclusive": 0, counted: 1}
     assert held.spreads == ({} if answer_ms is None else {ANSWER: Spread(answer_ms, answer_ms, answer_ms)})
 
 
 def test_stale_document_adds_nothing_to_the_history() -> None:
-    stale = seen(said={"is_stale": True, "response_ratio": 1.0}, transport=("ok", 5.0))
+    stale = observed(said={"is_stale": True, "response_ratio": 1.0}, transport=("ok", 5.0))
     assert gathered(None, stale, NOW_S).gathered.keys() == {ANSWER}
 
 
 def test_history_contains_each_measure_of_a_document() -> None:
     said = {"response_ratio": 0.9, "error_ratio": 0.1, "latency_p50_ms": 10.0, "latency_p99_ms": 90.0}
-    held = closed(gathered(None, seen(said=said), NOW_S))
+    held = closed(gathered(None, observed(said=said), NOW_S))
     assert {measure.value: one.mean for measure, one in held.spreads.items()} == said
 
 
@@ -186,9 +186,9 @@ def test_malformed_history_is_refused(stored: str) -> None:
 
 
 def test_the_next_half_hour_begins_with_the_first_probe_in_it() -> None:
-    first = gathered(None, seen(transport="ok"), NOW_S)
-    same = gathered(first, seen(transport="timeout"), NOW_S + 60)
-    following = gathered(same, seen(transport="ok"), NOW_S + HALF_HOUR_SECONDS)
+    first = gathered(None, observed(transport="ok"), NOW_S)
+    same = gathered(first, observed(transport="timeout"), NOW_S + 60)
+    following = gathered(same, observed(transport="ok"), NOW_S + HALF_HOUR_SECONDS)
     assert ended_slot(None, first) is None
     assert ended_slot(first, same) is None
     assert ended_slot(same, following) == same
@@ -196,14 +196,14 @@ def test_the_next_half_hour_begins_with_the_first_probe_in_it() -> None:
 
 
 def test_small_clock_setback_continues_the_current_half_hour() -> None:
-    first = gathered(None, seen(transport="ok"), NOW_S)
-    back = gathered(first, seen(transport="ok"), NOW_S - 5 * HALF_HOUR_SECONDS)
+    first = gathered(None, observed(transport="ok"), NOW_S)
+    back = gathered(first, observed(transport="ok"), NOW_S - 5 * HALF_HOUR_SECONDS)
     assert (back.number, back.alive) == (NOW, 2)
 
 
 @pytest.mark.parametrize("at_s", [-6e10, -1.0, 0.0, 1e12])
 def test_any_time_lies_in_a_half_hour_that_can_be_kept(at_s: float) -> None:
-    held = closed(gathered(None, seen(transport="ok"), at_s))
+    held = closed(gathered(None, observed(transport="ok"), at_s))
     assert unpacked(packed([held])) == (held,)
 
 

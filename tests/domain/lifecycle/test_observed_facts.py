@@ -47,7 +47,7 @@ def document(status: str, computed_at_s: float, **members: Any) -> ProbedDocumen
     return ProbedDocument(status=HealthStatus(status), timestamp=moment(computed_at_s), **members)
 
 
-def seen(at_s: float, **members: Any) -> Observation:
+def observed(at_s: float, **members: Any) -> Observation:
     """An observation, `at_s` seconds after NOW_S; a layer is given by its class."""
     for layer in ("discovery", "transport", "readiness", "message"):
         if layer in members:
@@ -59,7 +59,7 @@ def read(at_s: float, status: str, computed_at_s: float | None = None, **members
     """Return an observation with this document; by default it was computed when it was read."""
     computed_at_s = at_s if computed_at_s is None else computed_at_s
     held = document(status, NOW_S + computed_at_s, **members)
-    return seen(at_s, readiness="stale_document" if held.is_stale else "ok", document=held)
+    return observed(at_s, readiness="stale_document" if held.is_stale else "ok", document=held)
 
 
 def taken(
@@ -81,32 +81,37 @@ def test_observed_facts_are_empty_before_the_first_observation() -> None:
 
 
 def test_observed_silence_is_the_sum_of_the_gaps_between_measured_results() -> None:
-    alive = seen(0, **LIFE)
-    failing = [seen(at, **FAILURE) for at in (300, 600, 900)]
+    alive = observed(0, **LIFE)
+    failing = [observed(at, **FAILURE) for at in (300, 600, 900)]
     assert add_up(alive, *failing).silence_s == 900
-    assert add_up(alive, *failing, seen(1200, **LIFE)).silence_s == 0
+    assert add_up(alive, *failing, observed(1200, **LIFE)).silence_s == 0
     # Unmeasured results end no gap; a gap counts for two intervals at most.
-    gapped = [seen(300, **FAILURE), seen(600, **NOTHING), seen(10_800, **FAILURE), seen(11_100, **FAILURE)]
+    gapped = [
+        observed(300, **FAILURE),
+        observed(600, **NOTHING),
+        observed(10_800, **FAILURE),
+        observed(11_100, **FAILURE),
+    ]
     assert add_up(alive, *gapped).silence_s == 300 + 600 + 300
 
 
 def test_a_document_that_is_stale_ends_no_silence() -> None:
     stale = read(300, "healthy", -5000, is_stale=True)
-    assert (add_up(seen(0, **LIFE), stale).silence_s, add_up(stale).failures_in_row) == (300, 0)
+    assert (add_up(observed(0, **LIFE), stale).silence_s, add_up(stale).failures_in_row) == (300, 0)
 
 
 @pytest.mark.parametrize(("registered_s", "silence_s"), [(0, 0), (100, 100), (600, 600), (10**6, 600)])
 def test_an_agent_that_never_answered_is_silent_since_its_registration(
     registered_s: float, silence_s: float
 ) -> None:
-    first = taken(None, seen(0, **FAILURE), NOW_S, NOW_S - registered_s)
+    first = taken(None, observed(0, **FAILURE), NOW_S, NOW_S - registered_s)
     assert first.silence_s == silence_s
-    second = taken(first, seen(300, **FAILURE), NOW_S + 300, NOW_S - registered_s)
+    second = taken(first, observed(300, **FAILURE), NOW_S + 300, NOW_S - registered_s)
     assert second.silence_s == silence_s + 300
 
 
 def test_evidence_counts_for_three_intervals_after_the_last_measured_result() -> None:
-    known = add_up(seen(0, **LIFE), seen(300, **NOTHING))
+    known = add_up(observed(0, **LIFE), observed(300, **NOTHING))
     assert known.measured_at_s == NOW_S
     evidence = evidence_of(known)
     assert (evidence.at_s, evidence.until_s, evidence.results_until_s) == (NOW_S, NOW_S + 900, NOW_S + 1200)
@@ -115,8 +120,8 @@ def test_evidence_counts_for_three_intervals_after_the_last_measured_result() ->
 
 
 def test_unknown_health_has_the_reason_of_the_last_result() -> None:
-    failed = seen(600, **NOTHING).model_copy(update={"inconclusive_reason": "no_witness"})
-    known = add_up(seen(0, **LIFE), failed)
+    failed = observed(600, **NOTHING).model_copy(update={"inconclusive_reason": "no_witness"})
+    known = add_up(observed(0, **LIFE), failed)
     assert unknown_reason(evidence_of(known), NOW_S + 1000) is UnknownReason.NO_WITNESS
     # For an agent without any measurement there is no evidence.
     never = evidence_of(add_up(failed))
@@ -131,10 +136,10 @@ def test_an_agent_that_waits_for_its_first_probe_is_unknown_until_a_prober_is_mi
 
 
 def test_failures_in_a_row_are_counted_until_the_next_liveness_signal() -> None:
-    failing = [seen(at, **FAILURE) for at in (0, 300, 600)]
+    failing = [observed(at, **FAILURE) for at in (0, 300, 600)]
     assert add_up(*failing).failures_in_row == 3
     assert add_up(*failing).last_liveness_signal_at_s is None
-    revived = add_up(*failing, seen(900, **LIFE))
+    revived = add_up(*failing, observed(900, **LIFE))
     assert (revived.failures_in_row, revived.last_liveness_signal_at_s) == (0, NOW_S + 900)
 
 
@@ -142,23 +147,23 @@ def test_failures_in_a_row_are_counted_until_the_next_liveness_signal() -> None:
     "card", ["redirect_refused", "blocked_address", "rate_limited", "not_measured", "gated"]
 )
 def test_missing_document_is_no_failure_while_the_card_is_unmeasured(card: str) -> None:
-    held_back = [seen(at, discovery=card, readiness="not_an_agent") for at in (0, 300, 600, 900)]
+    held_back = [observed(at, discovery=card, readiness="not_an_agent") for at in (0, 300, 600, 900)]
     assert add_up(*held_back).failures_in_row == 0
-    assert add_up(seen(-300, **FAILURE), *held_back).failures_in_row == 1
+    assert add_up(observed(-300, **FAILURE), *held_back).failures_in_row == 1
 
 
 def test_period_alive_begins_with_a_signal_and_ends_with_a_failure() -> None:
-    alive = [seen(0, **LIFE), seen(30, **LIFE), seen(60, **LIFE)]
+    alive = [observed(0, **LIFE), observed(30, **LIFE), observed(60, **LIFE)]
     assert add_up(*alive).alive_since_s == NOW_S
-    broken = [*alive, seen(90, **FAILURE)]
+    broken = [*alive, observed(90, **FAILURE)]
     assert add_up(*broken).alive_since_s is None
     assert add_up(*broken).last_liveness_signal_at_s == NOW_S + 60
-    assert add_up(*broken, seen(120, **LIFE)).alive_since_s == NOW_S + 120
+    assert add_up(*broken, observed(120, **LIFE)).alive_since_s == NOW_S + 120
 
 
 def test_unmeasured_probe_changes_only_times_and_counts() -> None:
-    known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
-    after = taken(known, seen(600, **NOTHING), NOW_S + 600)
+    known = add_up(observed(0, **LIFE), observed(300, **FAILURE))
+    after = taken(known, observed(600, **NOTHING), NOW_S + 600)
     assert after.slot is not None
     assert (after.slot.alive, after.slot.failed, after.slot.inconclusive) == (1, 1, 1)
     changed = {
@@ -171,7 +176,7 @@ def test_unmeasured_probe_changes_only_times_and_counts() -> None:
 
 
 def test_each_layer_keeps_its_last_result_with_its_evidence() -> None:
-    known = add_up(seen(0, discovery="ok", transport="refused"), seen(300, transport="gated"))
+    known = add_up(observed(0, discovery="ok", transport="refused"), observed(300, transport="gated"))
     assert known.discovery is not None
     assert known.transport is not None
     assert (known.discovery.layer.result, known.discovery.observed_at_s) == (ResultClass.OK, NOW_S)
@@ -181,8 +186,8 @@ def test_each_layer_keeps_its_last_result_with_its_evidence() -> None:
 
 def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
     """A batch may have been on its way for longer than the one after it."""
-    known = add_up(seen(0, **LIFE), seen(300, **FAILURE))
-    after = taken(known, seen(600, **LIFE), NOW_S + 200)
+    known = add_up(observed(0, **LIFE), observed(300, **FAILURE))
+    after = taken(known, observed(600, **LIFE), NOW_S + 200)
     assert after.last_observed_at_s == after.measured_at_s == after.last_liveness_signal_at_s == NOW_S + 300
 
 
@@ -202,18 +207,18 @@ def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
     ],
 )
 def test_an_observation_is_one_interaction_at_most(layers: dict[str, Any], remembered: str) -> None:
-    assert add_up(seen(0, **layers)).recent_interactions == remembered
+    assert add_up(observed(0, **layers)).recent_interactions == remembered
 
 
 def test_the_last_twenty_interactions_are_remembered() -> None:
-    served = [seen(at, discovery="ok", transport="refused" if at < 5 else "ok") for at in range(23)]
+    served = [observed(at, discovery="ok", transport="refused" if at < 5 else "ok") for at in range(23)]
     assert add_up(*served).recent_interactions == "00" + 18 * "1"
 
 
 def test_long_silence_does_not_add_failed_interactions() -> None:
-    away = [seen(at, **FAILURE) for at in range(9)]
-    assert add_up(*away, seen(10, **LIFE)).recent_interactions == "001"
-    flapping = [seen(at, **(LIFE if at % 3 == 2 else FAILURE)) for at in range(9)]
+    away = [observed(at, **FAILURE) for at in range(9)]
+    assert add_up(*away, observed(10, **LIFE)).recent_interactions == "001"
+    flapping = [observed(at, **(LIFE if at % 3 == 2 else FAILURE)) for at in range(9)]
     assert add_up(*flapping).recent_interactions == "001001001"
 
 
@@ -238,7 +243,7 @@ def test_stale_document_does_not_change_the_unhealthy_count(status: str) -> None
 
 
 def test_unreadable_document_keeps_the_last_document() -> None:
-    known = add_up(read(0, "unhealthy"), seen(300, readiness="timeout"))
+    known = add_up(read(0, "unhealthy"), observed(300, readiness="timeout"))
     assert reported_health(known) is HealthStatus.UNHEALTHY
     assert evidence_of(known).health_until_s == NOW_S + 900
     assert known.unhealthy_documents_in_row == 1
@@ -249,7 +254,7 @@ def test_health_is_unknown_once_the_document_is_stale() -> None:
     assert current_health(known, NOW_S + 800) is HealthStatus.DEGRADED
     assert current_health(known, NOW_S + 800.1) is HealthStatus.UNKNOWN
     assert reported_health(known) is HealthStatus.DEGRADED, "time alone changes nothing that is stored"
-    later = taken(known, seen(900, **LIFE), NOW_S + 900)
+    later = taken(known, observed(900, **LIFE), NOW_S + 900)
     assert reported_health(later) is HealthStatus.UNKNOWN
 
 
@@ -259,7 +264,7 @@ def test_document_with_a_long_max_age_expires_with_the_evidence() -> None:
     assert known.document.fresh_until_s == NOW_S + 3500
     assert evidence_of(known).health_until_s == NOW_S + 900
     assert current_health(known, NOW_S + 900.1) is HealthStatus.UNKNOWN
-    again = taken(known, seen(900, **LIFE), NOW_S + 900)
+    again = taken(known, observed(900, **LIFE), NOW_S + 900)
     assert current_health(again, NOW_S + 1800) is HealthStatus.HEALTHY
 
 
@@ -267,7 +272,7 @@ def test_measured_failures_leave_unknown_health_unknown() -> None:
     """Three intervals pass without a result, then the agent fails with a witness."""
     known = add_up(read(0, "healthy", max_age_s=3600))
     assert current_health(known, NOW_S + 1000) is HealthStatus.UNKNOWN
-    failed = taken(known, seen(1000, **FAILURE), NOW_S + 1000)
+    failed = taken(known, observed(1000, **FAILURE), NOW_S + 1000)
     assert unknown_reason(evidence_of(failed), NOW_S + 1000) is None
     assert evidence_of(failed).health_until_s == NOW_S + 900
     assert shown_health(HealthStatus.HEALTHY, evidence_of(failed), NOW_S + 1000) == (
@@ -279,13 +284,15 @@ def test_measured_failures_leave_unknown_health_unknown() -> None:
 
 
 def test_health_becomes_unknown_three_intervals_after_the_last_liveness_signal() -> None:
-    known = add_up(read(0, "healthy", max_age_s=3600), *(seen(at_s, **FAILURE) for at_s in (300, 600, 900)))
+    known = add_up(
+        read(0, "healthy", max_age_s=3600), *(observed(at_s, **FAILURE) for at_s in (300, 600, 900))
+    )
     assert current_health(known, NOW_S + 900) is HealthStatus.HEALTHY
     assert current_health(known, NOW_S + 900.1) is HealthStatus.UNKNOWN
 
 
 def test_an_outage_of_the_prober_changes_no_stored_health() -> None:
-    known = add_up(read(0, "healthy", max_age_s=3600), seen(1000, **NOTHING))
+    known = add_up(read(0, "healthy", max_age_s=3600), observed(1000, **NOTHING))
     assert reported_health(known) is HealthStatus.HEALTHY
     assert current_health(known, NOW_S + 1000) is HealthStatus.UNKNOWN
 
@@ -325,7 +332,7 @@ def test_document_fresh_for_its_prober_can_be_stale_by_the_registrys_clock() -> 
     assert with_document_age(dated, NOW_S) is dated
 
 
-def test_the_document_is_kept_with_what_it_claims() -> None:
+def test_document_is_stored_with_its_claims() -> None:
     held = add_up(read(0, "healthy", -3, response_ratio=0.97, sample_count=40, latency_p99_ms=12.5)).document
     assert held is not None
     assert (held.timestamp_s, held.observed_at_s) == (NOW_S - 3, NOW_S)
@@ -333,14 +340,14 @@ def test_the_document_is_kept_with_what_it_claims() -> None:
 
 
 def test_reported_agent_id_stays_until_it_changes() -> None:
-    named = seen(0, reported_agent_id="urn:one")
-    assert add_up(named, seen(1, **LIFE)).reported_agent_id == "urn:one"
-    assert add_up(named, seen(1, reported_agent_id="urn:two")).reported_agent_id == "urn:two"
+    named = observed(0, reported_agent_id="urn:one")
+    assert add_up(named, observed(1, **LIFE)).reported_agent_id == "urn:one"
+    assert add_up(named, observed(1, reported_agent_id="urn:two")).reported_agent_id == "urn:two"
 
 
 def test_consecutive_counts_stop_at_their_limit() -> None:
     known = Observed(failures_in_row=MAX_IN_ROW, unhealthy_documents_in_row=MAX_IN_ROW)
-    assert taken(known, seen(0, **FAILURE), NOW_S).failures_in_row == MAX_IN_ROW
+    assert taken(known, observed(0, **FAILURE), NOW_S).failures_in_row == MAX_IN_ROW
     assert taken(known, read(0, "unhealthy"), NOW_S).unhealthy_documents_in_row == MAX_IN_ROW
 
 
@@ -374,7 +381,7 @@ def observations(draw: st.DrawFn) -> Observation:
         members["document"] = document(
             draw(st.sampled_from(list(HealthStatus))), NOW_S + draw(st.integers(-5, 5)), is_stale=is_stale
         )
-    return seen(at_s, **members)
+    return observed(at_s, **members)
 
 
 histories = st.lists(st.tuples(observations(), st.integers(-2000, 2000)), max_size=40)
@@ -434,21 +441,21 @@ def test_future_times_are_corrected_once_after_the_clock_was_set_back() -> None:
 
 
 def test_failures_before_the_end_of_a_decision_of_an_operator_are_excused() -> None:
-    known = add_up(seen(0, **LIFE), *(seen(at, **FAILURE) for at in (300, 600)))
+    known = add_up(observed(0, **LIFE), *(observed(at, **FAILURE) for at in (300, 600)))
     receipt = receipt_of(NOW_S + 900, INTERVAL_S, None)
-    known = fold(known, seen(900, **FAILURE), receipt, NOW_S, is_excused=True)
+    known = fold(known, observed(900, **FAILURE), receipt, NOW_S, is_excused=True)
     assert (known.failures_in_row, known.silence_s) == (3, 900)
     assert (known.counted_failures, known.counted_silence_s) == (0, 0)
-    known = taken(known, seen(1200, **FAILURE), NOW_S + 1200)
+    known = taken(known, observed(1200, **FAILURE), NOW_S + 1200)
     assert (known.failures_in_row, known.counted_failures, known.counted_silence_s) == (4, 1, 300)
-    known = taken(known, seen(1500, **LIFE), NOW_S + 1500)
+    known = taken(known, observed(1500, **LIFE), NOW_S + 1500)
     assert (known.excused_failures, known.excused_silence_s) == (0, 0)
 
 
 def test_failures_after_an_excuse_count_at_the_limit_of_consecutive_failures() -> None:
     known = excused(Observed(failures_in_row=MAX_IN_ROW, measured_at_s=NOW_S))
     for number in range(1, 4):
-        known = taken(known, seen(300 * number, **FAILURE), NOW_S + 300 * number)
+        known = taken(known, observed(300 * number, **FAILURE), NOW_S + 300 * number)
         assert (known.failures_in_row, known.counted_failures) == (MAX_IN_ROW, number)
 
 
@@ -465,7 +472,7 @@ def test_failed_assertions_are_counted_by_probe_until_one_passes_all(check: str)
     results = ["assertion_failed", "not_measured", "assertion_failed", "ok", "assertion_failed"]
     for number, result in enumerate(results):
         given = (asserted(result, check), asserted("ok", other))
-        known = taken(known, seen(number, transport="ok", assertions=given), NOW_S + number)
+        known = taken(known, observed(number, transport="ok", assertions=given), NOW_S + number)
         # What was not measured keeps the failure before it.
         assert known.assertions[0] == asserted("assertion_failed" if number == 1 else result, check)
         rows.append(getattr(known, name))
@@ -483,7 +490,7 @@ def test_login_is_kept_until_the_interface_answers_without_one() -> None:
     ]
     known = Observed()
     for number, (members, expected_login) in enumerate(probes):
-        known = taken(known, seen(number, **members), NOW_S + number)
+        known = taken(known, observed(number, **members), NOW_S + number)
         assert known.login == expected_login
         assert Observed.from_json(known.to_json()) == known
 
@@ -493,7 +500,7 @@ def test_unmeasured_assertion_does_not_delay_the_recovery_of_others() -> None:
     rows = []
     for number, result in enumerate(["assertion_failed", "assertion_failed", "ok"]):
         given = (asserted(result, "latency_below"), asserted("not_measured", "certificate_days"))
-        known = taken(known, seen(number, transport="ok", assertions=given), NOW_S + number)
+        known = taken(known, observed(number, transport="ok", assertions=given), NOW_S + number)
         rows.append(known.failed_limits_in_row)
     assert rows == [1, 2, 0]
 
@@ -503,22 +510,22 @@ def test_failure_of_another_assertion_remains_until_that_assertion_passes() -> N
     rows = []
     for number, (one, other) in enumerate([("assertion_failed", "ok"), ("not_measured", "ok"), ("ok", "ok")]):
         given = (asserted(one), asserted(other, of="/status"))
-        known = taken(known, seen(number, transport="ok", assertions=given), NOW_S + number)
+        known = taken(known, observed(number, transport="ok", assertions=given), NOW_S + number)
         rows.append(known.failed_assertions_in_row)
     assert rows == [1, 1, 0]
 
 
 def test_passed_assertion_does_not_reset_the_count_of_failed_assertions() -> None:
     given = (asserted("ok"), asserted("assertion_failed"))
-    known = add_up(*(seen(number, transport="ok", assertions=given) for number in range(3)))
+    known = add_up(*(observed(number, transport="ok", assertions=given) for number in range(3)))
     assert known.failed_assertions_in_row == 3
 
 
 def test_probe_without_measurement_keeps_assertions_and_a_target_without_them_has_none() -> None:
     failed = (asserted("assertion_failed"),)
-    known = add_up(seen(0, transport="ok", assertions=failed), seen(1, **NOTHING))
+    known = add_up(observed(0, transport="ok", assertions=failed), observed(1, **NOTHING))
     assert (known.failed_assertions_in_row, known.assertions) == (1, failed)
-    known = taken(known, seen(2, transport="ok"), NOW_S + 2)
+    known = taken(known, observed(2, transport="ok"), NOW_S + 2)
     assert (known.failed_assertions_in_row, known.assertions) == (0, ())
 
 
@@ -539,6 +546,6 @@ def test_observed_health_is_the_worse_of_report_and_assertions(
 ) -> None:
     known = add_up(read(0, status)).model_copy(update=members)
     assert observed_health(known) == health
-    failed = taken(known, seen(10_000, transport="refused", discovery="refused"), NOW_S + 10_000)
+    failed = taken(known, observed(10_000, transport="refused", discovery="refused"), NOW_S + 10_000)
     assert observed_health(failed) is HealthStatus.UNKNOWN
     assert observed_health(None) is HealthStatus.UNKNOWN

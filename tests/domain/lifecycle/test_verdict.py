@@ -52,7 +52,7 @@ def unhealthy(
     return facts(monitoring, **known | members)
 
 
-def judged(
+def assessed(
     known: Facts,
     now_s: float = NOW,
     *,
@@ -104,7 +104,7 @@ def failing(failures: int, silence_s: float = 10.0**6, **members: Any) -> Observ
     return Observed(failures_in_row=failures, silence_s=silence_s, **known | members)
 
 
-def saying(status: str, in_row: int = 0, **members: Any) -> Observed:
+def reporting(status: str, in_row: int = 0, **members: Any) -> Observed:
     """Alive, with a fresh document of this status."""
     return alive(document=held_document(status), unhealthy_documents_in_row=in_row, **members)
 
@@ -115,30 +115,30 @@ def saying(status: str, in_row: int = 0, **members: Any) -> Observed:
 @pytest.mark.parametrize("monitoring", BEATING)
 def test_missed_heartbeats_make_an_agent_unhealthy_and_then_dead(monitoring: DecidingEvidence) -> None:
     silent = facts(monitoring, last_heartbeat_at_s=NOW - 91)
-    verdict = judged(silent)
+    verdict = assessed(silent)
     assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
     assert (verdict.status, verdict.reason) == (Status.UNHEALTHY, Reason.HEARTBEAT_TIMEOUT)
     assert verdict.explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
-    later = judged(after(silent, verdict, NOW), NOW + 210)
+    later = assessed(after(silent, verdict, NOW), NOW + 210)
     assert later.signals == (Signal.HEARTBEAT_TIMEOUT,)
     assert (later.status, later.explanation) == (Status.DEAD, "no heartbeat for 5 min 1 s, more than 5 min")
 
 
 def test_silence_as_long_as_the_threshold_is_not_beyond_it() -> None:
-    assert judged(facts(last_heartbeat_at_s=NOW - 90)).signals == ()
-    assert judged(facts(last_heartbeat_at_s=NOW - 90), NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
+    assert assessed(facts(last_heartbeat_at_s=NOW - 90)).signals == ()
+    assert assessed(facts(last_heartbeat_at_s=NOW - 90), NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
     down = unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 300)
-    assert judged(down).signals == ()
-    assert judged(down, NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
+    assert assessed(down).signals == ()
+    assert assessed(down, NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
 
 
 def test_silence_just_beyond_the_threshold_is_shown_as_longer() -> None:
-    explanation = judged(facts(last_heartbeat_at_s=NOW - 90.02)).explanation
+    explanation = assessed(facts(last_heartbeat_at_s=NOW - 90.02)).explanation
     assert explanation == "no heartbeat for 1 min 31 s, more than 1 min 30 s"
 
 
 def test_long_silent_agent_dies_in_two_steps() -> None:
-    verdict = judged(facts(last_heartbeat_at_s=NOW - 301))
+    verdict = assessed(facts(last_heartbeat_at_s=NOW - 301))
     assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT, Signal.HEARTBEAT_TIMEOUT)
     assert verdict.status is Status.DEAD
 
@@ -156,21 +156,21 @@ def test_long_silent_agent_dies_in_two_steps() -> None:
 def test_missed_heartbeats_kill_an_unhealthy_agent_with_any_reason(
     reason: Reason, monitoring: DecidingEvidence
 ) -> None:
-    down = unhealthy(reason, monitoring, last_heartbeat_at_s=NOW - 301, observed=saying("unhealthy", 2))
-    verdict = judged(down)
+    down = unhealthy(reason, monitoring, last_heartbeat_at_s=NOW - 301, observed=reporting("unhealthy", 2))
+    verdict = assessed(down)
     assert (verdict.signals, verdict.status) == ((Signal.HEARTBEAT_TIMEOUT,), Status.DEAD)
 
 
 def test_agent_without_heartbeats_is_silent_since_its_status() -> None:
     new = facts(last_heartbeat_at_s=None, status_since_s=NOW - 90)
-    assert judged(new).signals == ()
-    assert judged(new, NOW + 1).signals == (Signal.HEARTBEAT_TIMEOUT,)
+    assert assessed(new).signals == ()
+    assert assessed(new, NOW + 1).signals == (Signal.HEARTBEAT_TIMEOUT,)
 
 
 def test_excused_time_is_no_silence() -> None:
     silent = facts(last_heartbeat_at_s=NOW - 400)
-    assert judged(silent, excluded_downtime=(ExcludedSpan(NOW - 390, NOW - 80),)).signals == ()
-    assert judged(silent, excluded_downtime=(ExcludedSpan(NOW - 390, NOW - 81),)).signals == (
+    assert assessed(silent, excluded_downtime=(ExcludedSpan(NOW - 390, NOW - 80),)).signals == ()
+    assert assessed(silent, excluded_downtime=(ExcludedSpan(NOW - 390, NOW - 81),)).signals == (
         Signal.HEARTBEAT_TIMEOUT,
     )
 
@@ -180,34 +180,34 @@ def test_excused_time_is_no_silence() -> None:
 
 @pytest.mark.parametrize("monitoring", BEATING)
 def test_a_heartbeat_ends_the_silence_of_heartbeats(monitoring: DecidingEvidence) -> None:
-    verdict = judged(unhealthy(Reason.HEARTBEAT_TIMEOUT, monitoring, last_heartbeat_at_s=NOW - 2))
+    verdict = assessed(unhealthy(Reason.HEARTBEAT_TIMEOUT, monitoring, last_heartbeat_at_s=NOW - 2))
     assert verdict.signals == (Signal.HEARTBEAT_RESUMED,)
     assert (verdict.status, verdict.explanation) == (Status.ACTIVE, "a heartbeat 2 s ago")
 
 
 def test_a_heartbeat_that_is_itself_too_old_ends_no_silence() -> None:
     down = unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 90)
-    assert judged(down).signals == (Signal.HEARTBEAT_RESUMED,)
-    assert judged(down, NOW + 0.001).signals == ()
+    assert assessed(down).signals == (Signal.HEARTBEAT_RESUMED,)
+    assert assessed(down, NOW + 0.001).signals == ()
 
 
 @pytest.mark.parametrize("reason", [Reason.HEALTH_REPORTED_UNHEALTHY, Reason.OBSERVED_CONTRADICTS_REPORT])
 def test_heartbeat_does_not_heal_unhealthy_for_another_reason(reason: Reason) -> None:
-    seen = saying("unhealthy", 2, recent_interactions="0" * 10)
-    assert judged(unhealthy(reason, DecidingEvidence.BOTH, observed=seen)).signals == ()
+    seen = reporting("unhealthy", 2, recent_interactions="0" * 10)
+    assert assessed(unhealthy(reason, DecidingEvidence.BOTH, observed=seen)).signals == ()
 
 
 @pytest.mark.parametrize(
-    "observed", [failing(9), failing(9, last_liveness_signal_at_s=None), saying("healthy")]
+    "observed", [failing(9), failing(9, last_liveness_signal_at_s=None), reporting("healthy")]
 )
 @pytest.mark.parametrize("monitoring", BEATING)
 def test_heartbeat_outweighs_an_unreachable_target(monitoring: DecidingEvidence, observed: Observed) -> None:
-    assert judged(facts(monitoring, observed=observed)).signals == ()
+    assert assessed(facts(monitoring, observed=observed)).signals == ()
 
 
 def test_probe_failures_do_not_affect_heartbeat_agents() -> None:
-    observed = saying("unhealthy", 9, recent_interactions="0" * 20)
-    assert judged(facts(observed=observed)).signals == ()
+    observed = reporting("unhealthy", 9, recent_interactions="0" * 20)
+    assert assessed(facts(observed=observed)).signals == ()
 
 
 # Rows 3 and 4: no sign of life, and enough measured failures in a row.
@@ -230,7 +230,8 @@ def test_a_probed_agent_goes_down_by_silence_and_failures_together(
 ) -> None:
     observed = failing(failures, silent_s)
     assert (
-        judged(facts(DecidingEvidence.PROBE, observed=observed)).signals == (Signal.PROBE_FAILURES,) * signals
+        assessed(facts(DecidingEvidence.PROBE, observed=observed)).signals
+        == (Signal.PROBE_FAILURES,) * signals
     )
 
 
@@ -241,20 +242,20 @@ def test_elapsed_time_without_failures_takes_no_probed_agent_down(failures: int)
         DecidingEvidence.PROBE, observed=failing(failures, 900, last_liveness_signal_at_s=NOW - 10**6)
     )
     for later_s in (0, 900, 10**6):
-        verdict = judged(known, NOW + later_s)
+        verdict = assessed(known, NOW + later_s)
         assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 def test_outdated_failure_takes_no_agent_down() -> None:
     known = facts(DecidingEvidence.PROBE, observed=failing(9))
-    assert judged(known, NOW + 900).status is Status.DEAD
-    verdict = judged(known, NOW + 900.1)
+    assert assessed(known, NOW + 900).status is Status.DEAD
+    verdict = assessed(known, NOW + 900.1)
     assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 def test_excused_time_shortens_no_observed_silence() -> None:
     known = facts(DecidingEvidence.PROBE, observed=failing(2, 901))
-    assert judged(known, excluded_downtime=(ExcludedSpan(NOW - 10**6, NOW),)).signals == (
+    assert assessed(known, excluded_downtime=(ExcludedSpan(NOW - 10**6, NOW),)).signals == (
         Signal.PROBE_FAILURES,
     )
 
@@ -269,7 +270,7 @@ def test_probed_agent_has_its_own_thresholds(unhealthy_after_s: int, dead_after_
         (dead_after_s + 1, 2),
     ):
         known = facts(DecidingEvidence.PROBE, observed=failing(4, silence_s), **own)
-        assert judged(known).signals == (Signal.PROBE_FAILURES,) * signals
+        assert assessed(known).signals == (Signal.PROBE_FAILURES,) * signals
 
 
 @pytest.mark.parametrize(("silent_s", "failures", "dies"), [(3600, 4, 0), (3600.1, 3, 0), (3600.1, 4, 1)])
@@ -282,31 +283,32 @@ def test_a_probed_agent_dies_after_an_hour_and_four_failures(
 ) -> None:
     observed = failing(failures, silent_s, recent_interactions="0" * 10)
     down = unhealthy(reason, DecidingEvidence.PROBE, observed=observed)
-    assert judged(down).signals == (Signal.PROBE_FAILURES,) * dies
+    assert assessed(down).signals == (Signal.PROBE_FAILURES,) * dies
 
 
 def test_silent_probed_agent_is_reported_with_its_figures() -> None:
-    verdict = judged(facts(DecidingEvidence.PROBE, observed=failing(3, 1000)))
+    verdict = assessed(facts(DecidingEvidence.PROBE, observed=failing(3, 1000)))
     assert re.findall(r"\d+ \w+", verdict.explanation) == ["16 min", "40 s", "15 min", "3 failures"]
 
 
 def test_excused_time_is_reported() -> None:
     """For 50 minutes no prober ran: of that time two intervals count."""
     observed = failing(3, 1000, last_liveness_signal_at_s=NOW - 4000, measured_at_s=NOW)
-    verdict = judged(facts(DecidingEvidence.PROBE, observed=observed))
+    verdict = assessed(facts(DecidingEvidence.PROBE, observed=observed))
     assert verdict.explanation.endswith("3 failures in a row; 50 min without measured results do not count")
 
 
 def test_probed_agent_does_not_go_down_for_missing_heartbeats() -> None:
     assert (
-        judged(facts(DecidingEvidence.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals == ()
+        assessed(facts(DecidingEvidence.PROBE, last_heartbeat_at_s=NOW - 10**6, observed=alive())).signals
+        == ()
     )
 
 
 def test_never_alive_probed_agent_goes_down_by_failures() -> None:
     never = facts(DecidingEvidence.PROBE, observed=failing(5, 901, last_liveness_signal_at_s=None))
-    assert judged(never).signals == (Signal.PROBE_FAILURES,)
-    assert judged(facts(DecidingEvidence.PROBE, status_since_s=NOW - 10**6)).signals == ()
+    assert assessed(never).signals == (Signal.PROBE_FAILURES,)
+    assert assessed(facts(DecidingEvidence.PROBE, status_since_s=NOW - 10**6)).signals == ()
 
 
 # Row 5: a sign of life brings back what silence brought down.
@@ -316,7 +318,7 @@ def test_never_alive_probed_agent_goes_down_by_failures() -> None:
 def test_a_liveness_signal_ends_the_silence_of_a_probed_agent(failures: int, signals: int) -> None:
     observed = failing(failures, 5)
     down = unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=observed)
-    verdict = judged(down)
+    verdict = assessed(down)
     assert verdict.signals == (Signal.PROBE_RECOVERED,) * signals
     if signals:
         assert "5 s ago" in verdict.explanation
@@ -325,7 +327,8 @@ def test_a_liveness_signal_ends_the_silence_of_a_probed_agent(failures: int, sig
 def test_no_recovery_without_a_liveness_signal() -> None:
     for observed in (None, Observed()):
         assert (
-            judged(unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=observed)).signals == ()
+            assessed(unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=observed)).signals
+            == ()
         )
 
 
@@ -338,33 +341,33 @@ def dead(since_s: float = NOW - 1000, reason: Reason = Reason.PROBE_FAILURES, **
 
 @pytest.mark.parametrize(("apart_s", "signals"), [(0, 0), (29.9, 0), (30, 1), (300, 1)])
 def test_two_liveness_signals_half_a_minute_apart_revive_the_dead(apart_s: float, signals: int) -> None:
-    verdict = judged(dead(observed=alive(alive_since_s=NOW - apart_s)))
+    verdict = assessed(dead(observed=alive(alive_since_s=NOW - apart_s)))
     assert verdict.signals == (Signal.PROBE_REDISCOVERED,) * signals
     assert verdict.status is (Status.ACTIVE if signals else Status.DEAD)
 
 
 def test_interrupted_successes_do_not_recover_an_agent() -> None:
-    assert judged(dead(observed=failing(1, 0))).signals == ()
-    assert judged(dead(observed=None)).signals == ()
-    assert judged(dead(observed=Observed())).signals == ()
+    assert assessed(dead(observed=failing(1, 0))).signals == ()
+    assert assessed(dead(observed=None)).signals == ()
+    assert assessed(dead(observed=Observed())).signals == ()
 
 
 @pytest.mark.parametrize(("since_s", "signals"), [(NOW - 30, 1), (NOW - 29, 0)])
 def test_liveness_signal_from_before_death_is_dated_to_the_death(since_s: float, signals: int) -> None:
-    assert len(judged(dead(since_s, observed=alive())).signals) == signals
+    assert len(assessed(dead(since_s, observed=alive())).signals) == signals
 
 
 def test_agent_alive_at_its_drain_timeout_dies_only_after_missed_heartbeats() -> None:
     gone = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 301))
-    assert judged(gone).signals == ()
+    assert assessed(gone).signals == ()
     back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 200))
-    assert judged(back).signals == (Signal.PROBE_REDISCOVERED,)
+    assert assessed(back).signals == (Signal.PROBE_REDISCOVERED,)
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
 def test_prober_does_not_recover_a_heartbeat_agent(monitoring: DecidingEvidence) -> None:
     gone = facts(monitoring, status=Status.DEAD, reason=Reason.HEARTBEAT_TIMEOUT, observed=alive())
-    assert judged(gone).signals == ()
+    assert assessed(gone).signals == ()
 
 
 # Rows 7 and 8: what the health document says.
@@ -372,17 +375,17 @@ def test_prober_does_not_recover_a_heartbeat_agent(monitoring: DecidingEvidence)
 
 @pytest.mark.parametrize("monitoring", WATCHED)
 def test_two_unhealthy_documents_make_an_agent_unhealthy(monitoring: DecidingEvidence) -> None:
-    assert judged(facts(monitoring, observed=saying("unhealthy", 1))).signals == ()
-    verdict = judged(facts(monitoring, observed=saying("unhealthy", 2)))
+    assert assessed(facts(monitoring, observed=reporting("unhealthy", 1))).signals == ()
+    verdict = assessed(facts(monitoring, observed=reporting("unhealthy", 2)))
     assert verdict.signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
     assert re.search(r"\b2 health documents .*\bunhealthy$", verdict.explanation)
     assert verdict.health is HealthStatus.UNHEALTHY
 
 
 def test_outdated_documents_take_no_agent_down() -> None:
-    known = facts(DecidingEvidence.PROBE, observed=saying("unhealthy", 2))
-    assert judged(known, NOW + 900).signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
-    assert judged(known, NOW + 900.1).signals == ()
+    known = facts(DecidingEvidence.PROBE, observed=reporting("unhealthy", 2))
+    assert assessed(known, NOW + 900).signals == (Signal.HEALTH_REPORTED_UNHEALTHY,)
+    assert assessed(known, NOW + 900.1).signals == ()
 
 
 @pytest.mark.parametrize("monitoring", WATCHED)
@@ -390,8 +393,8 @@ def test_outdated_documents_take_no_agent_down() -> None:
 def test_document_with_another_status_ends_reported_unhealthy(
     monitoring: DecidingEvidence, status: str
 ) -> None:
-    down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=saying(status))
-    verdict = judged(down)
+    down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=reporting(status))
+    verdict = assessed(down)
     assert (verdict.signals, verdict.status) == ((Signal.HEALTH_RECOVERED,), Status.ACTIVE)
     assert re.search(rf"health document .*\b{status}$", verdict.explanation)
 
@@ -399,7 +402,7 @@ def test_document_with_another_status_ends_reported_unhealthy(
 @pytest.mark.parametrize(
     "observed",
     [
-        saying("unhealthy", 2),
+        reporting("unhealthy", 2),
         alive(),
         alive(document=held_document("healthy", is_stale=True)),
         alive(document=held_document("healthy", NOW - 1)),
@@ -408,7 +411,7 @@ def test_document_with_another_status_ends_reported_unhealthy(
 )
 def test_missing_fresh_document_does_not_end_reported_unhealthy(observed: Observed) -> None:
     down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, DecidingEvidence.PROBE, observed=observed)
-    assert judged(down).signals == ()
+    assert assessed(down).signals == ()
 
 
 def without_document(status_code: int, fresh_until_s: float = NOW - 1, **members: Any) -> Observed:
@@ -439,11 +442,11 @@ def test_agent_that_answers_and_has_no_document_any_more_recovers(
     monitoring: DecidingEvidence, observed: Observed, signals: tuple[Signal, ...]
 ) -> None:
     down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=observed)
-    assert judged(down).signals == signals
+    assert assessed(down).signals == signals
 
 
 def test_degraded_stays_active() -> None:
-    verdict = judged(facts(DecidingEvidence.PROBE, observed=saying("degraded")))
+    verdict = assessed(facts(DecidingEvidence.PROBE, observed=reporting("degraded")))
     assert (verdict.status, verdict.health) == (Status.ACTIVE, HealthStatus.DEGRADED)
 
 
@@ -452,9 +455,11 @@ def test_degraded_stays_active() -> None:
 
 @pytest.mark.parametrize("monitoring", WATCHED)
 def test_wrong_answers_of_two_probes_make_an_agent_unhealthy(monitoring: DecidingEvidence) -> None:
-    assert judged(facts(monitoring, observed=saying("healthy", failed_assertions_in_row=1))).signals == ()
-    wrong = saying("healthy", failed_assertions_in_row=2, assertions=(asserted("assertion_failed"),))
-    verdict = judged(facts(monitoring, observed=wrong))
+    assert (
+        assessed(facts(monitoring, observed=reporting("healthy", failed_assertions_in_row=1))).signals == ()
+    )
+    wrong = reporting("healthy", failed_assertions_in_row=2, assertions=(asserted("assertion_failed"),))
+    verdict = assessed(facts(monitoring, observed=wrong))
     assert (verdict.signals, verdict.reason) == ((Signal.ASSERTION_FAILED,), Reason.ASSERTION_FAILED)
     assert (verdict.status, verdict.health) == (Status.UNHEALTHY, HealthStatus.UNHEALTHY)
     assert re.search("2 probes .*message text_contains 'OK', .*'no idea'$", verdict.explanation)
@@ -462,50 +467,50 @@ def test_wrong_answers_of_two_probes_make_an_agent_unhealthy(monitoring: Decidin
 
 @pytest.mark.parametrize("monitoring", WATCHED)
 @pytest.mark.parametrize(
-    "observed", [alive(failed_limits_in_row=9), saying("healthy", failed_limits_in_row=2)]
+    "observed", [alive(failed_limits_in_row=9), reporting("healthy", failed_limits_in_row=2)]
 )
 def test_slow_answers_of_two_probes_degrade_and_take_no_agent_down(
     monitoring: DecidingEvidence, observed: Observed
 ) -> None:
-    verdict = judged(facts(monitoring, observed=observed))
+    verdict = assessed(facts(monitoring, observed=observed))
     assert (verdict.signals, verdict.health) == ((), HealthStatus.DEGRADED)
 
 
 def test_failed_assertions_of_a_heartbeat_agent_do_not_decide() -> None:
-    wrong = saying("healthy", failed_assertions_in_row=9, failed_limits_in_row=9)
-    verdict = judged(facts(observed=wrong))
+    wrong = reporting("healthy", failed_assertions_in_row=9, failed_limits_in_row=9)
+    verdict = assessed(facts(observed=wrong))
     assert (verdict.signals, verdict.health) == ((), HealthStatus.HEALTHY)
-    assert judged(unhealthy(Reason.ASSERTION_FAILED, observed=wrong)).signals == (Signal.ASSERTIONS_PASSED,)
+    assert assessed(unhealthy(Reason.ASSERTION_FAILED, observed=wrong)).signals == (Signal.ASSERTIONS_PASSED,)
 
 
 @pytest.mark.parametrize("in_row", [1, 2, 1000])
 def test_wrong_answers_hold_until_a_probe_passes(in_row: int) -> None:
-    wrong = saying("healthy", failed_assertions_in_row=in_row)
-    assert judged(unhealthy(Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=wrong)).signals == ()
-    right = saying("healthy", assertions=(asserted("ok"),))
-    verdict = judged(unhealthy(Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=right))
+    wrong = reporting("healthy", failed_assertions_in_row=in_row)
+    assert assessed(unhealthy(Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=wrong)).signals == ()
+    right = reporting("healthy", assertions=(asserted("ok"),))
+    verdict = assessed(unhealthy(Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=right))
     assert (verdict.signals, verdict.status) == ((Signal.ASSERTIONS_PASSED,), Status.ACTIVE)
 
 
 def test_wrong_answers_never_kill() -> None:
-    wrong = saying("healthy", failed_assertions_in_row=1000)
+    wrong = reporting("healthy", failed_assertions_in_row=1000)
     down = unhealthy(
         Reason.ASSERTION_FAILED, DecidingEvidence.PROBE, observed=wrong, status_since_s=NOW - 10**7
     )
-    assert judged(down).signals == ()
+    assert assessed(down).signals == ()
 
 
 def test_old_wrong_answers_take_no_agent_down() -> None:
     wrong = alive(failed_assertions_in_row=2, evidence_until_s=NOW, results_until_s=NOW, measured_at_s=NOW)
     known = facts(DecidingEvidence.PROBE, observed=wrong)
-    assert judged(known).signals == (Signal.ASSERTION_FAILED,)
-    assert judged(known, NOW + 1).signals == ()
+    assert assessed(known).signals == (Signal.ASSERTION_FAILED,)
+    assert assessed(known, NOW + 1).signals == ()
 
 
 def test_wrong_answers_take_no_agent_down_in_maintenance() -> None:
     wrong = alive(failed_assertions_in_row=2)
     kept = facts(DecidingEvidence.PROBE, observed=wrong, maintenance_until_s=NOW + 60)
-    assert judged(kept).signals == ()
+    assert assessed(kept).signals == ()
 
 
 # Row 8b: faults of a credential, which are no evidence.
@@ -541,7 +546,7 @@ def test_a_fault_of_a_credential_keeps_an_agent_active(result: str) -> None:
             readiness=LayerResult(result=ResultClass(result)),
         )
         known = fold(known, observation, receipt_of(at_s, 300, None), at_s)
-        verdict = judged(facts(DecidingEvidence.PROBE, observed=known), at_s)
+        verdict = assessed(facts(DecidingEvidence.PROBE, observed=known), at_s)
         assert (verdict.status, verdict.signals) == (Status.ACTIVE, ())
         assert verdict.health is HealthStatus.UNKNOWN
 
@@ -555,11 +560,11 @@ def test_credential_fault_neither_adds_nor_ends_a_failed_assertion(
     for number in range(1, 6):
         known = probed_behind_login(known, result, number, "not_measured")
         at_s = NOW + 300 * number
-        assert judged(facts(monitoring, observed=known, last_heartbeat_at_s=at_s), at_s).signals == ()
+        assert assessed(facts(monitoring, observed=known, last_heartbeat_at_s=at_s), at_s).signals == ()
     known = probed_behind_login(known, "ok", 6, "assertion_failed")
     at_s = NOW + 300 * 6
     active = facts(monitoring, observed=known, last_heartbeat_at_s=at_s)
-    assert judged(active, at_s).signals == (Signal.ASSERTION_FAILED,)
+    assert assessed(active, at_s).signals == (Signal.ASSERTION_FAILED,)
     known = probed_behind_login(known, result, 7, "not_measured")
     at_s += 300
     down = unhealthy(
@@ -569,18 +574,18 @@ def test_credential_fault_neither_adds_nor_ends_a_failed_assertion(
         last_heartbeat_at_s=at_s,
         status_since_s=at_s - 300,
     )
-    assert judged(down, at_s).signals == ()
+    assert assessed(down, at_s).signals == ()
     known = probed_behind_login(known, "ok", 8, "ok")
     at_s += 300
     recovered = replace(down, observed=known, last_heartbeat_at_s=at_s)
-    assert judged(recovered, at_s).signals == (Signal.ASSERTIONS_PASSED,)
+    assert assessed(recovered, at_s).signals == (Signal.ASSERTIONS_PASSED,)
 
 
 @pytest.mark.parametrize("result", LOGIN_RESULTS)
 def test_a_fault_of_a_credential_ends_probe_failures(result: str) -> None:
     known = probed_behind_login(None, result, 0)
     down = unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=known)
-    assert judged(down).signals == (Signal.PROBE_RECOVERED,)
+    assert assessed(down).signals == (Signal.PROBE_RECOVERED,)
 
 
 # Row 9: the document claims healthy, and what was measured says otherwise.
@@ -594,7 +599,7 @@ def test_a_fault_of_a_credential_ends_probe_failures(result: str) -> None:
 def test_healthy_report_is_contradicted_by_ten_mostly_failed_interactions(
     monitoring: DecidingEvidence, recent: str, signals: int
 ) -> None:
-    verdict = judged(facts(monitoring, observed=saying("healthy", recent_interactions=recent)))
+    verdict = assessed(facts(monitoring, observed=reporting("healthy", recent_interactions=recent)))
     assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,) * signals
     if signals:
         count = f"{recent.count('1')} of .*{len(recent)} interactions succeeded"
@@ -603,12 +608,14 @@ def test_healthy_report_is_contradicted_by_ten_mostly_failed_interactions(
 
 def test_contradiction_states_the_age_of_a_removed_document() -> None:
     gone = LayerResult(result=ResultClass.HTTP_ERROR, reason="HTTP 404", status_code=404)
-    observed = saying(
+    observed = reporting(
         "healthy", recent_interactions="0" * 10, readiness=LastResult(layer=gone, observed_at_s=NOW)
     )
     assert observed.document is not None
     before = observed.document.model_copy(update={"observed_at_s": NOW - 300})
-    verdict = judged(facts(DecidingEvidence.PROBE, observed=observed.model_copy(update={"document": before})))
+    verdict = assessed(
+        facts(DecidingEvidence.PROBE, observed=observed.model_copy(update={"document": before}))
+    )
     assert verdict.signals == (Signal.OBSERVED_CONTRADICTS_REPORT,)
     assert "5 min ago" in verdict.explanation
     assert "HTTP 404" in verdict.explanation
@@ -617,16 +624,16 @@ def test_contradiction_states_the_age_of_a_removed_document() -> None:
 
 @pytest.mark.parametrize("status", ["degraded", "unhealthy", "unknown"])
 def test_agent_without_a_claim_is_not_contradicted(status: str) -> None:
-    known = facts(DecidingEvidence.PROBE, observed=saying(status, recent_interactions="0" * 20))
-    assert judged(known).signals == ()
-    assert judged(facts(DecidingEvidence.PROBE, observed=alive(recent_interactions="0" * 20))).signals == ()
+    known = facts(DecidingEvidence.PROBE, observed=reporting(status, recent_interactions="0" * 20))
+    assert assessed(known).signals == ()
+    assert assessed(facts(DecidingEvidence.PROBE, observed=alive(recent_interactions="0" * 20))).signals == ()
 
 
 @pytest.mark.parametrize(("recent", "signals"), [("0" * 11 + "1" * 9, 0), ("01" * 10, 1), ("1" * 20, 1)])
 def test_a_contradiction_ends_when_half_succeed_again(recent: str, signals: int) -> None:
-    observed = saying("degraded", recent_interactions=recent)
+    observed = reporting("degraded", recent_interactions=recent)
     down = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, DecidingEvidence.BOTH, observed=observed)
-    assert judged(down).signals == (Signal.PROBE_RECOVERED,) * signals
+    assert assessed(down).signals == (Signal.PROBE_RECOVERED,) * signals
 
 
 # Rules for all rows.
@@ -636,33 +643,33 @@ def test_change_of_the_fault_is_reported_in_two_steps() -> None:
     late = unhealthy(
         Reason.HEALTH_REPORTED_UNHEALTHY,
         DecidingEvidence.BOTH,
-        observed=saying("healthy"),
+        observed=reporting("healthy"),
         last_heartbeat_at_s=NOW - 91,
     )
-    verdict = judged(late)
+    verdict = assessed(late)
     assert verdict.signals == (Signal.HEALTH_RECOVERED, Signal.HEARTBEAT_TIMEOUT)
     assert (verdict.status, verdict.reason) == (Status.UNHEALTHY, Reason.HEARTBEAT_TIMEOUT)
-    beats = unhealthy(Reason.HEARTBEAT_TIMEOUT, DecidingEvidence.BOTH, observed=saying("unhealthy", 2))
-    assert judged(beats).signals == (Signal.HEARTBEAT_RESUMED, Signal.HEALTH_REPORTED_UNHEALTHY)
+    beats = unhealthy(Reason.HEARTBEAT_TIMEOUT, DecidingEvidence.BOTH, observed=reporting("unhealthy", 2))
+    assert assessed(beats).signals == (Signal.HEARTBEAT_RESUMED, Signal.HEALTH_REPORTED_UNHEALTHY)
 
 
 def test_unhealthy_reason_of_an_ignored_track_ends() -> None:
-    seen = saying("unhealthy", 9)
-    assert judged(unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, observed=seen)).status is Status.ACTIVE
+    seen = reporting("unhealthy", 9)
+    assert assessed(unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, observed=seen)).status is Status.ACTIVE
     forgotten = unhealthy(Reason.OBSERVED_CONTRADICTS_REPORT, DecidingEvidence.PROBE, observed=None)
-    assert judged(forgotten).status is Status.ACTIVE
-    assert judged(unhealthy(Reason.PROBE_FAILURES)).signals == (Signal.HEARTBEAT_RESUMED,)
+    assert assessed(forgotten).status is Status.ACTIVE
+    assert assessed(unhealthy(Reason.PROBE_FAILURES)).signals == (Signal.HEARTBEAT_RESUMED,)
     silent = unhealthy(Reason.HEARTBEAT_TIMEOUT, DecidingEvidence.PROBE, observed=alive())
-    assert judged(silent).signals == (Signal.PROBE_RECOVERED,)
+    assert assessed(silent).signals == (Signal.PROBE_RECOVERED,)
 
 
 def test_unhealthy_with_an_unrelated_reason_is_unchanged() -> None:
-    assert judged(unhealthy(Reason.REGISTERED)).signals == ()
+    assert assessed(unhealthy(Reason.REGISTERED)).signals == ()
 
 
 @pytest.mark.parametrize("status", [Status.REGISTERING, Status.DEREGISTERED])
 def test_status_without_monitoring_gets_no_verdict(status: Status) -> None:
-    verdict = judged(facts(status=status, last_heartbeat_at_s=NOW - 10**6))
+    verdict = assessed(facts(status=status, last_heartbeat_at_s=NOW - 10**6))
     assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
@@ -680,36 +687,36 @@ def draining(**members: Any) -> Facts:
 
 def test_draining_agent_without_leases_is_deregistered_with_or_without_heartbeats() -> None:
     for last_heartbeat_at_s in (NOW, NOW - 10**6):
-        verdict = judged(draining(last_heartbeat_at_s=last_heartbeat_at_s))
+        verdict = assessed(draining(last_heartbeat_at_s=last_heartbeat_at_s))
         assert (verdict.signals, verdict.status) == ((Signal.DRAIN_COMPLETED,), Status.DEREGISTERED)
 
 
 def test_a_draining_agent_that_still_holds_leases_dies_at_the_deadline() -> None:
     holding = draining(leases_held=2)
-    assert judged(holding).assess_at_s == NOW + 120
-    assert judged(holding, NOW + 119.9).signals == ()
-    verdict = judged(holding, NOW + 120)
+    assert assessed(holding).assess_at_s == NOW + 120
+    assert assessed(holding, NOW + 119.9).signals == ()
+    verdict = assessed(holding, NOW + 120)
     assert (verdict.signals, verdict.status) == ((Signal.DRAIN_TIMEOUT,), Status.DEAD)
     assert "2 leases" in verdict.explanation
 
 
 def test_a_draining_agent_that_goes_silent_stays_draining() -> None:
-    verdict = judged(draining(leases_held=1, last_heartbeat_at_s=NOW - 10**6))
+    verdict = assessed(draining(leases_held=1, last_heartbeat_at_s=NOW - 10**6))
     assert verdict.signals == ()
     assert verdict.explanation == "draining for another 2 min, 1 lease is held"
 
 
 def test_a_drain_without_an_end_waits() -> None:
-    verdict = judged(draining(leases_held=1, drain_deadline_s=None), NOW + 10**6)
+    verdict = assessed(draining(leases_held=1, drain_deadline_s=None), NOW + 10**6)
     assert (verdict.signals, verdict.assess_at_s) == ((), None)
 
 
 @pytest.mark.parametrize("is_suspended", [True, False])
 def test_neither_suspension_nor_maintenance_nor_override_stops_a_drain(*, is_suspended: bool) -> None:
     stops: dict[str, Any] = {"maintenance_until_s": NOW + 999, "override": Override(Status.ACTIVE, NOW + 999)}
-    assert judged(draining(**stops), is_suspended=is_suspended).signals == (Signal.DRAIN_COMPLETED,)
+    assert assessed(draining(**stops), is_suspended=is_suspended).signals == (Signal.DRAIN_COMPLETED,)
     over = draining(leases_held=1, drain_deadline_s=NOW, **stops)
-    assert judged(over, is_suspended=is_suspended).signals == (Signal.DRAIN_TIMEOUT,)
+    assert assessed(over, is_suspended=is_suspended).signals == (Signal.DRAIN_TIMEOUT,)
 
 
 # A suspension, maintenance, an override.
@@ -725,11 +732,11 @@ def test_neither_suspension_nor_maintenance_nor_override_stops_a_drain(*, is_sus
     ],
 )
 def test_suspension_delays_verdicts_about_silence_until_its_end(silent: Facts) -> None:
-    held = judged(silent, is_suspended=True)
+    held = assessed(silent, is_suspended=True)
     assert (held.signals, held.status) == ((), silent.status)
     assert held.assess_at_s is not None
     assert held.assess_at_s <= NOW, "it is judged again at every sweep, for a suspension ends at any time"
-    assert judged(silent).status is Status.DEAD
+    assert assessed(silent).status is Status.DEAD
 
 
 def test_liveness_signals_and_reports_count_while_suspended() -> None:
@@ -737,9 +744,9 @@ def test_liveness_signals_and_reports_count_while_suspended() -> None:
         (unhealthy(Reason.HEARTBEAT_TIMEOUT), Signal.HEARTBEAT_RESUMED),
         (unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=alive()), Signal.PROBE_RECOVERED),
         (dead(observed=alive()), Signal.PROBE_REDISCOVERED),
-        (facts(DecidingEvidence.PROBE, observed=saying("unhealthy", 2)), Signal.HEALTH_REPORTED_UNHEALTHY),
+        (facts(DecidingEvidence.PROBE, observed=reporting("unhealthy", 2)), Signal.HEALTH_REPORTED_UNHEALTHY),
     ]:
-        assert judged(known, is_suspended=True).signals == (signal,)
+        assert assessed(known, is_suspended=True).signals == (signal,)
 
 
 @pytest.mark.parametrize(
@@ -749,50 +756,50 @@ def test_liveness_signals_and_reports_count_while_suspended() -> None:
         (unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 305), 1),
         (facts(last_heartbeat_at_s=NOW - 305), 2),
         (facts(DecidingEvidence.PROBE, observed=failing(9)), 2),
-        (facts(DecidingEvidence.PROBE, observed=saying("unhealthy", 2)), 1),
-        (facts(DecidingEvidence.PROBE, observed=saying("healthy", recent_interactions="0" * 10)), 1),
+        (facts(DecidingEvidence.PROBE, observed=reporting("unhealthy", 2)), 1),
+        (facts(DecidingEvidence.PROBE, observed=reporting("healthy", recent_interactions="0" * 10)), 1),
     ],
 )
 def test_maintenance_prevents_failure_and_its_end_applies_all_verdicts(known: Facts, signals: int) -> None:
     maintained = replace(known, maintenance_until_s=NOW + 60)
-    verdict = judged(maintained)
+    verdict = assessed(maintained)
     assert (verdict.signals, verdict.assess_at_s) == ((), NOW + 60)
-    assert judged(maintained, NOW + 59.9).signals == ()
-    assert len(judged(maintained, NOW + 60).signals) == signals
+    assert assessed(maintained, NOW + 59.9).signals == ()
+    assert len(assessed(maintained, NOW + 60).signals) == signals
 
 
 def test_recovery_during_maintenance_makes_active() -> None:
     down = unhealthy(Reason.HEARTBEAT_TIMEOUT, maintenance_until_s=NOW + 60)
-    assert judged(down).signals == (Signal.HEARTBEAT_RESUMED,)
+    assert assessed(down).signals == (Signal.HEARTBEAT_RESUMED,)
 
 
 def test_override_lasts_until_its_end() -> None:
     silent = facts(last_heartbeat_at_s=NOW - 10**6, override=Override(Status.ACTIVE, NOW + 60))
-    verdict = judged(silent)
+    verdict = assessed(silent)
     assert (verdict.signals, verdict.assess_at_s) == ((), NOW + 60)
     assert re.search(r"operator .*\bactive .*\b1 min$", verdict.explanation)
-    assert judged(silent, NOW + 60).status is Status.DEAD
+    assert assessed(silent, NOW + 60).status is Status.DEAD
 
 
 def test_an_operator_can_declare_either_status() -> None:
-    down = judged(facts(override=Override(Status.UNHEALTHY, NOW + 60), maintenance_until_s=NOW + 60))
+    down = assessed(facts(override=Override(Status.UNHEALTHY, NOW + 60), maintenance_until_s=NOW + 60))
     assert (down.signals, down.reason) == ((Signal.DECLARED_UNHEALTHY,), Reason.OPERATOR_OVERRIDE)
     silent = unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 200)
-    up = judged(replace(silent, override=Override(Status.ACTIVE, NOW + 60)))
+    up = assessed(replace(silent, override=Override(Status.ACTIVE, NOW + 60)))
     assert (up.signals, up.reason) == ((Signal.DECLARED_ACTIVE,), Reason.OPERATOR_OVERRIDE)
 
 
 def test_override_ends_at_its_time() -> None:
     declared = unhealthy(Reason.OPERATOR_OVERRIDE, override=Override(Status.UNHEALTHY, NOW))
-    assert judged(declared, NOW - 0.1).signals == ()
-    assert judged(declared).signals == (Signal.DECLARED_ACTIVE,)
-    assert judged(replace(declared, override=None)).signals == (Signal.DECLARED_ACTIVE,)
+    assert assessed(declared, NOW - 0.1).signals == ()
+    assert assessed(declared).signals == (Signal.DECLARED_ACTIVE,)
+    assert assessed(replace(declared, override=None)).signals == (Signal.DECLARED_ACTIVE,)
     silent = replace(declared, last_heartbeat_at_s=NOW - 200)
-    assert judged(silent).signals == (Signal.DECLARED_ACTIVE, Signal.HEARTBEAT_TIMEOUT)
+    assert assessed(silent).signals == (Signal.DECLARED_ACTIVE, Signal.HEARTBEAT_TIMEOUT)
 
 
 def test_active_override_does_not_revive_a_dead_agent() -> None:
-    assert judged(dead(override=Override(Status.ACTIVE, NOW + 60))).signals == ()
+    assert assessed(dead(override=Override(Status.ACTIVE, NOW + 60))).signals == ()
 
 
 # Flap damping.
@@ -806,21 +813,21 @@ def test_flapping_agent_gets_more_time(recoveries: int, factor: int) -> None:
     for silence_s, signals in ((factor * 900, 0), (factor * 900 + 1, 1)):
         seen = failing(9, silence_s, last_liveness_signal_at_s=last_s)
         flapping = facts(DecidingEvidence.PROBE, observed=seen, recoveries_s=(last_s,) * recoveries)
-        assert judged(flapping).signals == (Signal.PROBE_FAILURES,) * signals
+        assert assessed(flapping).signals == (Signal.PROBE_FAILURES,) * signals
 
 
 def test_recovery_is_forgotten_after_an_hour_alive() -> None:
     last_s = NOW - 901
     for recovered_s, signals in [(last_s - 3600, 1), (last_s - 3599, 0)]:
         flapping = facts(DecidingEvidence.PROBE, observed=failing(2, 901), recoveries_s=(recovered_s,) * 2)
-        assert len(judged(flapping).signals) == signals
+        assert len(assessed(flapping).signals) == signals
 
 
 def test_damping_delays_neither_recovery_nor_a_declared_threshold() -> None:
     often = (NOW,) * 9
-    assert judged(facts(last_heartbeat_at_s=NOW - 91, recoveries_s=often)).status is Status.UNHEALTHY
+    assert assessed(facts(last_heartbeat_at_s=NOW - 91, recoveries_s=often)).status is Status.UNHEALTHY
     down = unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=alive(), recoveries_s=often)
-    assert judged(down).status is Status.ACTIVE
+    assert assessed(down).status is Status.ACTIVE
 
 
 # Fields beside the status.
@@ -828,9 +835,9 @@ def test_damping_delays_neither_recovery_nor_a_declared_threshold() -> None:
 
 def test_health_is_that_of_the_last_result_with_either_deciding_evidence() -> None:
     for monitoring in DecidingEvidence:
-        known = facts(monitoring, observed=saying("healthy"), last_heartbeat_at_s=NOW + 5000)
+        known = facts(monitoring, observed=reporting("healthy"), last_heartbeat_at_s=NOW + 5000)
         for later_s in (0, 4000):
-            assert judged(known, NOW + later_s).health is HealthStatus.HEALTHY
+            assert assessed(known, NOW + later_s).health is HealthStatus.HEALTHY
 
 
 @pytest.mark.parametrize(
@@ -846,11 +853,11 @@ def test_a_probed_agent_that_is_dead_has_no_health(
         status=Status.DEAD,
         reason=Reason.DRAIN_TIMEOUT,
         status_since_s=NOW,
-        observed=saying("healthy"),
+        observed=reporting("healthy"),
     )
-    assert judged(gone).health is health
+    assert assessed(gone).health is health
     seen = failing(9, document=held_document("healthy"))
-    dying = judged(unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=seen))
+    dying = assessed(unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE, observed=seen))
     assert (dying.status, dying.health) == (Status.DEAD, HealthStatus.UNKNOWN)
 
 
@@ -878,7 +885,7 @@ def test_a_probed_agent_that_is_dead_has_no_health(
     ],
 )
 def test_verdict_without_change_has_an_explanation(known: Facts, explanation: str) -> None:
-    assert judged(known).explanation == explanation
+    assert assessed(known).explanation == explanation
 
 
 # Rules that hold whatever the facts.
@@ -935,7 +942,7 @@ LATER = st.integers(0, 15_000)
 def test_verdict_status_and_reason_follow_from_its_signals(
     *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
+    verdict = assessed(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
     assert reduce(status_after, verdict.signals, known.status) is verdict.status
     assert verdict.reason is (reason_of(verdict.signals[-1]) if verdict.signals else known.reason)
     assert len(verdict.signals) <= 2
@@ -946,8 +953,10 @@ def test_verdict_status_and_reason_follow_from_its_signals(
 def test_applied_verdict_is_stable(
     *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
-    again = judged(after(known, verdict, NOW), is_suspended=is_suspended, excluded_downtime=excluded_downtime)
+    verdict = assessed(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
+    again = assessed(
+        after(known, verdict, NOW), is_suspended=is_suspended, excluded_downtime=excluded_downtime
+    )
     assert again.signals == ()
     assert (again.status, again.reason, again.health) == (verdict.status, verdict.reason, verdict.health)
 
@@ -956,10 +965,10 @@ def test_applied_verdict_is_stable(
 def test_no_verdict_changes_before_its_time(
     *, known: Facts, is_suspended: bool, excluded_downtime: tuple[ExcludedSpan, ...], seconds: int
 ) -> None:
-    verdict = judged(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
+    verdict = assessed(known, is_suspended=is_suspended, excluded_downtime=excluded_downtime)
     later_s = NOW + seconds
     assume(verdict.assess_at_s is None or later_s < verdict.assess_at_s)
-    later = judged(
+    later = assessed(
         after(known, verdict, NOW), later_s, is_suspended=is_suspended, excluded_downtime=excluded_downtime
     )
     assert (later.signals, later.health) == ((), verdict.health)
@@ -969,7 +978,7 @@ def test_no_verdict_changes_before_its_time(
 def test_next_assessment_is_never_in_the_past_without_a_suspension(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    verdict = judged(known, excluded_downtime=excluded_downtime)
+    verdict = assessed(known, excluded_downtime=excluded_downtime)
     assert verdict.assess_at_s is None or verdict.assess_at_s >= NOW
 
 
@@ -981,13 +990,13 @@ def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
         known, status=Status.ACTIVE, maintenance_until_s=None, override=None, observed=None, leases_held=0
     )
     assume(known.monitoring is not DecidingEvidence.PROBE)
-    verdict = judged(known, excluded_downtime=excluded_downtime)
+    verdict = assessed(known, excluded_downtime=excluded_downtime)
     applied = after(known, verdict, NOW)
     for _ in range(2 - len(verdict.signals)):
         assert verdict.assess_at_s is not None
-        assert judged(applied, verdict.assess_at_s, excluded_downtime=excluded_downtime).signals == ()
+        assert assessed(applied, verdict.assess_at_s, excluded_downtime=excluded_downtime).signals == ()
         just_after_s = verdict.assess_at_s + 0.001
-        verdict = judged(applied, just_after_s, excluded_downtime=excluded_downtime)
+        verdict = assessed(applied, just_after_s, excluded_downtime=excluded_downtime)
         assert verdict.signals == (Signal.HEARTBEAT_TIMEOUT,)
         applied = after(applied, verdict, just_after_s)
     assert applied.status is Status.DEAD
@@ -997,7 +1006,7 @@ def test_just_after_the_deadline_of_a_silence_the_agent_goes_down(
 def test_suspension_only_ever_keeps_agents_up(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
-    held = judged(known, is_suspended=True, excluded_downtime=excluded_downtime)
+    held = assessed(known, is_suspended=True, excluded_downtime=excluded_downtime)
     assert not {Signal.HEARTBEAT_TIMEOUT, Signal.PROBE_FAILURES} & set(held.signals)
 
 
@@ -1007,8 +1016,8 @@ def test_more_excused_time_never_takes_an_agent_down(
 ) -> None:
     ranks = {Status.ACTIVE: 0, Status.UNHEALTHY: 1, Status.DEAD: 2}
     known = replace(known, status=Status.ACTIVE)
-    without = judged(known, excluded_downtime=excluded_downtime)
-    excusing = judged(known, excluded_downtime=(*excluded_downtime, ExcludedSpan(NOW - more, NOW)))
+    without = assessed(known, excluded_downtime=excluded_downtime)
+    excusing = assessed(known, excluded_downtime=(*excluded_downtime, ExcludedSpan(NOW - more, NOW)))
     assert ranks[excusing.status] <= ranks[without.status]
 
 
@@ -1017,6 +1026,6 @@ def test_heartbeat_policy_ignores_probe_results(
     known: Facts, excluded_downtime: tuple[ExcludedSpan, ...]
 ) -> None:
     known = replace(known, monitoring=DecidingEvidence.HEARTBEAT)
-    blind = judged(replace(known, observed=None), excluded_downtime=excluded_downtime)
-    seeing = judged(known, excluded_downtime=excluded_downtime)
+    blind = assessed(replace(known, observed=None), excluded_downtime=excluded_downtime)
+    seeing = assessed(known, excluded_downtime=excluded_downtime)
     assert (seeing.signals, seeing.status) == (blind.signals, blind.status)

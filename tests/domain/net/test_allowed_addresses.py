@@ -223,7 +223,7 @@ def test_allowed_network_allows_no_address_outside_of_it(address: Address, prefi
         assert vet_address(address, [network]) == vet_address(address)
 
 
-def test_networks_are_read_as_they_are_written() -> None:
+def test_network_notations_are_parsed() -> None:
     assert read_networks(["10.1.0.0/16", "fd12::/16", "192.168.7.7"]) == (
         ip_network("10.1.0.0/16"),
         ip_network("fd12::/16"),

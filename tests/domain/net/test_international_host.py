@@ -33,7 +33,7 @@ def test_a_target_is_spelled_in_ascii_and_is_one_target(url: str, spelled: str) 
     assert target_id(str(read_target(url))) == target_id(spelled)
 
 
-def test_look_alike_names_are_two_targets() -> None:
+def test_visually_similar_names_are_two_targets() -> None:
     # The first letter is Cyrillic.
     assert read_target("https://\u0430gent.example/") == "https://xn--gent-43d.example/"
 

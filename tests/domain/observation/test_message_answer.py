@@ -15,7 +15,7 @@ NOT_AN_AGENT, INVALID = ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT
 JSON = "application/json"
 
 
-def said(message: Any, status: int = 200, *, is_rpc: bool = True) -> MessageAnswer:
+def classified_json(message: Any, status: int = 200, *, is_rpc: bool = True) -> MessageAnswer:
     return classify_answer(status, JSON, json.dumps(message).encode(), is_rpc=is_rpc)
 
 
@@ -30,7 +30,11 @@ STATES = {
 @pytest.mark.parametrize(("state", "expected"), STATES.items())
 def test_task_is_classified_by_its_state_in_every_generation(state: str, expected: ResultClass) -> None:
     of_1_0 = task_10(state.upper().replace("-", "_"))
-    answers = [said(rpc(result=task_0x(state))), said(rpc(result=of_1_0)), said(of_1_0, is_rpc=False)]
+    answers = [
+        classified_json(rpc(result=task_0x(state))),
+        classified_json(rpc(result=of_1_0)),
+        classified_json(of_1_0, is_rpc=False),
+    ]
     assert {answer.result for answer in answers} == {expected}
     assert {bool(answer.reason) for answer in answers} == {state != "completed"}
     assert not any(answer.is_misspelt for answer in answers)
@@ -38,14 +42,14 @@ def test_task_is_classified_by_its_state_in_every_generation(state: str, expecte
 
 def test_a_message_is_an_answer() -> None:
     text = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "failed"}]}
-    assert said(rpc(result={"message": text})) == MessageAnswer(OK)
-    assert said({"message": text}, is_rpc=False) == MessageAnswer(OK)
-    assert said(rpc(result={"kind": "message", **text})) == MessageAnswer(OK)
+    assert classified_json(rpc(result={"message": text})) == MessageAnswer(OK)
+    assert classified_json({"message": text}, is_rpc=False) == MessageAnswer(OK)
+    assert classified_json(rpc(result={"kind": "message", **text})) == MessageAnswer(OK)
 
 
 def test_failure_inside_an_artifact_is_content() -> None:
     artifact = {"artifactId": "a", "parts": [{"text": '{"error": {"code": -32603}}'}]}
-    assert said(rpc(result=task_0x("completed") | {"artifacts": [artifact]})) == MessageAnswer(OK)
+    assert classified_json(rpc(result=task_0x("completed") | {"artifacts": [artifact]})) == MessageAnswer(OK)
 
 
 # ── JSON-RPC errors ──
@@ -76,14 +80,14 @@ def test_json_rpc_error_code_decides_between_agent_caller_and_message_variant(
     is_misspelt: bool,  # noqa: FBT001 - a column of the table
 ) -> None:
     for status in (200, 400, 404, 500):
-        answer = said(rpc_error(code), status)
+        answer = classified_json(rpc_error(code), status)
         assert (answer.result, answer.is_misspelt) == (expected, is_misspelt)
         assert "JSON-RPC error" in answer.reason
 
 
 def test_error_text_of_the_agent_is_quoted_shortened() -> None:
     error = {"code": -32603, "message": "Modell läuft nicht\x1b[2J" + "!" * 1000}
-    reason = said(rpc(error=error)).reason
+    reason = classified_json(rpc(error=error)).reason
     assert r"JSON-RPC error -32603, 'Modell l\xe4uft nicht\x1b[2J!" in reason
     assert len(reason) < 200
 
@@ -97,7 +101,7 @@ def test_error_text_of_the_agent_is_quoted_shortened() -> None:
 )
 def test_authentication_challenge_is_no_failure(status: int, expected: ResultClass) -> None:
     for message in (rpc_error(-32603), {"detail": "no"}, None):
-        answer = said(message, status)
+        answer = classified_json(message, status)
         assert (answer.result, answer.is_misspelt) == (expected, False)
 
 
@@ -112,7 +116,7 @@ def test_rest_path_that_takes_no_message_suggests_another_variant(status: int) -
 
 @pytest.mark.parametrize("status", [400, 422])
 def test_refusal_by_the_agent_differs_from_that_of_a_plain_server(status: int) -> None:
-    own = said({"error": {"code": status, "message": "parts?"}}, status, is_rpc=False)
+    own = classified_json({"error": {"code": status, "message": "parts?"}}, status, is_rpc=False)
     assert (own.result, own.is_misspelt) == (OK, True)
     assert own.reason.startswith(f"HTTP {status}: ")
     assert own.reason.endswith(" 'parts?'")
@@ -136,15 +140,15 @@ def test_html_page_and_unrelated_json_are_not_an_agent() -> None:
     assert page.reason.endswith(" 'text/html'")
     assert classify_answer(200, "", b"", is_rpc=True).result is NOT_AN_AGENT
     for other in ({"ok": True}, [rpc(result=task_0x("completed"))], "hello", {"error": "no"}):
-        assert said(other).result is NOT_AN_AGENT
-    assert said({"message": "Welcome!"}, is_rpc=False).result is INVALID
+        assert classified_json(other).result is NOT_AN_AGENT
+    assert classified_json({"message": "Welcome!"}, is_rpc=False).result is INVALID
 
 
 def test_malformed_answer_differs_from_one_of_another_type() -> None:
     assert classify_answer(200, JSON, b'{"jsonrpc": ', is_rpc=True).result is INVALID
     assert classify_answer(200, "application/a2a+json", b"{", is_rpc=False).result is INVALID
     for nothing in (rpc(), rpc(result=None), rpc(result={}), rpc(result="hi"), rpc(result={"task": "t"})):
-        assert said(nothing).result is INVALID
+        assert classified_json(nothing).result is INVALID
 
 
 def test_an_answer_in_events_is_read_to_its_end() -> None:
@@ -199,8 +203,8 @@ def test_any_answer_is_classified_with_a_storable_reason(
 
 
 def test_refusal_of_a_known_operation_counts_among_several() -> None:
-    unknown, other = said(rpc_error(-32601)), said(rpc_error(-32600))
-    declined = said(rpc_error(-32602))
+    unknown, other = classified_json(rpc_error(-32601)), classified_json(rpc_error(-32600))
+    declined = classified_json(rpc_error(-32602))
     assert best_of([unknown, declined, other]) is declined
     assert best_of([unknown, other]) is unknown
 

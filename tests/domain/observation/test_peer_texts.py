@@ -30,7 +30,7 @@ def leaves(value: Any) -> Iterator[str]:
         yield from leaves(part)
 
 
-def test_all_fields_with_texts_are_known() -> None:
+def test_check_covers_all_text_fields_of_an_observation() -> None:
     # A new one belongs into `peer_texts`, unless no answer of a peer can be a part of it.
     assert texts_of(Observation) == {
         "agent_id", "target_url", "reported_agent_id", "card_etag", "network_class", "address", "paths",

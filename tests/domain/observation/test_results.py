@@ -37,13 +37,13 @@ def wire(**members: Any) -> str:
     return json.dumps({"agent_id": "a", "observed_at": SEEN_AT} | members)
 
 
-def seen(**members: Any) -> Observation:
+def observed(**members: Any) -> Observation:
     return Observation.model_validate_json(wire(**members))
 
 
 def refusal(**members: Any) -> str:
     with pytest.raises(ValidationError) as refused:
-        seen(**members)
+        observed(**members)
     return str(refused.value)
 
 
@@ -57,7 +57,7 @@ def refusal(**members: Any) -> str:
     ],
 )
 def test_liveness_signals_are_card_interface_and_valid_document(layer: str, results: set[str]) -> None:
-    assert {str(result) for result in RESULTS if seen(**{layer: result}).is_liveness_signal} == results
+    assert {str(result) for result in RESULTS if observed(**{layer: result}).is_liveness_signal} == results
 
 
 def test_five_result_classes_are_inconclusive() -> None:
@@ -68,7 +68,7 @@ def test_five_result_classes_are_inconclusive() -> None:
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_measured_result_without_a_liveness_signal_is_a_failure(layer: str) -> None:
-    failures = {result for result in RESULTS if seen(**{layer: result}).is_measured_failure}
+    failures = {result for result in RESULTS if observed(**{layer: result}).is_measured_failure}
     neither = {
         ResultClass.OK, ResultClass.GATED, ResultClass.CREDENTIALS_REJECTED, ResultClass.TOKEN_ERROR,
         ResultClass.STALE_DOCUMENT,
@@ -78,20 +78,20 @@ def test_measured_result_without_a_liveness_signal_is_a_failure(layer: str) -> N
 
 @pytest.mark.parametrize("life", [{"discovery": "ok"}, {"transport": "gated"}, {"readiness": "ok"}])
 def test_one_liveness_signal_outweighs_all_failures(life: dict[str, str]) -> None:
-    observation = seen(**dict.fromkeys(LAYERS, "timeout") | life)
+    observation = observed(**dict.fromkeys(LAYERS, "timeout") | life)
     assert observation.is_liveness_signal
     assert not observation.is_measured_failure
 
 
 def test_gated_card_is_neither_liveness_signal_nor_failure() -> None:
-    observation = seen(discovery="gated", transport="not_measured")
+    observation = observed(discovery="gated", transport="not_measured")
     assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
 
 
 def test_a_stale_document_hides_no_failure() -> None:
-    assert seen(readiness="stale_document", transport="refused").is_measured_failure
-    no_card = seen(discovery="not_an_agent", readiness="stale_document")
+    assert observed(readiness="stale_document", transport="refused").is_measured_failure
+    no_card = observed(discovery="not_an_agent", readiness="stale_document")
     assert no_card.is_measured_failure
     assert no_card.result is ResultClass.NOT_AN_AGENT
 
@@ -99,7 +99,7 @@ def test_a_stale_document_hides_no_failure() -> None:
 @pytest.mark.parametrize("card", [*sorted(INCONCLUSIVE), "gated"])
 def test_missing_document_does_not_decide_about_an_unmeasured_card(card: str) -> None:
     for document in sorted(set(RESULTS) - WITH_DOCUMENT):
-        observation = seen(discovery=card, readiness=document)
+        observation = observed(discovery=card, readiness=document)
         assert not observation.is_measured_failure, document
         # A challenge comes from a live agent, wherever it occurs.
         is_challenge = document in {"gated", "credentials_rejected", "token_error"}
@@ -109,45 +109,45 @@ def test_missing_document_does_not_decide_about_an_unmeasured_card(card: str) ->
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("result", ["credentials_rejected", "token_error"])
 def test_a_fault_of_a_credential_counts_as_gated(layer: str, result: str) -> None:
-    observation = seen(**{layer: result})
+    observation = observed(**{layer: result})
     assert observation.result is ResultClass.GATED
     assert not observation.is_measured_failure
 
 
 @pytest.mark.parametrize("card", sorted(INCONCLUSIVE))
 def test_target_without_a_requested_card_is_alive_by_other_signals(card: str) -> None:
-    assert seen(discovery=card, readiness="ok").result is ResultClass.OK
-    assert seen(discovery=card, transport="gated", readiness="not_an_agent").result is ResultClass.GATED
+    assert observed(discovery=card, readiness="ok").result is ResultClass.OK
+    assert observed(discovery=card, transport="gated", readiness="not_an_agent").result is ResultClass.GATED
 
 
 @pytest.mark.parametrize("card", [*sorted(INCONCLUSIVE), "gated"])
 def test_the_declared_interface_that_fails_counts_though_the_card_could_not_be_asked(card: str) -> None:
-    observation = seen(discovery=card, transport="refused", readiness="not_an_agent")
+    observation = observed(discovery=card, transport="refused", readiness="not_an_agent")
     assert observation.is_measured_failure
     assert observation.result is ResultClass.REFUSED
 
 
 @pytest.mark.parametrize("document", ["rate_limited", "not_measured", "internal", "blocked_address"])
 def test_missing_card_does_not_decide_while_the_document_is_unmeasured(document: str) -> None:
-    observation = seen(discovery="not_an_agent", readiness=document)
+    observation = observed(discovery="not_an_agent", readiness=document)
     assert not observation.is_measured_failure
     assert observation.result == document
-    assert seen(discovery="refused", readiness=document).result is ResultClass.REFUSED
-    assert seen(discovery="not_an_agent", transport="timeout", readiness=document).is_measured_failure
+    assert observed(discovery="refused", readiness=document).result is ResultClass.REFUSED
+    assert observed(discovery="not_an_agent", transport="timeout", readiness=document).is_measured_failure
 
 
 def test_document_behind_a_redirect_does_not_make_a_host_an_agent() -> None:
-    assert seen(discovery="not_an_agent", readiness="redirect_refused").is_measured_failure
+    assert observed(discovery="not_an_agent", readiness="redirect_refused").is_measured_failure
 
 
-def test_where_the_document_alone_is_asked_its_failure_counts() -> None:
-    assert seen(readiness="not_an_agent").is_measured_failure
-    assert seen(transport="not_measured", readiness="refused").is_measured_failure
+def test_document_failure_counts_if_only_the_document_is_requested() -> None:
+    assert observed(readiness="not_an_agent").is_measured_failure
+    assert observed(transport="not_measured", readiness="refused").is_measured_failure
 
 
 @given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
 def test_result_class_agrees_with_measured_failure(layers: dict[str, ResultClass | None]) -> None:
-    observation = seen(**layers_of(layers))
+    observation = observed(**layers_of(layers))
     assert observation.is_measured_failure == LayerResult(result=observation.result).has_failed
     # No agent is down by an unasked layer.
     if observation.is_measured_failure:
@@ -156,14 +156,14 @@ def test_result_class_agrees_with_measured_failure(layers: dict[str, ResultClass
 
 def test_stale_document_is_neither_liveness_signal_nor_failure() -> None:
     for card in (None, "blocked_address"):
-        observation = seen(discovery=card, readiness="stale_document")
+        observation = observed(discovery=card, readiness="stale_document")
         assert not observation.is_liveness_signal
         assert not observation.is_measured_failure
         assert observation.result is ResultClass.STALE_DOCUMENT
 
 
 def test_results_of_additional_paths_do_not_decide() -> None:
-    observation = seen(paths={"/ping": {"result": "ok"}, "/live?x=1": {"result": "timeout"}})
+    observation = observed(paths={"/ping": {"result": "ok"}, "/live?x=1": {"result": "timeout"}})
     assert not observation.is_liveness_signal
     assert not observation.is_measured_failure
     assert observation.result is ResultClass.NOT_MEASURED
@@ -172,13 +172,13 @@ def test_results_of_additional_paths_do_not_decide() -> None:
 
 
 def test_empty_observation_is_neither_liveness_signal_nor_failure() -> None:
-    assert not seen().is_liveness_signal
-    assert not seen().is_measured_failure
+    assert not observed().is_liveness_signal
+    assert not observed().is_measured_failure
 
 
 @given(st.fixed_dictionaries({layer: st.none() | st.sampled_from(RESULTS) for layer in LAYERS}))
 def test_liveness_signal_and_failure_exclude_each_other(layers: dict[str, ResultClass | None]) -> None:
-    observation = seen(**layers_of(layers))
+    observation = observed(**layers_of(layers))
     assert not (observation.is_liveness_signal and observation.is_measured_failure)
     if all(result is None or result in INCONCLUSIVE for result in layers.values()):
         assert not observation.is_liveness_signal
@@ -202,12 +202,12 @@ def test_written_records_read_back_equal(
         layer: {"result": result, "reason": reason, "latency_ms": latency}
         for layer, result in layers_of(layers).items()
     }
-    observation = seen(**members, observed_at=moment.isoformat())
+    observation = observed(**members, observed_at=moment.isoformat())
     assert Observation.model_validate_json(observation.model_dump_json()) == observation
 
 
 def test_observation_of_a_target_without_a_record_has_its_url() -> None:
-    observation = seen(agent_id=None, target_url="https://agent.example/a2a?x=1")
+    observation = observed(agent_id=None, target_url="https://agent.example/a2a?x=1")
     assert observation.target_url == "https://agent.example/a2a?x=1"
 
 
@@ -292,7 +292,9 @@ def test_values_out_of_bounds_are_refused(members: dict[str, Any]) -> None:
 def test_values_at_the_bounds_are_accepted() -> None:
     for code in (100, 599):
         transport = {"result": "ok", "status_code": code, "reason": "x" * 500, "latency_ms": 0}
-        assert seen(transport=transport).transport == LayerResult.model_validate_json(json.dumps(transport))
+        assert observed(transport=transport).transport == LayerResult.model_validate_json(
+            json.dumps(transport)
+        )
 
 
 def test_half_a_surrogate_pair_in_the_json_is_refused() -> None:
@@ -306,17 +308,17 @@ def test_quoted_text_of_a_peer_is_safe(char: str) -> None:
 
 
 def test_unicode_letters_and_emoji_are_kept() -> None:
-    assert seen(reported_agent_id="агент 代理 🤖").reported_agent_id == "агент 代理 🤖"
+    assert observed(reported_agent_id="агент 代理 🤖").reported_agent_id == "агент 代理 🤖"
 
 
 def test_an_observation_cannot_be_changed() -> None:
-    observation = seen()
+    observation = observed()
     with pytest.raises(ValidationError):
         observation.agent_id = "b"
 
 
 def test_observation_keeps_the_reported_document() -> None:
-    document = seen(
+    document = observed(
         readiness="ok",
         document={
             "status": "degraded", "timestamp": "2026-07-01T14:00:00+02:00", "age_s": -2.5, "max_age_s": 60,
@@ -333,7 +335,7 @@ def test_observation_keeps_the_reported_document() -> None:
 @pytest.mark.parametrize("result", RESULTS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_discounting_changes_only_failures(layer: str, result: str) -> None:
-    observation = seen(**{layer: result})
+    observation = observed(**{layer: result})
     changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness answered")
     assert not changed.is_measured_failure
     assert changed.is_liveness_signal == observation.is_liveness_signal
@@ -345,11 +347,11 @@ def test_discounting_changes_only_failures(layer: str, result: str) -> None:
         assert changed.inconclusive_reason is InconclusiveReason.NO_WITNESS
     else:
         assert changed is observation
-    assert seen(**json.loads(changed.model_dump_json(exclude_none=True))) == changed
+    assert observed(**json.loads(changed.model_dump_json(exclude_none=True))) == changed
 
 
 def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> None:
-    observation = seen(discovery={"result": "timeout", "reason": "closed"})
+    observation = observed(discovery={"result": "timeout", "reason": "closed"})
     changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness")
     assert changed.discovery == LayerResult(
         result=ResultClass.NOT_MEASURED, reason="no witness (timeout: closed)"
@@ -358,16 +360,16 @@ def test_a_layer_that_does_not_count_keeps_its_class_and_reason_as_text() -> Non
 
 def test_failed_assertions_next_to_a_discounted_failure_do_not_count() -> None:
     results = tuple(asserted(result) for result in ("ok", "assertion_failed", "not_measured"))
-    observation = seen(discovery="timeout").model_copy(update={"assertions": results})
+    observation = observed(discovery="timeout").model_copy(update={"assertions": results})
     changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness")
     assert [each.result for each in changed.assertions or ()] == ["ok", "not_measured", "not_measured"]
-    kept = seen(discovery="ok").model_copy(update={"assertions": results})
+    kept = observed(discovery="ok").model_copy(update={"assertions": results})
     assert kept.discounted(InconclusiveReason.NO_WITNESS, "no witness") is kept
 
 
 @pytest.mark.parametrize("result", RESULTS)
 def test_discounting_changes_only_the_given_layers(result: str) -> None:
-    observation = seen(discovery="timeout", transport=result)
+    observation = observed(discovery="timeout", transport=result)
     named = observation.layers_with(ResultClass.TIMEOUT)
     assert named == (("discovery", "transport") if result == "timeout" else ("discovery",))
     changed = observation.discounted(InconclusiveReason.PROBER_SLOW, "slow", layers=named)
@@ -375,7 +377,7 @@ def test_discounting_changes_only_the_given_layers(result: str) -> None:
 
 
 def test_answered_layer_stays_answered() -> None:
-    changed = seen(discovery="ok", transport="timeout", readiness="ok").discounted(
+    changed = observed(discovery="ok", transport="timeout", readiness="ok").discounted(
         InconclusiveReason.NO_WITNESS, "x" * 1000
     )
     assert (changed.discovery, changed.readiness) == (

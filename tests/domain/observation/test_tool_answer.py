@@ -20,7 +20,7 @@ from lifesign.domain.observation.tool_answer import URL_ELICITATION_REQUIRED, cl
         ({}, ResultClass.INVALID_DOCUMENT),
     ],
 )
-def test_result_of_a_call(result: dict[str, Any], expected: ResultClass) -> None:
+def test_tool_call_result_is_classified(result: dict[str, Any], expected: ResultClass) -> None:
     answer = classify_tool_answer(McpReply(result=result))
     assert answer is not None
     assert answer.result is expected
@@ -35,7 +35,7 @@ def test_result_of_a_call(result: dict[str, Any], expected: ResultClass) -> None
         (URL_ELICITATION_REQUIRED, ResultClass.OK),
     ],
 )
-def test_error_of_a_call(code: int, expected: ResultClass) -> None:
+def test_tool_call_error_is_classified(code: int, expected: ResultClass) -> None:
     answer = classify_tool_answer(McpReply(code=code))
     assert answer is not None
     assert answer.result is expected

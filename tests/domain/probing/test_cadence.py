@@ -71,7 +71,7 @@ ASKS_MONEY = LayerResult(result=ResultClass.GATED, status_code=402)
 UNAVAILABLE = LayerResult(result=ResultClass.HTTP_ERROR, status_code=503)
 
 
-def seen(at_s: float, card: LayerResult | None, transport: LayerResult | None = None) -> Observation:
+def observed(at_s: float, card: LayerResult | None, transport: LayerResult | None = None) -> Observation:
     return Observation(
         target_url="https://agent.example/",
         observed_at=datetime.fromtimestamp(at_s, UTC),
@@ -87,7 +87,7 @@ def remembered(
     memory = memory or ProbeMemory()
     for number, card in enumerate(cards, 1 - len(cards)):
         at_s = began_s + number * INTERVAL_S
-        memory = after_probe(memory, seen(at_s, card), CADENCE, at_s)
+        memory = after_probe(memory, observed(at_s, card), CADENCE, at_s)
     return memory
 
 
@@ -112,7 +112,7 @@ def probes(
     while (due_s := next_probe_at_s(subject_id, memory, cadence, now_s)) <= until_s:
         began_s = due_s + lateness_s(len(done))
         now_s = began_s + 0.5
-        memory = after_probe(memory, seen(now_s, answer(began_s)), cadence, began_s)
+        memory = after_probe(memory, observed(now_s, answer(began_s)), cadence, began_s)
         done.append((due_s, memory))
     return done
 
@@ -189,13 +189,13 @@ def test_ticks_are_never_closer_than_the_interval_for_any_results(
             assert is_tick(due_s, subject_id, cadence.interval_s)
             assert due_s - last_tick_s >= cadence.interval_s * (1 - 1e-4)
             last_tick_s = due_s
-        memory, now_s = after_probe(memory, seen(due_s, card), cadence, due_s), due_s
+        memory, now_s = after_probe(memory, observed(due_s, card), cadence, due_s), due_s
 
 
 def test_a_timer_that_wakes_early_does_not_probe_a_tick_twice() -> None:
     tick_s = next_probe_at_s(SUBJECT, ProbeMemory(), CADENCE, START_S)
     early_s = tick_s - 0.002
-    memory = after_probe(ProbeMemory(), seen(early_s, ANSWERS), CADENCE, early_s)
+    memory = after_probe(ProbeMemory(), observed(early_s, ANSWERS), CADENCE, early_s)
     assert next_probe_at_s(SUBJECT, memory, CADENCE, early_s + 0.001) == pytest.approx(
         tick_s + INTERVAL_S, abs=1e-4
     )
@@ -402,7 +402,9 @@ def test_recovery_gets_a_confirming_probe_and_a_new_failure_does_not(
 
 
 def test_recovery_with_a_rate_limited_answer_gets_no_confirming_probe() -> None:
-    memory = after_probe(remembered(SILENT), seen(START_S + 300, ANSWERS, ASKS_MONEY), CADENCE, START_S + 300)
+    memory = after_probe(
+        remembered(SILENT), observed(START_S + 300, ANSWERS, ASKS_MONEY), CADENCE, START_S + 300
+    )
     assert memory.failures_in_row == 0
     assert memory.confirm_at_s is None
 
@@ -443,13 +445,13 @@ def test_flapping_target_is_probed_at_most_twice_per_interval() -> None:
 
 def test_confirmation_is_late_enough_to_revive_the_dead() -> None:
     # The first one is seen when its probe ends; the second not before its probe began.
-    slow = after_probe(remembered(SILENT), seen(START_S + 308, ANSWERS), CADENCE, START_S + 300)
+    slow = after_probe(remembered(SILENT), observed(START_S + 308, ANSWERS), CADENCE, START_S + 300)
     assert slow.confirm_at_s == START_S + 308 + 30
 
 
 def test_confirming_probe_of_a_fast_cadence_is_within_a_quarter_interval() -> None:
     fast = Cadence(interval_s=2.0)
-    memory = after_probe(remembered(SILENT), seen(START_S + 2, ANSWERS), fast, START_S + 2)
+    memory = after_probe(remembered(SILENT), observed(START_S + 2, ANSWERS), fast, START_S + 2)
     assert memory.confirm_at_s == START_S + 2.5
 
 
@@ -474,7 +476,7 @@ def test_rate_limited_target_is_probed_half_as_often_each_time(asks: LayerResult
 
 
 def test_payment_required_by_the_interface_slows_probing_despite_a_free_card() -> None:
-    memory = after_probe(ProbeMemory(), seen(START_S, ANSWERS, ASKS_MONEY), CADENCE, START_S)
+    memory = after_probe(ProbeMemory(), observed(START_S, ANSWERS, ASKS_MONEY), CADENCE, START_S)
     assert memory.slowdowns == 1
     assert memory.result is ResultClass.OK
     assert memory.failures_in_row == 0
@@ -493,7 +495,7 @@ def test_target_without_retry_after_is_probed_normally_again() -> None:
 def test_retry_after_is_honoured_for_up_to_a_day(
     subject_id: str, retry_after_s: float, card: LayerResult
 ) -> None:
-    observation = seen(START_S + 1, card)
+    observation = observed(START_S + 1, card)
     memory = after_probe(ProbeMemory(), observation, CADENCE, START_S, retry_after_s)
     bounded_s = min(retry_after_s, MAX_RETRY_AFTER_S)
     assert memory.not_before_s == START_S + 1 + bounded_s
@@ -522,7 +524,7 @@ def test_failing_agent_gets_no_long_wait_before_its_death(
     for failures in range(1, cadence.failures_until_dead + 1):
         at_s = next_probe_at_s(subject_id, memory, cadence, at_s)
         asked_s = retry_after_s if failures > min(asks_after, cadence.failures_until_dead - 1) else None
-        memory = after_probe(memory, seen(at_s, UNAVAILABLE), cadence, at_s, asked_s)
+        memory = after_probe(memory, observed(at_s, UNAVAILABLE), cadence, at_s, asked_s)
         assert memory.failures_in_row == failures
         # As the registry counts it.
         silence_s += min(at_s - measured_s, 2 * INTERVAL_S)
@@ -543,33 +545,33 @@ def test_failing_agent_gets_no_long_wait_before_its_death(
 def test_failing_agent_with_a_very_long_threshold_gets_its_long_wait_in_the_end() -> None:
     cadence = CADENCE.with_thresholds(DAY_S, 30 * DAY_S)
     memory = ProbeMemory(failures_in_row=MAX_IN_ROW, alive_at_s=START_S)
-    after = after_probe(memory, seen(START_S, UNAVAILABLE), cadence, START_S, DAY_S)
+    after = after_probe(memory, observed(START_S, UNAVAILABLE), cadence, START_S, DAY_S)
     assert after.not_before_s == START_S + DAY_S
 
 
 def test_retry_after_of_an_alive_target_is_followed() -> None:
     memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
-    for observation in (seen(START_S, TOO_OFTEN), seen(START_S, ANSWERS, UNAVAILABLE)):
+    for observation in (observed(START_S, TOO_OFTEN), observed(START_S, ANSWERS, UNAVAILABLE)):
         after = after_probe(memory, observation, CADENCE, START_S, 99_999_999)
         assert (after.not_before_s, after.failures_in_row) == (START_S + MAX_RETRY_AFTER_S, 0)
 
 
 def test_retry_after_of_a_successful_answer_is_ignored() -> None:
-    memory = after_probe(ProbeMemory(), seen(START_S, ANSWERS), CADENCE, START_S, 3600)
+    memory = after_probe(ProbeMemory(), observed(START_S, ANSWERS), CADENCE, START_S, 3600)
     assert memory.not_before_s is None
 
 
 def test_retry_after_ends_with_the_next_answer_without_one() -> None:
-    resting = after_probe(ProbeMemory(), seen(START_S, UNAVAILABLE), CADENCE, START_S, 3600)
+    resting = after_probe(ProbeMemory(), observed(START_S, UNAVAILABLE), CADENCE, START_S, 3600)
     assert resting.not_before_s == START_S + 3600
     later = START_S + 4000
-    assert after_probe(resting, seen(later, SKIPPED), CADENCE, later).not_before_s == START_S + 3600
-    assert after_probe(resting, seen(later, UNAVAILABLE), CADENCE, later).not_before_s is None
-    assert after_probe(resting, seen(later, SILENT), CADENCE, later).not_before_s is None
+    assert after_probe(resting, observed(later, SKIPPED), CADENCE, later).not_before_s == START_S + 3600
+    assert after_probe(resting, observed(later, UNAVAILABLE), CADENCE, later).not_before_s is None
+    assert after_probe(resting, observed(later, SILENT), CADENCE, later).not_before_s is None
 
 
 def test_confirming_probe_waits_for_retry_after() -> None:
-    back = seen(START_S + 300, ANSWERS, UNAVAILABLE)
+    back = observed(START_S + 300, ANSWERS, UNAVAILABLE)
     memory = after_probe(remembered(SILENT), back, CADENCE, START_S + 300, 100)
     assert memory.confirm_at_s == START_S + 330
     assert next_probe_at_s(SUBJECT, memory, CADENCE, START_S + 301) >= START_S + 400
@@ -579,8 +581,8 @@ def test_confirming_probe_waits_for_retry_after() -> None:
 
 
 def test_a_liveness_signal_and_its_network_class_are_remembered() -> None:
-    answered = seen(START_S + 1, ANSWERS).model_copy(update={"network_class": "public_ipv6"})
-    failed = seen(START_S + 301, SILENT).model_copy(update={"network_class": "public_ipv4"})
+    answered = observed(START_S + 1, ANSWERS).model_copy(update={"network_class": "public_ipv6"})
+    failed = observed(START_S + 301, SILENT).model_copy(update={"network_class": "public_ipv4"})
     first = after_probe(ProbeMemory(), failed, CADENCE, START_S + 300)
     assert (first.alive_at_s, first.network_class) == (None, "public_ipv4")
     alive = after_probe(first, answered, CADENCE, START_S)
@@ -599,7 +601,7 @@ def test_card_time_is_the_liveness_signal_of_a_memory_without_one() -> None:
 @given(MEMORIES, st.sampled_from([ANSWERS, SILENT, SKIPPED, TOO_OFTEN, UNAVAILABLE]))
 def test_learned_facts_are_kept_when_the_result_is_removed(before: ProbeMemory, card: LayerResult) -> None:
     after = after_probe(
-        before, seen(START_S, card), CADENCE, START_S, 60.0, learned={"card_digest": "0" * 64}
+        before, observed(START_S, card), CADENCE, START_S, 60.0, learned={"card_digest": "0" * 64}
     )
     assert without_result(before, after) == before.model_copy(update={"card_digest": "0" * 64})
 

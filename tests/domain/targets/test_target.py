@@ -152,7 +152,7 @@ def test_fast_path_for_plain_urls_agrees_with_the_full_parser(text: str) -> None
 
 
 @given(URLS)
-def test_a_target_is_a_url_that_an_observation_takes(text: str) -> None:
+def test_target_url_is_valid_in_an_observation(text: str) -> None:
     url = read_target(text)
     if not isinstance(url, AddressRefused):
         assert re.fullmatch(URL_PATTERN, url)

@@ -140,7 +140,7 @@ class Purse(RuleBasedStateMachine):
         assert self.budget.delegated == sum((carved for _, carved in self.children), NO_AMOUNT)
 
     @invariant()
-    def what_was_spent_is_told(self) -> None:
+    def spent_amount_is_reported(self) -> None:
         assert self.budget.settled + self.budget.overrun == self.paid
 
 

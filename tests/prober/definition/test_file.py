@@ -30,7 +30,7 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(yaml_document, "_LOADER", getattr(yaml, request.param))
 
 
-def told(text: str) -> list[str]:
+def faults_of(text: str) -> list[str]:
     with pytest.raises(InvalidDefinition) as caught:
         definition_of(text)
     assert "/x.yml: line " in str(caught.value)
@@ -125,7 +125,7 @@ limits:
 opt_out:
 networks: {allow: [10.0.0.1/8]}
 """
-    assert told(text) == [
+    assert faults_of(text) == [
         "line 2: /name: expected 1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
         (
             "line 5: /directories/0/formt: no such key; expected one of "
@@ -168,11 +168,11 @@ networks: {allow: [10.0.0.1/8]}
     ],
 )
 def test_invalid_definition_is_refused_with_its_line(text: str, fault: str) -> None:
-    assert told(text)[0].startswith(fault)
+    assert faults_of(text)[0].startswith(fault)
 
 
 def test_number_of_reported_errors_is_bounded() -> None:
-    assert len(told("".join(f"key{number}: 1\n" for number in range(2 * MAX_FAULTS)))) == MAX_FAULTS
+    assert len(faults_of("".join(f"key{number}: 1\n" for number in range(2 * MAX_FAULTS)))) == MAX_FAULTS
 
 
 def test_missing_definition_file_is_refused(tmp_path: Path) -> None:

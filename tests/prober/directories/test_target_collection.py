@@ -145,7 +145,7 @@ def test_agent_is_no_mcp_server() -> None:
         (Kind.UNKNOWN, [TargetKind.MCP], TargetKind.MCP),
     ],
 )
-def test_kind_of_a_target_is_stated_by_its_entry_or_beside_the_list(
+def test_target_kind_comes_from_its_entry_or_from_the_list_settings(
     kind: Kind, wanted: list[TargetKind], expected: TargetKind | None
 ) -> None:
     assert target_kind(kind, wanted) is expected

@@ -47,7 +47,7 @@ from lifesign.prober.registry_exchange.ledger import (
 AT = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
-def seen(number: int, **members: Any) -> Observation:
+def observed(number: int, **members: Any) -> Observation:
     refused = LayerResult(result=ResultClass.REFUSED)
     return Observation(
         target_url=f"https://agent-{number}.example/", observed_at=AT, discovery=refused, **members
@@ -74,14 +74,14 @@ def file(path: Path) -> Iterator[ResultsFile]:
 
 
 def test_each_observation_is_one_line_that_reads_back_equal(file: ResultsFile, path: Path) -> None:
-    observations = [seen(number) for number in range(3)]
+    observations = [observed(number) for number in range(3)]
     file.append(observations[:2])
     file.append(observations[2:])
     assert read(path) == observations
 
 
 def test_line_omits_absent_members(file: ResultsFile, path: Path) -> None:
-    file.append([seen(1)])
+    file.append([observed(1)])
     assert json.loads(path.read_text()) == {
         "target_url": "https://agent-1.example/",
         "observed_at": "2026-07-01T12:00:00.000Z",
@@ -96,7 +96,7 @@ def test_empty_batch_writes_no_line(file: ResultsFile, path: Path) -> None:
 
 def test_text_of_a_peer_cannot_end_a_line(file: ResultsFile, path: Path) -> None:
     layer = LayerResult(result=ResultClass.HTTP_ERROR, reason="a\nb\r\u2028c\x00")
-    file.append([seen(1).model_copy(update={"transport": layer})])
+    file.append([observed(1).model_copy(update={"transport": layer})])
     assert path.read_bytes().count(b"\n") == 1
 
 
@@ -130,7 +130,7 @@ def test_the_largest_observation_is_shorter_than_the_longest_line(file: ResultsF
 def test_existing_lines_stay(path: Path) -> None:
     path.write_text("{}\n")
     opened = ResultsFile(path)
-    opened.append([seen(1)])
+    opened.append([observed(1)])
     opened.close()
     assert path.read_text().startswith("{}\n{")
 
@@ -155,7 +155,7 @@ def test_existing_lines_stay(path: Path) -> None:
 def test_partial_line_of_a_killed_process_is_removed(path: Path, before: bytes, after: bytes) -> None:
     path.write_bytes(before)
     opened = ResultsFile(path)
-    opened.append([seen(1)])
+    opened.append([observed(1)])
     opened.close()
     written = path.read_bytes()
     assert written.startswith(after)
@@ -163,20 +163,20 @@ def test_partial_line_of_a_killed_process_is_removed(path: Path, before: bytes, 
 
 
 def test_rotated_file_is_replaced_by_a_new_one(file: ResultsFile, path: Path, tmp_path: Path) -> None:
-    file.append([seen(1)])
+    file.append([observed(1)])
     path.rename(tmp_path / "results.jsonl.1")
-    file.append([seen(2)])
+    file.append([observed(2)])
     path.unlink()
-    file.append([seen(3)])
-    assert read(tmp_path / "results.jsonl.1") == [seen(1)]
-    assert read(path) == [seen(3)]
+    file.append([observed(3)])
+    assert read(tmp_path / "results.jsonl.1") == [observed(1)]
+    assert read(path) == [observed(3)]
 
 
 def test_truncated_file_continues_at_its_start(file: ResultsFile, path: Path) -> None:
-    file.append([seen(1)])
+    file.append([observed(1)])
     os.truncate(path, 0)
-    file.append([seen(2)])
-    assert read(path) == [seen(2)]
+    file.append([observed(2)])
+    assert read(path) == [observed(2)]
 
 
 APPENDER = """
@@ -239,9 +239,9 @@ def test_killed_processes_leave_whole_lines(path: Path) -> None:
         with process:
             process.kill()
     opened = ResultsFile(path)
-    opened.append([seen(1)])
+    opened.append([observed(1)])
     opened.close()
-    assert read(path)[-1] == seen(1)
+    assert read(path)[-1] == observed(1)
     assert len(read(path)) > 100
 
 
@@ -252,7 +252,7 @@ def test_killed_processes_leave_whole_lines(path: Path) -> None:
 def test_full_disk_stores_a_batch_completely_or_not_at_all(
     file: ResultsFile, path: Path, trouble: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.append([seen(1)])
+    file.append([observed(1)])
     real_write = os.write
 
     def write(fd: int, data: bytes) -> int:
@@ -264,10 +264,10 @@ def test_full_disk_stores_a_batch_completely_or_not_at_all(
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
         with pytest.raises(LedgerUnreachable, match=os.strerror(trouble)):
-            file.append([seen(number) for number in range(10)])
-    assert read(path) == [seen(1)]
-    file.append([seen(2)])
-    assert read(path) == [seen(1), seen(2)]
+            file.append([observed(number) for number in range(10)])
+    assert read(path) == [observed(1)]
+    file.append([observed(2)])
+    assert read(path) == [observed(1), observed(2)]
 
 
 def test_removed_directory_is_reported_and_used_again_when_it_returns(path: Path) -> None:
@@ -277,10 +277,10 @@ def test_removed_directory_is_reported_and_used_again_when_it_returns(path: Path
     (place / "results.jsonl").unlink()
     place.rmdir()
     with pytest.raises(LedgerUnreachable, match="No such file"):
-        opened.append([seen(1)])
+        opened.append([observed(1)])
     place.mkdir()
-    opened.append([seen(2)])
-    assert read(place / "results.jsonl") == [seen(2)]
+    opened.append([observed(2)])
+    assert read(place / "results.jsonl") == [observed(2)]
     opened.close()
 
 
@@ -290,17 +290,17 @@ def test_lock_that_is_never_released_times_out(path: Path) -> None:
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(LedgerUnreachable, match="lock"):
-            opened.append([seen(1)])
+            opened.append([observed(1)])
     assert len(pauses) == LOCK_TRIES
-    opened.append([seen(1)])
-    assert read(path) == [seen(1)]
+    opened.append([observed(1)])
+    assert read(path) == [observed(1)]
     opened.close()
 
 
 def test_closed_file_appends_nothing(file: ResultsFile) -> None:
     file.close()
     with pytest.raises(LedgerUnreachable, match="closed"):
-        file.append([seen(1)])
+        file.append([observed(1)])
     file.close()
 
 
@@ -379,9 +379,9 @@ def batch(shard: int, *observations: Observation) -> ShardBatch:
 
 async def test_results_accepted_by_the_ledger_are_written_to_the_file(file: ResultsFile, path: Path) -> None:
     ledger = FiledLedger(Taking(lost=[2]), file)
-    batches = [batch(1, seen(1), seen(2)), batch(2, seen(3)), batch(3, seen(4))]
+    batches = [batch(1, observed(1), observed(2)), batch(2, observed(3)), batch(3, observed(4))]
     assert await ledger.report(batches, 300.0) == ReportAnswer(lost=[2], news=NEWS)
-    assert read(path) == [seen(1), seen(2), seen(4)]
+    assert read(path) == [observed(1), observed(2), observed(4)]
 
 
 async def test_results_refused_by_the_ledger_are_not_written_to_the_file(
@@ -391,10 +391,10 @@ async def test_results_refused_by_the_ledger_are_not_written_to_the_file(
     inner.is_unreachable = True
     ledger = FiledLedger(inner, file)
     with pytest.raises(LedgerUnreachable):
-        await ledger.report([batch(1, seen(1))], 300.0)
+        await ledger.report([batch(1, observed(1))], 300.0)
     inner.is_unreachable = False
-    await ledger.report([batch(1, seen(1))], 300.0)
-    assert read(path) == [seen(1)]
+    await ledger.report([batch(1, observed(1))], 300.0)
+    assert read(path) == [observed(1)]
 
 
 async def test_unwritable_file_keeps_results_in_the_outbox(file: ResultsFile, path: Path) -> None:
@@ -403,9 +403,9 @@ async def test_unwritable_file_keeps_results_in_the_outbox(file: ResultsFile, pa
         fcntl.flock(other, fcntl.LOCK_EX)
         file._sleep = lambda _: None
         with pytest.raises(LedgerUnreachable):
-            await ledger.report([batch(1, seen(1))], 300.0)
-    await ledger.report([batch(1, seen(1))], 300.0)
-    assert read(path) == [seen(1)]
+            await ledger.report([batch(1, observed(1))], 300.0)
+    await ledger.report([batch(1, observed(1))], 300.0)
+    assert read(path) == [observed(1)]
 
 
 async def test_event_loop_does_not_wait_for_the_disk(
@@ -413,7 +413,7 @@ async def test_event_loop_does_not_wait_for_the_disk(
 ) -> None:
     threads: list[int] = []
     monkeypatch.setattr(file, "append", lambda _: threads.append(threading.get_ident()))
-    await FiledLedger(Taking(), file).report([batch(1, seen(1))], 300.0)
+    await FiledLedger(Taking(), file).report([batch(1, observed(1))], 300.0)
     assert len(threads) == 1
     assert threads != [threading.get_ident()]
 

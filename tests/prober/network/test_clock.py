@@ -25,7 +25,9 @@ class Machine:
         return START_S + self.now_s
 
 
-def told(machine: Machine, ledger: LedgerClock, *, way_s: float = 0.1, back_s: float = 0.1) -> None:
+def read_ledger_clock(
+    machine: Machine, ledger: LedgerClock, *, way_s: float = 0.1, back_s: float = 0.1
+) -> None:
     """Ask the ledger what time it is."""
     requested_at_s = machine.now_s
     machine.now_s += way_s
@@ -50,7 +52,7 @@ def test_local_clock_is_used_until_the_ledgers_time_is_known() -> None:
 def test_wrong_wall_clock_is_detected_and_does_not_change_the_time(ahead_s: float) -> None:
     machine = Machine(ahead_s)
     ledger = LedgerClock(machine.clock)
-    told(machine, ledger)
+    read_ledger_clock(machine, ledger)
     assert ledger.clock.wall_s() == pytest.approx(machine.true_s, abs=0.1)
     assert ledger.offset_s == pytest.approx(ahead_s, abs=0.1)
     # It is set while the prober runs.
@@ -66,7 +68,7 @@ def test_clock_error_of_a_slow_answer_is_below_its_duration(ways_s: list[tuple[f
     ledger = LedgerClock(machine.clock)
     for way_s, back_s in ways_s:
         before_s = ledger.clock.wall_s() - machine.true_s
-        told(machine, ledger, way_s=way_s, back_s=back_s)
+        read_ledger_clock(machine, ledger, way_s=way_s, back_s=back_s)
         after_s = ledger.clock.wall_s() - machine.true_s
         assert -back_s - 1e-3 <= after_s <= way_s + 1e-3
         if -back_s + 1e-3 <= before_s <= way_s - 1e-3:
@@ -76,15 +78,15 @@ def test_clock_error_of_a_slow_answer_is_below_its_duration(ways_s: list[tuple[f
 def test_fastest_answer_sets_the_time() -> None:
     machine = Machine()
     ledger = LedgerClock(machine.clock)
-    told(machine, ledger, way_s=0.01, back_s=0.01)
-    told(machine, ledger, way_s=9.0, back_s=0.0)
-    told(machine, ledger, way_s=0.0, back_s=9.0)
+    read_ledger_clock(machine, ledger, way_s=0.01, back_s=0.01)
+    read_ledger_clock(machine, ledger, way_s=9.0, back_s=0.0)
+    read_ledger_clock(machine, ledger, way_s=0.0, back_s=9.0)
     assert ledger.clock.wall_s() == pytest.approx(machine.true_s, abs=0.02)
 
 
 def test_changed_clock_of_the_ledger_is_followed() -> None:
     machine = Machine()
     ledger = LedgerClock(machine.clock)
-    told(machine, ledger)
+    read_ledger_clock(machine, ledger)
     ledger.note(machine.true_s + 7_200.0, machine.now_s - 0.2, machine.now_s)
     assert ledger.clock.wall_s() == pytest.approx(machine.true_s + 7_200.0, abs=0.3)

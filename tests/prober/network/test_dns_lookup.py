@@ -13,7 +13,7 @@ from lifesign.prober.network import dns_lookup
 from lifesign.prober.network.dns_lookup import NameAnswer, answers_for_root, open_channel
 
 
-async def told(dns: DnsServer | None, host: str, timeout_s: float = 5) -> NameAnswer:
+async def look_up(dns: DnsServer | None, host: str, timeout_s: float = 5) -> NameAnswer:
     channel = open_channel([dns.address] if dns is not None else [], timeout_s)
     answer: asyncio.Future[NameAnswer] = asyncio.get_running_loop().create_future()
     try:
@@ -31,7 +31,7 @@ async def test_number_of_addresses_is_limited() -> None:
     many = tuple(f"192.0.{number // 250}.{number % 250 + 1}" for number in range(1000))
     async with dns_serving({"many.example": many}) as dns:
         # Too many for a datagram: they come over TCP.
-        answer = await told(dns, "many.example")
+        answer = await look_up(dns, "many.example")
         assert answer.records == len(many)
         found = [str(address) for address in answer.addresses]
         assert len(found) == dns_lookup.MAX_ADDRESSES
@@ -41,8 +41,8 @@ async def test_number_of_addresses_is_limited() -> None:
 @on_both_loops
 async def test_dns_answer_has_its_time_to_live() -> None:
     async with dns_serving({"a.example": ("192.0.2.1",)}, ttl_s=77) as dns:
-        assert await told(dns, "a.example") == NameAnswer((ip_address("192.0.2.1"),), 77, records=1)
-        assert await told(dns, "unknown.example") == NameAnswer()
+        assert await look_up(dns, "a.example") == NameAnswer((ip_address("192.0.2.1"),), 77, records=1)
+        assert await look_up(dns, "unknown.example") == NameAnswer()
 
 
 @on_both_loops
@@ -50,7 +50,7 @@ async def test_ambiguous_answer_is_reported_as_such() -> None:
     names: Names = {"lame.example": Failure.SERVFAIL, "silent.example": Failure.SILENCE}
     async with dns_serving(names) as dns:
         for name in names:
-            answer = await told(dns, name, timeout_s=0.4)
+            answer = await look_up(dns, name, timeout_s=0.4)
             assert answer.unclear
             assert answer.addresses == ()
 
@@ -117,12 +117,12 @@ async def test_system_resolver_is_used_without_c_ares(
         }[host]
 
     monkeypatch.setattr(socket, "getaddrinfo", ask)
-    answer = await told(None, "a.example")
+    answer = await look_up(None, "a.example")
     assert answer == NameAnswer((ip_address("192.0.2.1"),), dns_lookup.DEFAULT_TTL_SECONDS)
     assert "threads" in caplog.text
-    assert await told(None, "unknown.example") == NameAnswer()
+    assert await look_up(None, "unknown.example") == NameAnswer()
     for name in ("lame.example", "odd.example"):
-        assert (await told(None, name)).unclear
+        assert (await look_up(None, name)).unclear
     # The root has no server to query: ambiguity there is our own matter.
     assert not await answers_for_root([], 1)
 

@@ -15,7 +15,7 @@ from tests.support.hostile_server import (
     raw,
     serving,
 )
-from tests.support.probing import Played, definition, entry, fetching, said
+from tests.support.probing import Played, definition, entry, fetched_as, fetching
 
 from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -167,7 +167,7 @@ async def test_certificate_assertion_compares_the_remaining_days(days: int, resu
     ends = datetime.fromtimestamp(AT_S, UTC) + timedelta(days=days, hours=1)
 
     def health(request: Request) -> Fetched:
-        return said(request, ResultClass.NOT_AN_AGENT, status=404, certificate_expires_at=ends)
+        return fetched_as(request, ResultClass.NOT_AN_AGENT, status=404, certificate_expires_at=ends)
 
     target = {"url": "https://agent.example/", "assertions": [{"of": "health", "certificate_days": 14}]}
     wanted = definition(targets=[target])

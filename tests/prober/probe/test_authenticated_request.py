@@ -16,7 +16,7 @@ from tests.support.hostile_server import (
     as_json,
     serving,
 )
-from tests.support.probing import Probes, layer, probing, results, said
+from tests.support.probing import Probes, fetched_as, layer, probing, results
 from yarl import URL
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -70,7 +70,7 @@ async def guarded(server: HostileServer, tokens: Tokens, status: int = 401) -> N
     server.replies[HEALTH_PATH] = as_json(document())
 
 
-def asked(server: HostileServer, path: str) -> int:
+def request_count(server: HostileServer, path: str) -> int:
     return server.paths.count(path)
 
 
@@ -86,7 +86,7 @@ async def test_a_card_behind_a_login_is_read_with_a_token_after_a_refusal() -> N
             observation = await probes.see(server.url)
     assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
     assert layer(observation.transport).reason.endswith("with credential acme")
-    assert (tokens.issued, asked(server, CARD_PATH)) == (1, 2)
+    assert (tokens.issued, request_count(server, CARD_PATH)) == (1, 2)
     assert "authorization" not in server.asked(HEALTH_PATH)
 
 
@@ -97,7 +97,7 @@ async def test_a_new_token_that_is_rejected_is_not_replaced() -> None:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         async with probing(**settings(server)) as probes:
             assert await transport(probes, server.url) == REJECTED
-            assert (tokens.issued, asked(server, RPC)) == (1, 1)
+            assert (tokens.issued, request_count(server, RPC)) == (1, 1)
 
 
 async def test_a_cached_token_that_is_rejected_is_replaced_once() -> None:
@@ -110,10 +110,10 @@ async def test_a_cached_token_that_is_rejected_is_replaced_once() -> None:
             assert await transport(probes, server.url) == "ok"
             least[0] = 2
             assert await transport(probes, server.url) == "ok"
-            assert (tokens.issued, asked(server, RPC)) == (2, 3)
+            assert (tokens.issued, request_count(server, RPC)) == (2, 3)
             least[0] = 3
             assert await transport(probes, server.url) == REJECTED
-            assert (tokens.issued, asked(server, RPC)) == (2, 4)
+            assert (tokens.issued, request_count(server, RPC)) == (2, 4)
 
 
 async def test_a_rejected_token_that_cannot_be_replaced_names_both_faults() -> None:
@@ -155,7 +155,7 @@ async def test_missing_token_makes_a_refusal_a_credential_fault(status: int) -> 
     assert results(observation)["discovery"] == NO_TOKEN
     assert "acme" in layer(observation.discovery).reason
     assert "503" in layer(observation.discovery).reason
-    assert (asked(server, TOKEN_PATH), asked(server, CARD_PATH)) == (1, 1)
+    assert (request_count(server, TOKEN_PATH), request_count(server, CARD_PATH)) == (1, 1)
 
 
 async def test_public_layers_are_measured_without_a_token() -> None:
@@ -220,7 +220,7 @@ async def test_unreachable_agent_is_a_failure_with_or_without_a_token() -> None:
 def test_payment_required_and_proxy_login_keep_their_class_with_a_token() -> None:
     request = Request(url=URL("https://acme.example/"), max_bytes=1, deadline_s=0)
     for status in (402, 407):
-        fetched = said(request, ResultClass.GATED, status=status, token_fault="no token")
+        fetched = fetched_as(request, ResultClass.GATED, status=status, token_fault="no token")
         assert with_credential_fault(fetched, ResultClass.GATED, "x") == (ResultClass.GATED, "x, no token")
 
 

@@ -33,7 +33,7 @@ def by_method(**replies: Reply) -> Reply:
     return reply
 
 
-async def asked(reply: Reply, **members: Any) -> tuple[Observation, HostileServer]:
+async def probe_interface(reply: Reply, **members: Any) -> tuple[Observation, HostileServer]:
     """Return the result of a probe of an agent whose interface answers so."""
     async with serving({RPC: reply}) as server:
         server.replies[CARD_PATH] = as_json(card(**({"url": server.url + RPC} | members)))
@@ -54,7 +54,7 @@ async def asked(reply: Reply, **members: Any) -> tuple[Observation, HostileServe
     ],
 )  # fmt: skip
 async def test_refused_get_distinguishes_agent_from_plain_server(status: int, expected: str) -> None:
-    observation, server = await asked(answer(status))
+    observation, server = await probe_interface(answer(status))
     transport = layer(observation.transport)
     assert (transport.result.value, transport.status_code) == (expected, status)
     assert {head.partition(" ")[0] for head in server.heads} <= {"GET", "OPTIONS"}
@@ -69,15 +69,15 @@ async def stream(writer: asyncio.StreamWriter, _head: str) -> None:
 
 @with_sockets_in_virtual_time
 async def test_open_stream_without_data_counts_as_an_answer() -> None:
-    transport = layer((await asked(stream))[0].transport)
+    transport = layer((await probe_interface(stream))[0].transport)
     assert (transport.result, transport.status_code) == (OK, 200)
 
 
 async def test_page_of_any_size_at_the_interface_counts_as_an_answer() -> None:
-    assert layer((await asked(PAGE))[0].transport).result is OK
+    assert layer((await probe_interface(PAGE))[0].transport).result is OK
     large = answer(200, b"<p>" * 100_000, Content_Type="text/html")
-    assert layer((await asked(large))[0].transport).result is OK
-    assert layer((await asked(endless_body))[0].transport).result is OK
+    assert layer((await probe_interface(large))[0].transport).result is OK
+    assert layer((await probe_interface(endless_body))[0].transport).result is OK
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ async def test_page_of_any_size_at_the_interface_counts_as_an_answer() -> None:
 )
 @with_sockets_in_virtual_time
 async def test_invalid_answer_is_classified(reply: Reply, expected: str) -> None:
-    assert layer((await asked(reply))[0].transport).result.value == expected
+    assert layer((await probe_interface(reply))[0].transport).result.value == expected
 
 
 async def test_a_redirect_within_the_origin_leads_to_the_answer() -> None:
@@ -102,11 +102,11 @@ async def test_a_redirect_within_the_origin_leads_to_the_answer() -> None:
 
 async def test_interface_that_refuses_get_is_checked_for_post() -> None:
     taking = by_method(GET=answer(404), OPTIONS=answer(200, b"POST", Allow="POST"))
-    transport = layer((await asked(taking))[0].transport)
+    transport = layer((await probe_interface(taking))[0].transport)
     assert (transport.result, transport.reason) == (OK, "HTTP 404, but POST is allowed")
     # Permissions for pages of other origins hold at every path of such servers.
     anywhere = by_method(GET=answer(404), OPTIONS=answer(204, Access_Control_Allow_Methods="POST"))
-    assert layer((await asked(anywhere))[0].transport).result is NOT_AN_AGENT
+    assert layer((await probe_interface(anywhere))[0].transport).result is NOT_AN_AGENT
 
 
 # ── whom is asked ──
@@ -122,7 +122,7 @@ async def test_interface_on_another_host_is_requested_there() -> None:
 
 @pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "http://10.0.0.1/rpc", "http://[::1]/"])
 async def test_an_interface_at_a_private_address_is_not_contacted(url: str) -> None:
-    observation, _ = await asked(answer(405), url=url)
+    observation, _ = await probe_interface(answer(405), url=url)
     assert layer(observation.transport).result is ResultClass.BLOCKED_ADDRESS
     assert layer(observation.discovery).result is OK
 
@@ -138,7 +138,7 @@ async def test_an_interface_at_a_private_address_is_not_contacted(url: str) -> N
 async def test_card_without_usable_interface_differs_from_a_failing_one(
     members: dict[str, str],
 ) -> None:
-    observation, server = await asked(answer(405), **members)
+    observation, server = await probe_interface(answer(405), **members)
     transport = layer(observation.transport)
     assert transport.result is ResultClass.NOT_MEASURED
     assert "no interface" in transport.reason

@@ -31,7 +31,7 @@ def result(observation: Observation) -> str | None:
     return None if login is None or login.metadata is None else login.metadata.result.value
 
 
-async def seen(server: HostileServer) -> Observation:
+async def probe_once(server: HostileServer) -> Observation:
     async with probing(ask={}) as probes:
         return await probes.see(server.url)
 
@@ -40,7 +40,7 @@ async def test_metadata_is_requested_at_the_well_known_path_plus_interface_path(
     async with serving({}) as server:
         gate(server)
         server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["read"]))
-        login = (await seen(server)).login
+        login = (await probe_once(server)).login
     assert login is not None
     assert (login.schemes, login.card_schemes) == (("bearer",), ("oauth2",))
     assert login.metadata is not None
@@ -56,7 +56,7 @@ async def test_metadata_is_requested_at_the_root_if_the_path_has_none() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[METADATA_PATH] = as_json(metadata(server, resource=server.url))
-        assert result(await seen(server)) == "ok"
+        assert result(await probe_once(server)) == "ok"
         assert [path for path in server.paths if path.startswith(METADATA_PATH)] == [AT_RPC, METADATA_PATH]
 
 
@@ -64,7 +64,7 @@ async def test_metadata_url_in_the_challenge_replaces_the_well_known_paths() -> 
     async with serving({}) as server:
         gate(server, f'Bearer resource_metadata="{server.url}/elsewhere"')
         server.replies["/elsewhere"] = as_json(metadata(server))
-        assert result(await seen(server)) == "ok"
+        assert result(await probe_once(server)) == "ok"
         assert not any(path.startswith(METADATA_PATH) for path in server.paths)
 
 
@@ -72,19 +72,19 @@ async def test_metadata_on_another_origin_is_not_requested() -> None:
     async with serving({}) as other, serving({}) as server:
         gate(server, f'Bearer resource_metadata="{other.url}/metadata"')
         server.replies[AT_RPC] = as_json(metadata(server, authorization_servers=[other.url]))
-        assert result(await seen(server)) == "ok"
+        assert result(await probe_once(server)) == "ok"
         assert not other.heads
 
 
 async def test_login_on_another_origin_is_reported_with_its_origin() -> None:
     async with serving({}) as other, serving({}) as server:
         gate(server)
-        login = (await seen(server)).login
+        login = (await probe_once(server)).login
         assert login is not None
         assert login.origin is None
         gate(other)
         server.replies[CARD_PATH] = as_json(card(url=other.url + RPC))
-        observation = await seen(server)
+        observation = await probe_once(server)
     assert observation.login is not None
     assert observation.login.origin == other.url
     assert observation.result_with_card(None) is ResultClass.OK
@@ -104,7 +104,7 @@ async def test_metadata_that_breaks_a_rule_is_invalid(body: bytes, expected: str
     async with serving({}) as server:
         gate(server)
         server.replies[AT_RPC] = answer(200, body, Content_Type="application/json")
-        assert result(await seen(server)) == expected
+        assert result(await probe_once(server)) == expected
 
 
 async def test_html_page_is_no_metadata() -> None:
@@ -112,14 +112,14 @@ async def test_html_page_is_no_metadata() -> None:
         gate(server)
         page = answer(200, b"<html>", Content_Type="text/html")
         server.replies |= {AT_RPC: page, METADATA_PATH: page}
-        assert result(await seen(server)) == "missing"
+        assert result(await probe_once(server)) == "missing"
 
 
 async def test_server_error_for_the_metadata_leaves_them_unknown() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[AT_RPC] = answer(503)
-        observation = await seen(server)
+        observation = await probe_once(server)
     assert observation.login is not None
     assert observation.login.metadata is None
 
@@ -128,7 +128,7 @@ async def test_endless_metadata_body_leaves_them_unknown() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[AT_RPC] = answer(200, b" " * 70_000, Content_Type="application/json")
-        observation = await seen(server)
+        observation = await probe_once(server)
     assert observation.login is not None
     assert observation.login.metadata is None
 
@@ -137,7 +137,7 @@ async def test_endless_metadata_body_leaves_them_unknown() -> None:
 async def test_metadata_is_read_only_after_a_challenge_of_oauth(challenge: str | None, status: int) -> None:
     async with serving({}) as server:
         gate(server, challenge, status)
-        observation = await seen(server)
+        observation = await probe_once(server)
         assert observation.login is not None
         assert observation.login.metadata is None
         assert not any(path.startswith(METADATA_PATH) for path in server.paths)
@@ -147,7 +147,7 @@ async def test_an_agent_without_a_login_has_none() -> None:
     async with serving({}) as server:
         gate(server)
         server.replies[RPC] = answer(405)
-        assert (await seen(server)).login is None
+        assert (await probe_once(server)).login is None
 
 
 async def test_metadata_is_remembered_for_a_day() -> None:

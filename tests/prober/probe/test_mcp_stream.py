@@ -23,7 +23,7 @@ from lifesign.prober.probe.mcp_stream import MAX_STREAM_BYTES
 ASK: dict[str, Any] = {"health": False, "tools": True}
 
 
-async def seen(serving: StreamServer, **settings: Any) -> Observation:
+async def probe_once(serving: StreamServer, **settings: Any) -> Observation:
     target = {"url": serving.url, "kind": "mcp", "ask": ASK}
     async with probing(targets=[target], **settings) as probes:
         return await probes.see(serving.url)
@@ -34,7 +34,7 @@ CONVERSATION = ["GET", "initialize", "notifications/initialized", "ping", "tools
 
 async def test_server_that_answers_in_an_event_stream_is_measured_within_the_bound_of_requests() -> None:
     async with streaming(old) as serving:
-        observation = await seen(serving)
+        observation = await probe_once(serving)
     assert serving.asked == ["/sse server/discover", "/sse initialize", *CONVERSATION]
     assert len(serving.asked) <= 9
     assert results(observation) == {"discovery": "ok", "transport": "ok"}
@@ -85,20 +85,22 @@ async def test_known_mcp_server_that_is_gone_is_a_failure(generation: Generation
 )
 async def test_endpoint_on_another_origin_gets_no_request(endpoint: str) -> None:
     async with streaming(old, endpoint) as serving:
-        observation = await seen(serving)
+        observation = await probe_once(serving)
     assert "initialize" not in serving.asked
     assert results(observation) == {"discovery": "invalid_document"}
 
 
 async def test_stream_without_an_endpoint_event_times_out() -> None:
     async with streaming(old, "") as serving:
-        observation = await seen(serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS})
+        observation = await probe_once(
+            serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS}
+        )
     assert observation.is_measured_failure
 
 
 async def test_endless_stream_is_bounded_in_bytes() -> None:
     async with streaming(old, "", first=b"data: x\n\n" * (MAX_STREAM_BYTES // 9 + 1)) as serving:
-        observation = await seen(serving)
+        observation = await probe_once(serving)
     assert results(observation) == {"discovery": "too_large"}
 
 
@@ -112,7 +114,9 @@ async def test_endless_stream_is_bounded_in_bytes() -> None:
 )
 async def test_stream_without_an_answer_times_out(said: Answer) -> None:
     async with streaming(said) as serving:
-        observation = await seen(serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS})
+        observation = await probe_once(
+            serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS}
+        )
     assert results(observation) == {"discovery": "timeout"}
 
 
@@ -154,7 +158,7 @@ async def test_only_an_event_of_the_default_name_is_an_answer(form: bytes, expec
     async with streaming(old) as serving:
         serving.wrap = form.__mod__
         limits = {"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS}
-        observation = await seen(serving, **({} if expected == "ok" else {"timeouts": limits}))
+        observation = await probe_once(serving, **({} if expected == "ok" else {"timeouts": limits}))
     assert layer(observation.discovery).result == expected
 
 

@@ -39,7 +39,7 @@ def serving_tools(
     return answers
 
 
-async def asked(
+async def probe_tools(
     answers: Callable[[Got], Says], ask: dict[str, Any] = ASK, *assertions: dict[str, Any]
 ) -> tuple[Observation, Agent]:
     async with agent(answers, {}) as serving:
@@ -50,7 +50,7 @@ async def asked(
 
 
 async def test_tool_that_is_marked_read_only_is_called_with_its_arguments() -> None:
-    observation, serving = await asked(serving_tools())
+    observation, serving = await probe_tools(serving_tools())
     assert methods(serving) == ["server/discover", LIST, CALL]
     assert results(observation) == {"discovery": "ok", "transport": "ok", "message": "ok"}
     assert layer(observation.tools).result is ResultClass.OK
@@ -63,7 +63,7 @@ async def test_tool_that_is_marked_read_only_is_called_with_its_arguments() -> N
 
 async def test_tool_is_called_within_the_session_of_a_handshake() -> None:
     answers = serving_tools(discovered=lambda got: handshaking(got, session="s-1"))
-    observation, serving = await asked(answers)
+    observation, serving = await probe_tools(answers)
     assert methods(serving)[4:] == [LIST, CALL, "DELETE"]
     assert {got.headers["mcp-session-id"] for got in serving.got[4:]} == {"s-1"}
     assert [got.json["id"] for got in serving.posted if "id" in got.json] == [1, 2, 3, 4, 5]
@@ -73,7 +73,7 @@ async def test_tool_is_called_within_the_session_of_a_handshake() -> None:
 
 async def test_known_protocol_version_keeps_the_request_limit() -> None:
     ask = {"health": False, "tools": True}
-    _, serving = await asked(serving_tools(), ask)
+    _, serving = await probe_tools(serving_tools(), ask)
     assert len(serving.got) == 2
     answers = serving_tools(discovered=lambda got: handshaking(got, session="s-1"))
     async with agent(answers, {}) as serving:
@@ -96,7 +96,7 @@ async def test_known_protocol_version_keeps_the_request_limit() -> None:
     ],
 )
 async def test_tool_without_read_only_annotation_is_not_called(tools: list[dict[str, Any]]) -> None:
-    observation, serving = await asked(serving_tools(lambda got: rpc(got, result={"tools": tools})))
+    observation, serving = await probe_tools(serving_tools(lambda got: rpc(got, result={"tools": tools})))
     assert CALL not in methods(serving)
     assert layer(observation.message).result is ResultClass.NOT_MEASURED
     assert observation.result is ResultClass.OK
@@ -104,13 +104,13 @@ async def test_tool_without_read_only_annotation_is_not_called(tools: list[dict[
 
 async def test_tool_without_read_only_annotation_is_called_if_side_effects_are_allowed() -> None:
     ask = ASK | {"call": {"tool": "other", "allow_side_effects": True}}
-    observation, serving = await asked(serving_tools(), ask)
+    observation, serving = await probe_tools(serving_tools(), ask)
     assert serving.got[-1].json["params"]["name"] == "other"
     assert layer(observation.message).result is ResultClass.OK
 
 
 async def test_tools_are_not_listed_or_called_by_default() -> None:
-    observation, serving = await asked(serving_tools(), {"health": False})
+    observation, serving = await probe_tools(serving_tools(), {"health": False})
     assert methods(serving) == ["server/discover"]
     assert (observation.tools, observation.message) == (None, None)
 
@@ -138,7 +138,7 @@ async def test_second_request_of_a_failed_probe_calls_no_tool() -> None:
 async def test_failed_tool_list_is_no_measured_failure(
     answer: Callable[[Got], Says], expected: ResultClass
 ) -> None:
-    observation, serving = await asked(serving_tools(answer))
+    observation, serving = await probe_tools(serving_tools(answer))
     assert layer(observation.tools).result is expected
     assert layer(observation.message).result is ResultClass.NOT_MEASURED
     assert observation.result is ResultClass.OK
@@ -158,26 +158,26 @@ def pages(cursor_after: Callable[[str], str | None], tools: int = 1) -> Callable
 async def test_all_pages_of_a_list_are_read() -> None:
     ask = {"health": False, "tools": True}
     answer = pages(lambda cursor: None if cursor == "2" else str(int(cursor) + 1))
-    observation, serving = await asked(serving_tools(answer), ask)
+    observation, serving = await probe_tools(serving_tools(answer), ask)
     assert [got.json["params"].get("cursor") for got in serving.got[1:]] == [None, "1", "2"]
     assert layer(observation.tools).reason.startswith("3 ")
 
 
 async def test_repeated_cursor_ends_a_list() -> None:
-    observation, serving = await asked(serving_tools(pages(lambda _: "again")))
+    observation, serving = await probe_tools(serving_tools(pages(lambda _: "again")))
     assert methods(serving).count(LIST) == 2
     assert layer(observation.tools).result is ResultClass.INVALID_DOCUMENT
 
 
 async def test_endless_tool_list_ends_at_the_page_limit() -> None:
-    observation, serving = await asked(serving_tools(pages(lambda cursor: str(int(cursor) + 1))))
+    observation, serving = await probe_tools(serving_tools(pages(lambda cursor: str(int(cursor) + 1))))
     assert methods(serving).count(LIST) == MAX_PAGES
     assert layer(observation.tools).result is ResultClass.TOO_LARGE
 
 
 async def test_tool_list_above_the_limit_is_not_read_further() -> None:
     answer = pages(lambda cursor: str(int(cursor) + 1), tools=MAX_TOOLS // 2 + 1)
-    observation, serving = await asked(serving_tools(answer))
+    observation, serving = await probe_tools(serving_tools(answer))
     assert methods(serving).count(LIST) == 2
     assert layer(observation.tools).result is ResultClass.TOO_LARGE
 
@@ -198,7 +198,7 @@ async def test_tool_list_above_the_limit_is_not_read_further() -> None:
 async def test_answer_to_a_tool_call_is_the_message_layer(
     answer: Callable[[Got], Says], expected: ResultClass
 ) -> None:
-    observation, serving = await asked(serving_tools(called=answer))
+    observation, serving = await probe_tools(serving_tools(called=answer))
     assert layer(observation.message).result is expected
     assert methods(serving).count(CALL) == 1
     assert observation.result is ResultClass.OK
@@ -212,20 +212,20 @@ CHECKS: tuple[dict[str, Any], ...] = (
 
 
 async def test_assertions_apply_to_the_result_of_the_tool_and_to_the_discovery() -> None:
-    observation, _ = await asked(serving_tools(), ASK, *CHECKS)
+    observation, _ = await probe_tools(serving_tools(), ASK, *CHECKS)
     assert [each.result for each in observation.assertions or ()] == ["ok"] * 3
 
 
 async def test_content_of_a_failed_tool_call_satisfies_no_assertion() -> None:
     answers = serving_tools(called=lambda got: rpc(got, result={**GOOD, "isError": True}))
-    observation, _ = await asked(answers, ASK, *CHECKS)
+    observation, _ = await probe_tools(answers, ASK, *CHECKS)
     outcomes = [each.result for each in observation.assertions or ()]
     assert outcomes == ["assertion_failed", "assertion_failed", "ok"]
 
 
 async def test_assertions_of_a_tool_that_is_not_called_are_not_measured() -> None:
     answers = serving_tools(lambda got: rpc(got, result={"tools": []}))
-    observation, _ = await asked(answers, ASK, *CHECKS)
+    observation, _ = await probe_tools(answers, ASK, *CHECKS)
     outcomes = [each.result for each in observation.assertions or ()]
     assert outcomes == ["not_measured", "not_measured", "ok"]
 

@@ -24,10 +24,10 @@ from tests.support.probing import (
     always,
     definition,
     entry,
+    fetched_as,
     layer,
     probing,
     results,
-    said,
     see,
 )
 from tests.support.virtual_loop import with_sockets_in_virtual_time
@@ -50,14 +50,14 @@ def agent(robots: Reply) -> dict[str, Reply]:
     return {ROBOTS_PATH: robots, CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
 
 
-async def looked_at(robots: Reply, **settings: Any) -> tuple[Observation, HostileServer, Probes]:
+async def probe_behind_robots(robots: Reply, **settings: Any) -> tuple[Observation, HostileServer, Probes]:
     """Return the result of a probe of an agent behind this robots.txt."""
     async with serving(agent(robots)) as server, probing(**(FOLLOWING | settings)) as probes:
         return await probes.see(server.url), server, probes
 
 
 async def test_host_that_disallows_probes_gets_only_a_robots_txt_request() -> None:
-    observation, server, probes = await looked_at(KEEPS_OUT)
+    observation, server, probes = await probe_behind_robots(KEEPS_OUT)
     assert server.paths == [ROBOTS_PATH]
     discovery = layer(observation.discovery)
     assert discovery.result is ResultClass.NOT_MEASURED
@@ -131,7 +131,7 @@ def unfinished(body: bytes, *, is_held_open: bool) -> Reply:
 )
 @with_sockets_in_virtual_time
 async def test_beginning_of_an_incomplete_robots_txt_counts(robots: Reply) -> None:
-    observation, server, probes = await looked_at(robots, **IMPATIENT)
+    observation, server, probes = await probe_behind_robots(robots, **IMPATIENT)
     assert results(observation) == {"discovery": "not_measured"}
     assert server.paths == [ROBOTS_PATH]
     assert probes.memory.is_disallowed_by_robots
@@ -182,7 +182,7 @@ async def test_redirect_that_robots_txt_allows_is_followed() -> None:
     ],
 )
 async def test_agent_without_an_applicable_robots_rule_is_probed(robots: Reply) -> None:
-    observation, server, probes = await looked_at(robots)
+    observation, server, probes = await probe_behind_robots(robots)
     assert server.paths[0] == ROBOTS_PATH
     assert results(observation) == {"discovery": "ok", "readiness": "ok"}
     assert not probes.memory.is_disallowed_by_robots
@@ -277,7 +277,7 @@ async def test_silent_target_gets_requests_for_robots_txt_and_card() -> None:
 async def test_probe_without_time_after_robots_txt_reports_it(result: ResultClass) -> None:
     def late(request: Request) -> Fetched:
         visit._deadline_s = 0.0
-        return said(request, result)
+        return fetched_as(request, result)
 
     visit = ProbeSession(
         Played(robots=late), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
@@ -296,13 +296,13 @@ async def test_target_without_a_timely_connection_is_down() -> None:
 
 
 async def test_rate_limited_target_gets_no_further_requests() -> None:
-    observation, server, _ = await looked_at(answer(429, Retry_After="100"))
+    observation, server, _ = await probe_behind_robots(answer(429, Retry_After="100"))
     assert results(observation) == {"discovery": "rate_limited"}
     assert server.paths == [ROBOTS_PATH]
 
 
 async def test_robots_txt_is_read_only_if_configured() -> None:
     unchecked_sessions = {"opt_out": {"robots_txt": False}}
-    observation, server, _ = await looked_at(KEEPS_OUT, **unchecked_sessions)
+    observation, server, _ = await probe_behind_robots(KEEPS_OUT, **unchecked_sessions)
     assert results(observation) == {"discovery": "ok", "readiness": "ok"}
     assert ROBOTS_PATH not in server.paths

@@ -25,11 +25,11 @@ from tests.support.probing import (
     always,
     definition,
     entry,
+    fetched_as,
     fetching,
     layer,
     probing,
     results,
-    said,
     see,
 )
 from tests.support.properties import examples
@@ -57,7 +57,7 @@ class Elsewhere:
         if request.url.port == self._server.port:
             return await self._fetcher.fetch(request)
         self.asked.append(request.url)
-        return said(request, ResultClass.HTTP_ERROR, status=405)
+        return fetched_as(request, ResultClass.HTTP_ERROR, status=405)
 
 
 # ── real cards ──

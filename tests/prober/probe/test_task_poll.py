@@ -44,7 +44,7 @@ class Worker:
         return wrapped if is_wrapped else wrapped["task"] | {"artifacts": [{"parts": [{"text": "42"}]}]}
 
 
-async def seen(serving: Agent, *assertions: dict[str, Any], **settings: Any) -> Observation:
+async def probe_once(serving: Agent, *assertions: dict[str, Any], **settings: Any) -> Observation:
     ask = {"transport": False, "health": False, "message": {"text": "What is 6 times 7?"}}
     # 30 s for the whole probe.
     limits = {"total_seconds": 10, "first_byte_seconds": 10}
@@ -54,7 +54,7 @@ async def seen(serving: Agent, *assertions: dict[str, Any], **settings: Any) -> 
 
 
 async def asserted_of(serving: Agent) -> list[str]:
-    observation = await seen(
+    observation = await probe_once(
         serving,
         {"of": "message", "text_contains": "42"},
         {"of": "message", "latency_below": "1s"},
@@ -89,7 +89,7 @@ async def test_waits_double_until_the_deadline_of_the_probe() -> None:
     worker = Worker(0)
     async with agent(worker, card()) as serving:
         began_s = virtual_loop().time()
-        observation = await seen(serving, {"of": "message", "text_contains": "42"})
+        observation = await probe_once(serving, {"of": "message", "text_contains": "42"})
         took_s = virtual_loop().time() - began_s
     message = layer(observation.message)
     assert (message.result.value, message.status_code) == ("timeout", 200)
@@ -107,7 +107,7 @@ async def test_the_number_of_polls_is_bounded() -> None:
     worker = Worker(0)
     async with agent(worker, card()) as serving:
         limits = {"total_seconds": 100, "first_byte_seconds": 100}
-        observation = await seen(serving, timeouts=limits)
+        observation = await probe_once(serving, timeouts=limits)
     assert layer(observation.message).result.value == "timeout"
     assert len(worker.asked_at_s) == MAX_POLLS
 
@@ -115,7 +115,7 @@ async def test_the_number_of_polls_is_bounded() -> None:
 @with_sockets_in_virtual_time
 async def test_a_task_that_fails_later_has_failed() -> None:
     async with agent(Worker(1, "failed"), card()) as serving:
-        observation = await seen(serving)
+        observation = await probe_once(serving)
     assert layer(observation.message).result.value == "http_error"
 
 
@@ -129,7 +129,7 @@ async def test_agent_without_task_states_counts_as_answered(says: Says) -> None:
         return Says(rpc(result=task_0x("working"))) if got.json["method"] in SENDS else says
 
     async with agent(answers, card()) as serving:
-        observation = await seen(serving)
+        observation = await probe_once(serving)
         assert len(serving.posted) == 2
     assert layer(observation.message).result.value == "ok"
     assert "working" in layer(observation.message).reason

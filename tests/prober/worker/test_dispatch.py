@@ -108,7 +108,7 @@ class Bench:
                 shard.claim = replace(shard.claim, expires_at_s=self.loop.time() + 3_600)
         self.dispatch.replan(self.holdings.shards.values())
 
-    async def until_looked(self, times: int) -> None:
+    async def until_probed(self, times: int) -> None:
         """Let time pass until so many looks have begun."""
         while len(self.world.looks) < times:  # noqa: ASYNC110 - time passes of itself here
             await asyncio.sleep(0.1)

@@ -66,7 +66,7 @@ def test_memory_of_a_probe_is_kept_without_its_failure() -> None:
     assert (memory.robots_read_at_s, memory.is_disallowed_by_robots) == (BEGAN_S, True)
 
 
-def test_answered_layer_is_remembered_beside_an_inconclusive_one() -> None:
+def test_answered_layer_is_stored_with_an_inconclusive_one() -> None:
     report = report_of(discovery="ok", transport="timeout")
     told = discounted(report, layers=("transport",))
     assert told.memory == report.memory

@@ -1098,7 +1098,7 @@ async def test_census_that_stays_cut_off_ends_without_failures() -> None:
 # The clock
 
 
-def _looks_at_ticks(stage: Stage, first: int = 0) -> None:
+def _assert_probes_at_ticks(stage: Stage, first: int = 0) -> None:
     """Check that looks were made at the ticks of the ledger's calendar."""
     for assess in stage.world.looks[first:]:
         late = (assess.at_s / INTERVAL_S - phase_of(target_id(assess.url))) % 1
@@ -1121,7 +1121,7 @@ def test_changed_clock_of_a_local_ledger_moves_all_probes_to_its_ticks(
             assert len(stage.world.looks) - before <= 2 * 60 + 3
             assert {assess.url for assess in stage.world.looks[before:]} == set(urls)
             assert stage.world.most_under_way <= 3
-        _looks_at_ticks(stage, before)
+        _assert_probes_at_ticks(stage, before)
 
     set_clock()
 
@@ -1142,7 +1142,7 @@ def test_prober_with_a_wrong_or_changed_clock_keeps_the_registrys_ticks(ahead_s:
                 stage.loop.steps_s += step_s
                 await asyncio.sleep(INTERVAL_S)
             assert len(stage.world.looks) == pytest.approx(5 * 60, abs=3)
-        _looks_at_ticks(stage)
+        _assert_probes_at_ticks(stage)
         for url in urls:
             received = stage.ledger.received[target_id(url)]
             for one, assess in zip(received, stage.world.looks_at(url), strict=True):

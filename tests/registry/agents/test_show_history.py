@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
-from tests.registry.probing.test_accept_observations import CARD, document, failure, outcomes, seen
+from tests.registry.probing.test_accept_observations import CARD, document, failure, observed, outcomes
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -42,7 +42,7 @@ def begin_a_day(clock: WoundClock) -> None:
     clock.advance(DAY - clock.at_s % DAY)
 
 
-def said(clock: WoundClock, answer_ms: float, **members: float) -> dict[str, Any]:
+def result_with_document(clock: WoundClock, answer_ms: float, **members: float) -> dict[str, Any]:
     """Return the result of a probe of an agent with a document."""
     observation = document(clock, "healthy", transport={"result": "ok", "latency_ms": answer_ms})
     observation["document"] |= members
@@ -58,7 +58,7 @@ async def test_history_has_half_hours_and_days_of_both_tracks(api: RegistryApi, 
         for answer_ms in (100.0, 300.0):
             clock.advance(300)
             numbers = {"response_ratio": 0.75, "error_ratio": 0.25, "latency_p50_ms": 8, "latency_p99_ms": 40}
-            assert await outcomes(api, said(clock, answer_ms, **numbers)) == ["accepted"]
+            assert await outcomes(api, result_with_document(clock, answer_ms, **numbers)) == ["accepted"]
         clock.advance(300)
         await outcomes(api, failure(clock))
     told = await history(api)
@@ -83,7 +83,7 @@ async def test_history_has_gaps_and_drops_old_slots(
 ) -> None:
     begin_a_day(clock)
     await api.register("agent-1", **PROBED)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     assert await kept_rows(database) == 0
     clock.advance(3 * HALF_HOUR)
     await outcomes(api, failure(clock))
@@ -114,7 +114,7 @@ async def test_a_target_has_a_history_from_its_first_liveness_signal(
     await put(api, "directory", "first", [CARD])
     await outcomes(api, failure(clock, target_url=CARD))
     clock.advance(60)
-    await outcomes(api, seen(clock, target_url=CARD))
+    await outcomes(api, observed(clock, target_url=CARD))
     (slot,) = (await history(api, target_id(CARD)))["half_hours"]
     assert (slot["alive"], slot["failed"]) == (1, 0)
 
@@ -124,11 +124,11 @@ async def test_batch_over_several_half_hours_is_stored_completely(
 ) -> None:
     begin_a_day(clock)
     await api.register("agent-1", **PROBED)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     batch = []
     for latency_ms in (10.0, 20.0, 40.0):
         clock.advance(HALF_HOUR)
-        batch.append(seen(clock, transport={"result": "ok", "latency_ms": latency_ms}))
+        batch.append(observed(clock, transport={"result": "ok", "latency_ms": latency_ms}))
     assert await outcomes(api, *batch) == ["accepted"] * 3
     told = (await history(api))["half_hours"]
     assert [round(slot["answer_ms"]["mean"]) for slot in told[1:]] == [10, 20, 40]
@@ -137,7 +137,7 @@ async def test_batch_over_several_half_hours_is_stored_completely(
 async def test_new_incarnation_keeps_the_observed_facts(api: RegistryApi, clock: WoundClock) -> None:
     begin_a_day(clock)
     await api.register("agent-1", **PROBED)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     await api.register("agent-1", **PROBED, supersede=True)
     clock.advance(60)
     await outcomes(api, failure(clock))
@@ -149,9 +149,9 @@ async def test_erasing_an_agent_removes_its_history(
     api: RegistryApi, clock: WoundClock, database: Database
 ) -> None:
     await api.register("agent-1", **PROBED)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     clock.advance(HALF_HOUR)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     assert await kept_rows(database) == 1
     assert (await api.ask("DELETE", f"{AGENTS}/agent-1/record")).status == 200
     assert await kept_rows(database) == 0

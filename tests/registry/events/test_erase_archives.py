@@ -31,7 +31,7 @@ async def erase(api: RegistryApi, agent_id: str = "agent-1") -> int:
     return int(answer.json()["archived_sequence"])
 
 
-async def look(api: RegistryApi, directory: Path) -> int:
+async def erase_pending(api: RegistryApi, directory: Path) -> int:
     """Rewrite archives without erased agents; return how many agents they may still contain."""
     await erase_archives.erase_archives(api.database, directory)
     return (await report(api)).archive_erasures
@@ -66,7 +66,7 @@ async def test_archived_events_of_an_agent_are_erased(api: RegistryApi, tmp_path
     assert (await report(api)).archive_erasures == 1
     assert await done(api) == []
     (erased,) = await api.events(type="agent.erased")
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert {event.sequence for event in archived_in(tmp_path) if event.is_erased} == of_agent
     assert owners(tmp_path) == {"agent-2", None}
     assert others < {*archived.path.read_bytes().splitlines()}
@@ -80,7 +80,7 @@ async def test_archived_events_of_an_agent_are_erased(api: RegistryApi, tmp_path
 async def test_where_nothing_was_archived_there_is_nothing_to_erase(api: RegistryApi, tmp_path: Path) -> None:
     await api.register("agent-1")
     assert await erase(api) == 0
-    assert await look(api, tmp_path / "none") == 0
+    assert await erase_pending(api, tmp_path / "none") == 0
     assert await done(api) == []
     assert not (tmp_path / "none").exists()
 
@@ -92,7 +92,7 @@ async def test_erasing_an_unarchived_agent_changes_no_file(api: RegistryApi, tmp
     before = archived.path.stat()
     await api.register("agent-3")
     await erase(api, "agent-3")
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert len(await done(api)) == 1
     after = archived.path.stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
@@ -111,10 +111,10 @@ async def test_erasure_killed_before_its_note_is_repeated(
     with monkeypatch.context() as patched:
         patched.setattr(archive_erasures, "leave", killed)
         with pytest.raises(StoreUnavailable):
-            await look(api, tmp_path)
+            await erase_pending(api, tmp_path)
     assert "agent-1" not in owners(tmp_path)
     assert await done(api) == []
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert len(await done(api)) == 1
 
 
@@ -133,12 +133,12 @@ async def test_erasure_killed_while_writing_leaves_the_old_file(
 
     with monkeypatch.context() as patched:
         patched.setattr(event_archive.ArchiveFile, "finish", full)
-        assert await look(api, tmp_path) == 1
+        assert await erase_pending(api, tmp_path) == 1
     assert "no space" in caplog.text
     assert archived.path.read_bytes() == before
     left_behind = tmp_path / f".{archived.path.name}.0123456789abcdef"
     left_behind.write_bytes(before)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert not left_behind.exists()
 
 
@@ -148,12 +148,12 @@ async def test_erasure_waits_for_missing_archive_files(api: RegistryApi, tmp_pat
     assert archived is not None
     elsewhere = archived.path.rename(tmp_path.parent / f"{tmp_path.name}-elsewhere")
     await erase(api)
-    assert await look(api, tmp_path) == 1
+    assert await erase_pending(api, tmp_path) == 1
     archived.path.symlink_to(elsewhere)
-    assert await look(api, tmp_path) == 1
+    assert await erase_pending(api, tmp_path) == 1
     assert await done(api) == []
     elsewhere.replace(archived.path)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert "agent-1" not in owners(tmp_path)
     assert len(await done(api)) == 1
 
@@ -165,10 +165,10 @@ async def test_each_machine_erases_in_its_own_archive_files(api: RegistryApi, tm
     await api.ask("PATCH", f"{AGENTS}/agent-1", {"name": "y"}, headers={"If-Match": "*"})
     await archive_everything(api, other)
     await erase(api)
-    assert await look(api, one) == 1
-    assert await look(api, one) == 1
+    assert await erase_pending(api, one) == 1
+    assert await erase_pending(api, one) == 1
     assert await done(api) == []
-    assert await look(api, other) == 0
+    assert await erase_pending(api, other) == 0
     assert "agent-1" not in owners(one) | owners(other)
     assert len(await done(api)) == 1
     assert (await report(api)).is_good
@@ -180,12 +180,12 @@ async def test_new_owner_of_an_erased_id_is_not_erased_with_it(api: RegistryApi,
     await erase(api)
     await api.register("agent-1")
     await archive_everything(api, tmp_path)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     first, second = files_in(tmp_path)
     assert {agent_of(event) for event in read_archive(first.path)} == {None}
     assert "agent-1" in {agent_of(event) for event in read_archive(second.path)}
     await erase(api)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert "agent-1" not in owners(tmp_path)
     assert verify(archived_in(tmp_path)) == (await report(api)).archived
 
@@ -197,7 +197,7 @@ async def test_id_erased_twice_between_runs_is_removed_from_all_files(
         await api.register("agent-1")
         await archive_everything(api, tmp_path)
         await erase(api)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert owners(tmp_path) == {None}
     assert len(await done(api)) == 2
 
@@ -215,7 +215,7 @@ async def test_simultaneously_erased_agents_are_removed_from_the_archives_at_onc
         await erase(api, name)
     looks = (erase_archives.erase_archives(api.database, tmp_path) for _ in range(4))
     await asyncio.gather(*looks)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert owners(tmp_path) == {"other", None}
     assert sorted(name for name, _ in await done(api)) == names
     assert verify(archived_in(tmp_path)) == (await report(api)).archived
@@ -227,10 +227,10 @@ async def test_archive_locked_by_another_process_is_not_changed(api: RegistryApi
     await erase(api)
     with alone_in(tmp_path) as is_alone:
         assert is_alone
-        assert await look(api, tmp_path) == 1
+        assert await erase_pending(api, tmp_path) == 1
         assert await archive_everything(api, tmp_path) is None
     assert "agent-1" in owners(tmp_path)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert (tmp_path / LOCK_NAME).stat().st_mode & 0o777 == 0o600
 
 
@@ -248,12 +248,12 @@ async def test_damaged_archive_is_unchanged_and_does_not_block_other_archives(
     damaged = whole[:-1]
     second.path.write_bytes(damaged)
     await erase(api)
-    assert await look(api, tmp_path) == 1
+    assert await erase_pending(api, tmp_path) == 1
     assert second.path.read_bytes() == damaged
     assert "agent-1" not in {agent_of(event) for event in read_archive(first.path)}
     assert second.path.name in caplog.text
     second.path.write_bytes(whole)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
 
 
 async def test_archive_written_before_a_crash_is_also_erased(
@@ -272,7 +272,7 @@ async def test_archive_written_before_a_crash_is_also_erased(
             await archive_everything(api, tmp_path)
     assert len(files_in(tmp_path)) == 2
     await erase(api)
-    assert await look(api, tmp_path) == 0
+    assert await erase_pending(api, tmp_path) == 0
     assert "agent-1" not in owners(tmp_path)
     # Tasks finished later are in the database and erased there too.
     assert await archive_everything(api, tmp_path) is not None
@@ -300,10 +300,10 @@ async def test_server_erases_archives_without_a_retention_and_reports_missing_fi
     running = asyncio.create_task(archivist.run())
     caplog.set_level(logging.WARNING)
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return "events of 1 erased agents may still be" in caplog.text
 
-    await until(is_told)
+    await until(is_reported)
     elsewhere.rename(archived.path)
     await until(lambda: done(api))
     running.cancel()

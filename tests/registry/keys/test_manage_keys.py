@@ -39,7 +39,7 @@ async def is_good(database: Database, key_id: str) -> bool:
     return await database.read(function)
 
 
-async def told(database: Database) -> list[tuple[str, str]]:
+async def key_events(database: Database) -> list[tuple[str, str]]:
     found = await database.read(lambda transaction: event_log.after(transaction, 0, limit=1000))
     return [(event.type.value, event.payload["key_id"]) for event in found]
 
@@ -69,7 +69,11 @@ async def test_rotated_key_stays_valid_until_the_end_of_the_overlap(
     clock.advance(1)
     assert not await is_good(database, old)
     assert await is_good(database, new.key_id)
-    assert await told(database) == [("key.created", old), ("key.rotated", old), ("key.created", new.key_id)]
+    assert await key_events(database) == [
+        ("key.created", old),
+        ("key.rotated", old),
+        ("key.created", new.key_id),
+    ]
 
 
 async def test_rotation_does_not_extend_the_former_key(database: Database, clock: WoundClock) -> None:
@@ -99,7 +103,7 @@ async def test_revocation_takes_effect_at_once_and_only_once(database: Database)
     await revoke(database, key_id)
     await revoke(database, key_id)
     assert not await is_good(database, key_id)
-    assert await told(database) == [("key.created", key_id), ("key.revoked", key_id)]
+    assert await key_events(database) == [("key.created", key_id), ("key.revoked", key_id)]
 
 
 async def test_unknown_key_cannot_be_revoked(database: Database) -> None:

@@ -66,11 +66,11 @@ async def _release(api: RegistryApi, lease: dict[str, Any], key: str | Role) -> 
     return await api.ask("DELETE", f"{LEASES}/{lease['lease_id']}", key=key)
 
 
-async def _held(api: RegistryApi, resource: str) -> list[dict[str, Any]]:
+async def _running_leases(api: RegistryApi, resource: str) -> list[dict[str, Any]]:
     return list((await api.ask("GET", f"{LEASES}?resource={resource}")).json()["leases"])
 
 
-def _told(answer: Answer) -> tuple[int, str]:
+def _status_and_code(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json()["error"]["code"]
 
 
@@ -96,7 +96,7 @@ async def test_a_free_resource_is_granted(api: RegistryApi) -> None:
         "acquired_at": BEGIN,
         "expires_at": "2025-11-20T12:01:00.000Z",
     }
-    assert await _held(api, "task:1") == [lease]
+    assert await _running_leases(api, "task:1") == [lease]
 
 
 async def test_lease_lasts_five_minutes_by_default(api: RegistryApi) -> None:
@@ -109,7 +109,7 @@ async def test_leased_resource_is_refused_with_the_existing_lease(api: RegistryA
     lease = await _lease(api, "task:1", mine)
     for key in (other, mine):
         refused = await _acquire(api, "task:1", key)
-        assert _told(refused) == (409, "lease_held")
+        assert _status_and_code(refused) == (409, "lease_held")
         assert refused.json()["existing_lease"] == lease
     assert await _lease_events(api) == [("lease.acquired", None)]
 
@@ -134,9 +134,9 @@ async def test_lease_ends_at_its_deadline_and_the_next_grant_records_its_expiry(
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "task:1", mine)
     api.clock.advance(59.999)
-    assert _told(await _acquire(api, "task:1", other)) == (409, "lease_held")
+    assert _status_and_code(await _acquire(api, "task:1", other)) == (409, "lease_held")
     api.clock.advance(0.001)
-    assert await _held(api, "task:1") == []
+    assert await _running_leases(api, "task:1") == []
     taken = await _lease(api, "task:1", other)
     assert taken["fencing_token"] == lease["fencing_token"] + 1
     assert await _lease_events(api) == [
@@ -155,9 +155,9 @@ async def test_a_renewal_moves_the_deadline_and_keeps_the_token(api: RegistryApi
     assert answer.status == 200
     assert answer.json() == {**lease, "expires_at": "2025-11-20T12:02:39.000Z"}
     api.clock.advance(99.5)
-    assert await _held(api, "task:1") == [answer.json()]
+    assert await _running_leases(api, "task:1") == [answer.json()]
     api.clock.advance(0.5)
-    assert await _held(api, "task:1") == []
+    assert await _running_leases(api, "task:1") == []
 
 
 async def test_renewal_may_shorten_a_lease(api: RegistryApi) -> None:
@@ -173,15 +173,15 @@ async def test_renewal_of_an_expired_lease_is_refused(api: RegistryApi, *, is_sw
     api.clock.advance(60)
     if is_swept:
         await api.sweep()
-    assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
-    assert await _held(api, "task:1") == []
+    assert _status_and_code(await _renew(api, lease, key)) == (412, "lease_ended")
+    assert await _running_leases(api, "task:1") == []
 
 
 async def test_renewal_of_a_released_lease_is_refused(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
     await _release(api, lease, key)
-    assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
+    assert _status_and_code(await _renew(api, lease, key)) == (412, "lease_ended")
 
 
 async def test_replaced_lease_is_reported_as_ended(api: RegistryApi) -> None:
@@ -189,9 +189,9 @@ async def test_replaced_lease_is_reported_as_ended(api: RegistryApi) -> None:
     lease = await _lease(api, "task:1", mine)
     api.clock.advance(60)
     taken = await _lease(api, "task:1", other)
-    assert _told(await _renew(api, lease, mine)) == (412, "lease_ended")
-    assert _told(await _release(api, lease, mine)) == (412, "lease_ended")
-    assert await _held(api, "task:1") == [taken]
+    assert _status_and_code(await _renew(api, lease, mine)) == (412, "lease_ended")
+    assert _status_and_code(await _release(api, lease, mine)) == (412, "lease_ended")
+    assert await _running_leases(api, "task:1") == [taken]
 
 
 @pytest.mark.parametrize(("added", "code"), [(1, "token_not_issued"), (-1, "stale_token")])
@@ -200,12 +200,12 @@ async def test_a_renewal_needs_exactly_the_current_token(api: RegistryApi, added
     await _release(api, await _lease(api, "task:1", key), key)
     lease = await _lease(api, "task:1", key)
     refused = await _renew(api, lease, key, token=lease["fencing_token"] + added, ttl_seconds=999)
-    assert _told(refused) == (412, code)
+    assert _status_and_code(refused) == (412, code)
     assert refused.json()["error"]["details"]["current_token"] == lease["fencing_token"]
-    assert await _held(api, "task:1") == [lease]
+    assert await _running_leases(api, "task:1") == [lease]
 
 
-def _made_up(lease: dict[str, Any]) -> list[str]:
+def _forged_ids(lease: dict[str, Any]) -> list[str]:
     """Return ids that lead to the row of a lease, and are not its id."""
     stem, _, proof = lease["lease_id"].rpartition("_")
     _, number, token = stem.split("_")
@@ -227,7 +227,7 @@ async def _refused_alike(api: RegistryApi, lease_id: str, token: int, key: str) 
             await _release(api, {"lease_id": shown}, key),
         ]
         for answer in answers:
-            assert _told(answer) == (404, "lease_not_found")
+            assert _status_and_code(answer) == (404, "lease_not_found")
             error = answer.json()["error"]
             assert error["details"] == {"named": shown}
             messages.add(error["message"].replace(shown, "ID"))
@@ -237,22 +237,22 @@ async def _refused_alike(api: RegistryApi, lease_id: str, token: int, key: str) 
 async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "task:1", mine)
-    for lease_id in (lease["lease_id"], *_made_up(lease)):
+    for lease_id in (lease["lease_id"], *_forged_ids(lease)):
         await _refused_alike(api, lease_id, lease["fencing_token"], other)
-    assert await _held(api, "task:1") == [lease]
+    assert await _running_leases(api, "task:1") == [lease]
     await _release(api, lease, mine)
     await _refused_alike(api, lease["lease_id"], lease["fencing_token"], other)
     api.clock.advance(1)
     await _lease(api, "task:1", other)
     await _refused_alike(api, lease["lease_id"], lease["fencing_token"], other)
-    assert _told(await _renew(api, lease, mine)) == (412, "lease_ended")
+    assert _status_and_code(await _renew(api, lease, mine)) == (412, "lease_ended")
 
 
 async def test_caller_that_may_acquire_sees_the_holder(api: RegistryApi) -> None:
     mine, other = await _agent(api), await _agent(api, "agent-2")
     lease = await _lease(api, "intent:i/s", mine)
     refused = await _acquire(api, "intent:i/s", other)
-    assert _told(refused) == (409, "lease_held")
+    assert _status_and_code(refused) == (409, "lease_held")
     existing = refused.json()["existing_lease"]
     assert existing == lease
     # Knowledge of the id does not help.
@@ -263,11 +263,11 @@ async def test_caller_that_may_acquire_sees_the_holder(api: RegistryApi) -> None
 async def test_forged_lease_id_is_not_found_even_by_the_holder(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
-    for lease_id in (*_made_up(lease), "nonsense", "lease_1_0", "lease_999_1"):
+    for lease_id in (*_forged_ids(lease), "nonsense", "lease_1_0", "lease_999_1"):
         shown = {"lease_id": lease_id, "fencing_token": lease["fencing_token"]}
-        assert _told(await _renew(api, shown, key)) == (404, "lease_not_found")
-        assert _told(await _release(api, shown, key)) == (404, "lease_not_found")
-    assert await _held(api, "task:1") == [lease]
+        assert _status_and_code(await _renew(api, shown, key)) == (404, "lease_not_found")
+        assert _status_and_code(await _release(api, shown, key)) == (404, "lease_not_found")
+    assert await _running_leases(api, "task:1") == [lease]
 
 
 async def test_lease_ids_of_one_resource_have_different_proofs(api: RegistryApi) -> None:
@@ -312,7 +312,7 @@ async def test_coordinators_and_admins_take_leases_from_others(api: RegistryApi,
     lease = await _lease(api, "task:1", key)
     assert (await _release(api, lease, role)).status == 204
     assert await _lease_events(api) == [("lease.acquired", None), ("lease.released", "revoked")]
-    assert _told(await _renew(api, lease, key)) == (412, "lease_ended")
+    assert _status_and_code(await _renew(api, lease, key)) == (412, "lease_ended")
 
 
 async def test_lease_for_another_agent_is_refused(api: RegistryApi) -> None:
@@ -322,21 +322,21 @@ async def test_lease_for_another_agent_is_refused(api: RegistryApi) -> None:
     for role in (Role.ENROLL, Role.READER, Role.COORDINATOR):
         assert (await _renew(api, lease, role)).status == 403
     assert (await _release(api, lease, Role.READER)).status == 403
-    assert _told(await _renew(api, lease, Role.PROBER)) == (404, "lease_not_found")
-    assert _told(await _renew(api, lease, Role.ADMIN)) == (403, "not_holder")
+    assert _status_and_code(await _renew(api, lease, Role.PROBER)) == (404, "lease_not_found")
+    assert _status_and_code(await _renew(api, lease, Role.ADMIN)) == (403, "not_holder")
 
 
 @pytest.mark.parametrize("key", [Role.PROBER, Role.ADMIN])
 async def test_shard_cannot_be_leased_by_the_lease_api(api: RegistryApi, key: Role) -> None:
     agent = await _agent(api)
-    assert _told(await _acquire(api, "shard:7", agent)) == (403, "not_allowed")
+    assert _status_and_code(await _acquire(api, "shard:7", agent)) == (403, "not_allowed")
     refused = await _acquire(api, "shard:7", key, ttl_seconds=86_400)
-    assert _told(refused) == (422, "invalid_resource")
+    assert _status_and_code(refused) == (422, "invalid_resource")
     assert refused.json()["message"].startswith("not a resource: expected a shard to be claimed")
     await claim(api)
-    (lease,) = await _held(api, "shard:7")
-    assert _told(await _renew(api, lease, Role.PROBER)) == (404, "lease_not_found")
-    assert _told(await _release(api, lease, Role.PROBER)) == (404, "lease_not_found")
+    (lease,) = await _running_leases(api, "shard:7")
+    assert _status_and_code(await _renew(api, lease, Role.PROBER)) == (404, "lease_not_found")
+    assert _status_and_code(await _release(api, lease, Role.PROBER)) == (404, "lease_not_found")
 
 
 async def test_key_without_an_agent_is_refused_with_the_reason(api: RegistryApi) -> None:
@@ -352,7 +352,7 @@ async def test_an_unhealthy_agent_keeps_its_leases_and_gets_new_ones(api: Regist
     api.clock.advance(91)
     await api.sweep()
     assert (await api.record("agent-1"))["status"] == "unhealthy"
-    assert await _held(api, "task:1") == [lease]
+    assert await _running_leases(api, "task:1") == [lease]
     await _lease(api, "task:2", key)
 
 
@@ -366,7 +366,7 @@ async def test_draining_agent_gets_no_lease_and_leaves_after_releasing_all(
         "PATCH", f"{AGENTS}/agent-1/status", {"status": "draining"}, key=key, headers={"if-match": '"1"'}
     )
     await api.sweep()
-    assert _told(await _acquire(api, "task:9", key)) == (409, "agent_draining")
+    assert _status_and_code(await _acquire(api, "task:9", key)) == (409, "agent_draining")
     assert (await _renew(api, leases[0], key)).status == 200
     for lease in leases:
         assert (await api.record("agent-1"))["status"] == "draining"
@@ -381,10 +381,10 @@ async def test_dead_agent_cannot_acquire_or_renew(api: RegistryApi) -> None:
     key = await _agent(api)
     lease = await _lease(api, "task:1", key)
     await api.ask("DELETE", f"{AGENTS}/agent-1")
-    assert await _held(api, "task:1") == []
-    assert _told(await _acquire(api, "task:2", key)) == (410, "agent_gone")
-    assert _told(await _renew(api, lease, key)) == (410, "agent_gone")
-    assert _told(await _release(api, lease, key)) == (412, "lease_ended")
+    assert await _running_leases(api, "task:1") == []
+    assert _status_and_code(await _acquire(api, "task:2", key)) == (410, "agent_gone")
+    assert _status_and_code(await _renew(api, lease, key)) == (410, "agent_gone")
+    assert _status_and_code(await _release(api, lease, key)) == (412, "lease_ended")
     assert await _lease_events(api) == [("lease.acquired", None), ("lease.expired", "agent_deregistered")]
 
 
@@ -393,7 +393,7 @@ async def test_former_incarnation_cannot_acquire_or_renew(api: RegistryApi) -> N
     former = await _lease(api, "task:1", key)
     await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
     assert (await _acquire(api, "task:2", key, incarnation="1")).status == 410
-    assert _told(await _renew(api, former, key)) == (412, "lease_ended")
+    assert _status_and_code(await _renew(api, former, key)) == (412, "lease_ended")
     assert (await _acquire(api, "task:2", key, incarnation="2")).status == 201
     assert (await _acquire(api, "task:3", key, incarnation="two")).status == 422
 
@@ -403,7 +403,7 @@ async def test_agent_that_never_registered_holds_leases_like_any_other(api: Regi
     key, other = await api.add_agent_key("agent-9"), await _agent(api)
     lease = await _lease(api, "intent:i/s", key, ttl_seconds=60)
     assert lease["holder"] == "agent-9"
-    assert _told(await _acquire(api, "intent:i/s", other)) == (409, "lease_held")
+    assert _status_and_code(await _acquire(api, "intent:i/s", other)) == (409, "lease_held")
     assert (await _renew(api, lease, key)).status == 200
     headers = {"x-fencing-token": str(lease["fencing_token"])}
     path = "/api/v1/intents/i/state/s"
@@ -427,7 +427,7 @@ async def test_lease_of_an_agent_that_never_registered_ends_with_its_time(api: R
 
 async def test_unregistered_agent_has_no_incarnation(api: RegistryApi) -> None:
     key = await api.add_agent_key("agent-9")
-    assert _told(await _acquire(api, "task:1", key, incarnation="1")) == (404, "agent_not_found")
+    assert _status_and_code(await _acquire(api, "task:1", key, incarnation="1")) == (404, "agent_not_found")
 
 
 async def test_leases_from_before_a_registration_end_with_the_agents_death(api: RegistryApi) -> None:
@@ -437,7 +437,7 @@ async def test_leases_from_before_a_registration_end_with_the_agents_death(api: 
     api.clock.advance(301)
     await api.sweep()
     assert (await api.record("agent-9"))["status"] == "dead"
-    assert await _held(api, "intent:i/s") == []
+    assert await _running_leases(api, "intent:i/s") == []
     assert (await api.database.read(verify_log)).is_good
 
 
@@ -499,7 +499,7 @@ async def test_requests_of_one_group_are_processed_in_order(api: RegistryApi) ->
     assert [getattr(answer, "__name__", "") for answer in answers] == [
         "", "LeaseHeld", "", "", "LeaseOver", "LeaseHeld",
     ]  # fmt: skip
-    (held,) = await _held(api, "task:1")
+    (held,) = await _running_leases(api, "task:1")
     assert (held["holder"], held["fencing_token"]) == ("agent-2", 2)
     assert [kind for kind, _ in await _lease_events(api)] == [
         "lease.acquired",
@@ -572,8 +572,8 @@ async def test_expired_and_revoked_keys_are_refused(api: RegistryApi) -> None:
         assert (await _acquire(api, "task:2", key)).status == 401
         assert (await _renew(api, lease, key)).status == 401
         assert (await _release(api, lease, key)).status == 401
-    assert await _held(api, "task:1") == [lease]
-    assert await _held(api, "task:2") == []
+    assert await _running_leases(api, "task:1") == [lease]
+    assert await _running_leases(api, "task:2") == []
 
 
 async def test_events_of_an_agent_include_its_leases(api: RegistryApi) -> None:

@@ -37,7 +37,7 @@ async def _rejected(api: RegistryApi) -> list[dict[str, Any]]:
     return [event["payload"] for event in events if event["type"] == "fenced_write_rejected"]
 
 
-def _told(answer: Answer) -> tuple[int, str]:
+def _status_and_code(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json()["error"]["code"]
 
 
@@ -67,7 +67,7 @@ async def test_next_holder_continues_from_the_written_state(api: RegistryApi) ->
     mine, other = await _agents(api)
     await _write(api, mine, (await _hold(api, mine))["fencing_token"], {"step": 7})
     api.clock.advance(60)
-    assert _told(await api.ask("GET", STATE, key=other)) == (403, "not_allowed")
+    assert _status_and_code(await api.ask("GET", STATE, key=other)) == (403, "not_allowed")
     token = (await _hold(api, other))["fencing_token"]
     assert (await api.ask("GET", STATE, key=other)).json()["state"] == {"step": 7}
     assert (await _write(api, other, token)).json()["version"] == 2
@@ -81,7 +81,7 @@ async def test_write_with_another_token_is_refused_without_a_change(
     await api.ask("DELETE", f"{LEASES}/{(await _hold(api, key))['lease_id']}", key=key)
     token = (await _hold(api, key))["fencing_token"]
     before = (await _write(api, key, token)).json()
-    assert _told(await _write(api, key, token + added, {"step": 2})) == (412, code)
+    assert _status_and_code(await _write(api, key, token + added, {"step": 2})) == (412, code)
     assert (await api.ask("GET", STATE)).json() == before
     assert await _rejected(api) == [
         {
@@ -100,9 +100,9 @@ async def test_a_late_write_of_a_replaced_worker_is_refused(api: RegistryApi) ->
     api.clock.advance(60)
     token = (await _hold(api, other))["fencing_token"]
     written = (await _write(api, other, token)).json()
-    assert _told(await _write(api, mine, late, {"step": "late"})) == (412, "stale_token")
+    assert _status_and_code(await _write(api, mine, late, {"step": "late"})) == (412, "stale_token")
     # With the right token it is still another one's lease.
-    assert _told(await _write(api, mine, token, {"step": "late"})) == (412, "stale_token")
+    assert _status_and_code(await _write(api, mine, token, {"step": "late"})) == (412, "stale_token")
     assert (await api.ask("GET", STATE)).json() == written
     assert [payload["reason"] for payload in await _rejected(api)] == ["stale_token", "stale_token"]
 
@@ -114,7 +114,7 @@ async def test_error_of_a_stale_token_does_not_reveal_the_current_token(api: Reg
     texts = set()
     for tried in (token - 1, token, token + 1, 999):
         answer = await _write(api, other, tried)
-        assert _told(answer) == (412, "stale_token")
+        assert _status_and_code(answer) == (412, "stale_token")
         assert set(answer.json()["error"]["details"]) == {"resource", "token"}
         texts.add(answer.json()["error"]["message"].replace(f"token {tried}", "token"))
     assert len(texts) == 1
@@ -122,7 +122,7 @@ async def test_error_of_a_stale_token_does_not_reveal_the_current_token(api: Reg
     assert len(read.json()["events"]) == 4
     assert not [event for event in read.json()["events"] if "current_token" in event["payload"]]
     # A caller that may read all leases sees the cause.
-    assert _told(await _write(api, Role.ADMIN, token)) == (403, "not_holder")
+    assert _status_and_code(await _write(api, Role.ADMIN, token)) == (403, "not_holder")
     answer = await _write(api, Role.ADMIN, token - 1)
     assert answer.json()["error"]["details"]["current_token"] == token
 
@@ -133,7 +133,7 @@ async def test_write_at_the_deadline_is_refused_even_without_a_new_holder(api: R
     api.clock.advance(59.999)
     assert (await _write(api, key, token)).status == 200
     api.clock.advance(0.001)
-    assert _told(await _write(api, key, token, {"step": 2})) == (412, "lease_ended")
+    assert _status_and_code(await _write(api, key, token, {"step": 2})) == (412, "lease_ended")
     assert (await api.ask("GET", STATE)).json()["version"] == 1
     assert [payload["reason"] for payload in await _rejected(api)] == ["lease_ended"]
 
@@ -142,27 +142,27 @@ async def test_a_write_after_the_agents_end_is_refused(api: RegistryApi) -> None
     key, _ = await _agents(api)
     token = (await _hold(api, key))["fencing_token"]
     await api.ask("DELETE", "/api/v1/agents/agent-1")
-    assert _told(await _write(api, key, token)) == (412, "lease_ended")
+    assert _status_and_code(await _write(api, key, token)) == (412, "lease_ended")
 
 
 async def test_write_to_an_unleased_scope_is_refused_and_logged(api: RegistryApi) -> None:
     key, _ = await _agents(api)
-    assert _told(await _write(api, key, 1)) == (412, "token_not_issued")
-    assert _told(await api.ask("GET", STATE)) == (404, "state_not_found")
+    assert _status_and_code(await _write(api, key, 1)) == (412, "token_not_issued")
+    assert _status_and_code(await api.ask("GET", STATE)) == (404, "state_not_found")
     assert [payload["reason"] for payload in await _rejected(api)] == ["token_not_issued"]
 
 
 async def test_a_write_needs_its_token(api: RegistryApi) -> None:
     key, _ = await _agents(api)
-    assert _told(await _write(api, key, None)) == (428, "token_required")
+    assert _status_and_code(await _write(api, key, None)) == (428, "token_required")
     for nonsense in ("", "one", "-1", "1.0", "9" * 17, str(2**53)):
-        assert _told(await _write(api, key, nonsense)) == (422, "invalid_request")
+        assert _status_and_code(await _write(api, key, nonsense)) == (422, "invalid_request")
     assert await _rejected(api) == []
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.PROBER, Role.COORDINATOR, Role.ENROLL])
 async def test_role_without_leases_cannot_write_state(api: RegistryApi, role: Role) -> None:
-    assert _told(await _write(api, role, 1)) == (403, "not_allowed")
+    assert _status_and_code(await _write(api, role, 1)) == (403, "not_allowed")
     assert await _rejected(api) == []
 
 
@@ -207,7 +207,7 @@ async def test_state_above_the_size_or_depth_limit_is_refused(api: RegistryApi) 
 )
 async def test_invalid_resource_path_is_refused(api: RegistryApi, path: str) -> None:
     key, _ = await _agents(api)
-    assert _told(await _write(api, key, 1, path=path)) == (422, "invalid_resource")
+    assert _status_and_code(await _write(api, key, 1, path=path)) == (422, "invalid_resource")
 
 
 @pytest.mark.parametrize("path", [
@@ -217,5 +217,5 @@ async def test_invalid_resource_path_is_refused(api: RegistryApi, path: str) -> 
 async def test_state_path_that_proxies_resolve_is_refused(api: RegistryApi, path: str) -> None:
     key, _ = await _agents(api)
     for answer in (await _write(api, key, 1, path=path), await api.ask("GET", path)):
-        assert _told(answer) == (422, "invalid_resource")
+        assert _status_and_code(answer) == (422, "invalid_resource")
         assert "resolve them away" in answer.json()["message"]

@@ -2,7 +2,7 @@ import re
 
 import pytest
 from tests.registry.events.test_verify_events import live_a_little
-from tests.registry.probing.test_accept_observations import outcomes, seen
+from tests.registry.probing.test_accept_observations import observed, outcomes
 from tests.support.databases import WoundClock
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -36,7 +36,7 @@ async def test_facts_of_the_database_are_exported(api: RegistryApi, clock: Wound
     await live_a_little(api)
     await api.register("agent-3")
     await api.ask("POST", "/api/v1/tasks", {"title": "one"})
-    await outcomes(api, seen(clock, agent_id="agent-3"))
+    await outcomes(api, observed(clock, agent_id="agent-3"))
     found = await scrape(api)
 
     def value(name: str, **labels: str) -> float | None:

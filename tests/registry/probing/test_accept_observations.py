@@ -22,7 +22,7 @@ OBSERVATIONS = "/api/v1/observations"
 CARD = "https://agent.example/.well-known/agent-card.json"
 
 
-def seen(clock: WoundClock, **members: Any) -> dict[str, Any]:
+def observed(clock: WoundClock, **members: Any) -> dict[str, Any]:
     """Return the result of a probe just now: an answering interface by default."""
     observation = {"observed_at": moment(clock.at_s).isoformat(), "transport": {"result": "ok"}, **members}
     if "target_url" not in members:
@@ -31,12 +31,12 @@ def seen(clock: WoundClock, **members: Any) -> dict[str, Any]:
 
 
 def failure(clock: WoundClock, **members: Any) -> dict[str, Any]:
-    return seen(clock, transport={"result": "timeout"}, **members)
+    return observed(clock, transport={"result": "timeout"}, **members)
 
 
 def document(clock: WoundClock, status: str, **members: Any) -> dict[str, Any]:
     stated = {"status": status, "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 60}
-    return seen(clock, readiness={"result": "ok"}, document=stated, **members)
+    return observed(clock, readiness={"result": "ok"}, document=stated, **members)
 
 
 def batch(*observations: dict[str, Any]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ async def test_measured_failures_make_no_unknown_health_healthy(api: RegistryApi
     """The prober is absent for longer than three intervals, then the agent fails and a witness answers."""
     await _probed(api)
     stated = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 7200}
-    assert await outcomes(api, seen(clock, readiness={"result": "ok"}, document=stated)) == ["accepted"]
+    assert await outcomes(api, observed(clock, readiness={"result": "ok"}, document=stated)) == ["accepted"]
     clock.advance(1000)
     shown = (await api.ask("GET", AGENTS)).json()["agents"][0]
     assert (shown["health"], shown["unknown_reason"]) == ("unknown", "no_prober")
@@ -111,23 +111,23 @@ async def test_an_agent_of_which_only_a_web_server_is_left_is_marked_in_lists(
         assert listed.get("is_unreachable", False) is record["is_unreachable"]
         return record["status"], record["health"], record["is_unreachable"]
 
-    assert await outcomes(api, seen(clock, **card_alone)) == ["accepted"]
+    assert await outcomes(api, observed(clock, **card_alone)) == ["accepted"]
     assert await shown() == ("active", "unknown", True)
     for _ in range(4):
         assert await shown() == ("active", "unknown", True)
         clock.advance(300)
         # A new card names no interface.
         missing = {"result": "not_measured"}
-        await outcomes(api, seen(clock, **card_alone | {"transport": missing}))
+        await outcomes(api, observed(clock, **card_alone | {"transport": missing}))
     assert await shown() == ("active", "unknown", False)
 
 
 async def test_repeated_or_late_observation_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
-    some = [seen(clock), seen(clock), seen(clock)]
+    some = [observed(clock), observed(clock), observed(clock)]
     assert await outcomes(api, *some, numbers=[2, 1, 2]) == ["accepted", "ignored", "ignored"]
     assert await outcomes(api, *some, numbers=[2, 3, 4]) == ["ignored", "accepted", "accepted"]
-    counts = (await report(api, seen(clock, agent_id="nobody"))).json()["counts"]
+    counts = (await report(api, observed(clock, agent_id="nobody"))).json()["counts"]
     assert counts == {"unknown": 1}
 
 
@@ -135,7 +135,7 @@ async def test_observation_of_an_agent_that_is_no_target_is_unknown(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await api.register("agent-1")
-    assert await outcomes(api, seen(clock)) == ["unknown"]
+    assert await outcomes(api, observed(clock)) == ["unknown"]
     assert "observed" not in await api.record("agent-1")
 
 
@@ -145,7 +145,7 @@ async def test_wrong_clock_of_a_prober_does_not_change_results(
 ) -> None:
     """Its wall clock is wrong by minutes or an hour; its results come with their ages."""
     await _probed(api)
-    assert await outcomes(api, seen(clock)) == ["accepted"]
+    assert await outcomes(api, observed(clock)) == ["accepted"]
     began_s = clock.at_s
     for _ in range(12):
         clock.advance(300)
@@ -164,15 +164,15 @@ async def test_age_of_a_result_is_limited_by_the_grant_of_its_shard(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await _probed(api)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     granted_s = clock.at_s
     clock.advance(1_000)
     for age_s, at_s in ((10, granted_s + 990), (900, granted_s + 990), (5, granted_s + 995)):
-        await outcomes(api, seen(clock), ages_s=[age_s])
+        await outcomes(api, observed(clock), ages_s=[age_s])
         shown = (await api.record("agent-1"))["observed"]
         assert shown["last_observed_at"] == moment_text(at_s)
     clock.advance(1_000)
-    await outcomes(api, seen(clock), ages_s=[86_400])
+    await outcomes(api, observed(clock), ages_s=[86_400])
     assert (await api.record("agent-1"))["observed"]["last_observed_at"] == moment_text(granted_s + 995)
 
 
@@ -183,7 +183,7 @@ async def test_evidence_is_stored_with_the_observation(api: RegistryApi, clock: 
     read_s = clock.at_s
     clock.advance(300)
     unseen = {"transport": {"result": "not_measured"}, "inconclusive_reason": "no_witness"}
-    await outcomes(api, seen(clock, **unseen), interval_s=600)
+    await outcomes(api, observed(clock, **unseen), interval_s=600)
     agent = await api.database.read(lambda transaction: agent_rows.find(transaction, "agent-1"))
     assert agent is not None
     assert agent.evidence == Evidence(
@@ -199,7 +199,7 @@ async def test_evidence_is_stored_with_the_observation(api: RegistryApi, clock: 
 async def test_a_batch_needs_ages_numbers_interval_and_tokens(
     api: RegistryApi, clock: WoundClock, missing: str
 ) -> None:
-    body = batch(seen(clock))
+    body = batch(observed(clock))
     del body[missing]
     answer = await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)
     assert answer.status == 422
@@ -226,7 +226,7 @@ async def test_a_target_gets_a_record_at_its_first_liveness_signal(
     assert record["heartbeat_config"]["unhealthy_after_seconds"] == 900
     assert await api.lifecycle(agent_id) == [("registering", "active", "registered")]
     clock.advance(1)
-    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    assert await outcomes(api, observed(clock, target_url=CARD)) == ["accepted"]
     assert await count_by_status(api.database) == {"active": 1}
 
 
@@ -239,7 +239,7 @@ async def test_discovered_agent_has_the_card_url_of_its_last_observation(
 
     async def place_after(**body: Any) -> str | None:
         clock.advance(1)
-        await report(api, seen(clock, target_url=CARD), **body)
+        await report(api, observed(clock, target_url=CARD), **body)
         (listed,) = (await api.ask("GET", "/api/v1/agents")).json()["agents"]
         record = await api.record(found)
         assert {listed["target_url"], record["target_url"]} == {CARD}
@@ -262,7 +262,7 @@ async def test_discovered_agent_has_the_card_url_of_its_last_observation(
 async def test_found_agent_without_a_card_cannot_be_registered(api: RegistryApi, clock: WoundClock) -> None:
     found = f"/api/v1/agents/{target_id(CARD)}"
     await put(api, "directory", "first", [CARD])
-    await report(api, seen(clock, target_url=CARD), memories=[{}])
+    await report(api, observed(clock, target_url=CARD), memories=[{}])
     anyhow = {"If-Match": "*"}
     assert (await api.ask("PATCH", found, {"name": "x"}, headers=anyhow)).status == 200
     assert (await api.ask("PATCH", found, {"card_url": None}, headers=anyhow)).status == 422
@@ -274,7 +274,7 @@ async def test_found_agent_without_a_card_cannot_be_registered(api: RegistryApi,
 
 async def test_rediscovered_target_keeps_its_declared_override(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "directory", "first", [CARD])
-    await outcomes(api, seen(clock, target_url=CARD))
+    await outcomes(api, observed(clock, target_url=CARD))
     path = f"{AGENTS}/{target_id(CARD)}"
     wrong = {"status": "unhealthy", "seconds": 3600, "reason": "wrong answers"}
     assert (await api.ask("PUT", f"{path}/override", wrong)).status == 200
@@ -282,7 +282,7 @@ async def test_rediscovered_target_keeps_its_declared_override(api: RegistryApi,
     assert (await api.record(target_id(CARD)))["status"] == "deregistered"
     await put(api, "directory", "third", [CARD])
     clock.advance(60)
-    assert await outcomes(api, seen(clock, target_url=CARD)) == ["accepted"]
+    assert await outcomes(api, observed(clock, target_url=CARD)) == ["accepted"]
     record = await api.record(target_id(CARD))
     assert (record["status"], record["reason"], record["incarnation"]) == (
         "unhealthy",
@@ -299,7 +299,7 @@ async def test_two_probers_that_find_a_target_at_once_find_one_agent(
     await put(api, "directory", "first", urls)
     await outcomes(api, failure(clock, target_url=urls[0]))
     batches = [(urls[0], 7), (urls[0], 7), (urls[0], 7), (urls[1], 7)]
-    found = [outcomes(api, seen(clock, target_url=url), numbers=[number]) for url, number in batches]
+    found = [outcomes(api, observed(clock, target_url=url), numbers=[number]) for url, number in batches]
     results = await asyncio.gather(*found)
     assert sorted(results) == [["accepted"], ["accepted"], ["ignored"], ["ignored"]]
     assert await count_by_status(api.database) == {"active": 2}
@@ -313,7 +313,7 @@ async def test_probed_agent_becomes_unhealthy_dead_and_rediscovered(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await _probed(api)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     for _ in range(3):
         clock.advance(300)
         await outcomes(api, failure(clock))
@@ -330,10 +330,10 @@ async def test_probed_agent_becomes_unhealthy_dead_and_rediscovered(
         await api.sweep()
     assert await _status(api) == "dead"
     clock.advance(300)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     assert await _status(api) == "dead"
     clock.advance(30)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     record = await api.record("agent-1")
     assert (record["status"], record["incarnation"]) == ("active", 2)
     assert [step[1:] for step in (await api.lifecycle("agent-1"))[1:]] == [
@@ -348,7 +348,7 @@ async def test_failures_at_a_former_url_do_not_count_against_a_corrected_one(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     record = await api.register("agent-1", monitoring="probe", card_url=CARD)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     for _ in range(3):
         clock.advance(300)
         await outcomes(api, failure(clock))
@@ -379,13 +379,13 @@ async def test_an_unhealthy_probed_agent_recovers_with_a_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await _probed(api)
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     for _ in range(4):
         clock.advance(300)
         await outcomes(api, failure(clock))
     await api.sweep()
     assert await _status(api) == "unhealthy"
-    await outcomes(api, seen(clock))
+    await outcomes(api, observed(clock))
     assert (await api.lifecycle("agent-1"))[-1] == ("unhealthy", "active", "probe_recovered")
 
 
@@ -422,7 +422,7 @@ async def test_an_agent_whose_next_version_has_no_document_does_not_stay_unhealt
     while await _status(api) == "unhealthy" and steps < 10:
         steps += 1
         missing = {"result": "not_an_agent", "status_code": 404}
-        await outcomes(api, seen(clock, readiness=missing))
+        await outcomes(api, observed(clock, readiness=missing))
         clock.advance(300)
     # The last document counts for 900 s.
     assert steps == 4
@@ -509,7 +509,7 @@ async def test_simultaneous_probe_failures_of_many_agents_are_suspended(
     urls = [f"https://agent.example/{number}" for number in range(30)]
     await put(api, "directory", "first", urls)
     for _ in range(2):
-        await outcomes(api, *(seen(clock, target_url=url) for url in urls))
+        await outcomes(api, *(observed(clock, target_url=url) for url in urls))
         clock.advance(300)
     for _ in range(4):
         clock.advance(300)
@@ -532,18 +532,20 @@ async def test_answering_address_is_expected_to_answer_until_dead_or_removed(
         of_class = counts.get("10.0.0.0/8")
         return None if of_class is None else of_class.popitem()[1]
 
-    await outcomes(api, *(seen(clock, target_url=url, **where) for url in urls[:2]))
+    await outcomes(api, *(observed(clock, target_url=url, **where) for url in urls[:2]))
     assert await counted() == ClassCounts(addresses=1, silent_s=())
     unseen = {"transport": {"result": "not_measured"}, "inconclusive_reason": "no_witness"}
     answered_s = clock.at_s
     clock.advance(300)
     await outcomes(
-        api, seen(clock, target_url=urls[0], **unseen), failure(clock, target_url=urls[1], **where)
+        api, observed(clock, target_url=urls[0], **unseen), failure(clock, target_url=urls[1], **where)
     )
     assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
     slow = {"transport": {"result": "not_measured"}, "inconclusive_reason": "prober_slow"}
-    await outcomes(api, seen(clock, target_url=urls[0], **where), failure(clock, target_url=urls[2], **where))
-    await outcomes(api, seen(clock, target_url=urls[0], **slow))
+    await outcomes(
+        api, observed(clock, target_url=urls[0], **where), failure(clock, target_url=urls[2], **where)
+    )
+    await outcomes(api, observed(clock, target_url=urls[0], **slow))
     assert await counted() == ClassCounts(addresses=1, silent_s=()), "what is slow is not silent"
     await put(api, "directory", "second", urls[1:])
     assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
@@ -557,9 +559,9 @@ async def test_answering_address_is_expected_to_answer_until_dead_or_removed(
 
 async def test_results_of_a_deregistered_agent_are_ignored(api: RegistryApi, clock: WoundClock) -> None:
     await _probed(api)
-    assert await outcomes(api, seen(clock)) == ["accepted"]
+    assert await outcomes(api, observed(clock)) == ["accepted"]
     await api.ask("DELETE", "/api/v1/agents/agent-1")
-    assert await outcomes(api, seen(clock)) == ["ignored"]
+    assert await outcomes(api, observed(clock)) == ["ignored"]
 
 
 @pytest.mark.parametrize(
@@ -578,9 +580,9 @@ async def test_invalid_class_or_address_is_refused(
 ) -> None:
     await _probed(api)
     named = {"network_class": "public_ipv4", "address": "192.0.2.1"}
-    refused = await report(api, seen(clock, **named | wrong))
+    refused = await report(api, observed(clock, **named | wrong))
     assert (refused.status, refused.json()["error"]["code"]) == (422, "invalid_request")
-    assert await outcomes(api, seen(clock, **named)) == ["accepted"]
+    assert await outcomes(api, observed(clock, **named)) == ["accepted"]
 
 
 SHARD = shard_of("agent.example")
@@ -596,26 +598,26 @@ async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all
 ) -> None:
     await _probed(api)
     token = await _shard(api)
-    assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=token) == ["accepted"]
+    assert await outcomes(api, observed(clock), shard=SHARD, fencing_token=token) == ["accepted"]
     clock.advance(61)
-    late = await report(api, seen(clock), shard=SHARD, fencing_token=token)
+    late = await report(api, observed(clock), shard=SHARD, fencing_token=token)
     assert (late.status, late.json()["error"]["code"]) == (412, "lease_ended")
     newer = await _shard(api)
     clock.advance(1)
-    new_target = seen(clock, target_url=CARD)
-    stale = await report(api, seen(clock), new_target, shard=SHARD, fencing_token=token)
+    new_target = observed(clock, target_url=CARD)
+    stale = await report(api, observed(clock), new_target, shard=SHARD, fencing_token=token)
     assert (stale.status, stale.json()["error"]["code"]) == (412, "stale_token")
     assert "observed" in await api.record("agent-1")
     assert await count_by_status(api.database) == {"active": 1}
     assert len(await api.events(type="fenced_write_rejected")) == 2
-    assert await outcomes(api, seen(clock), shard=SHARD, fencing_token=newer) == ["accepted"]
-    never = await report(api, seen(clock), shard=SHARD + 1, fencing_token=newer)
+    assert await outcomes(api, observed(clock), shard=SHARD, fencing_token=newer) == ["accepted"]
+    never = await report(api, observed(clock), shard=SHARD + 1, fencing_token=newer)
     assert (never.status, never.json()["error"]["code"]) == (412, "token_not_issued")
 
 
 @pytest.mark.parametrize("role", [Role.READER, Role.ENROLL, Role.COORDINATOR])
 async def test_only_probers_report(api: RegistryApi, clock: WoundClock, role: Role) -> None:
-    assert (await api.ask("POST", OBSERVATIONS, batch(seen(clock)), key=role)).status == 403
+    assert (await api.ask("POST", OBSERVATIONS, batch(observed(clock)), key=role)).status == 403
 
 
 @pytest.mark.parametrize(
@@ -636,7 +638,7 @@ async def test_only_probers_report(api: RegistryApi, clock: WoundClock, role: Ro
     ],
 )
 async def test_invalid_batch_is_refused(api: RegistryApi, clock: WoundClock, wrong: dict[str, Any]) -> None:
-    body = batch(seen(clock)) | wrong
+    body = batch(observed(clock)) | wrong
     assert (await api.ask("POST", OBSERVATIONS, body, key=Role.PROBER)).status == 422
 
 
@@ -645,7 +647,7 @@ async def test_a_thousand_observations_are_one_batch(
 ) -> None:
     urls = [f"https://agent.example/{number}" for number in range(1000)]
     await put(api, "directory", "first", urls)
-    found = [seen(clock, target_url=url) for url in urls]
+    found = [observed(clock, target_url=url) for url in urls]
     assert await outcomes(api, *found) == ["accepted"] * 1000
     assert await count_by_status(database) == {"active": 1000}
 
@@ -658,6 +660,6 @@ async def test_result_of_a_former_url_or_incarnation_is_ignored(api: RegistryApi
     await api.ask("PATCH", "/api/v1/agents/agent-1", here, headers={"If-Match": "*"})
     clock.advance(5)
     old = {"probed_at_s": began_s - 1, "card_url": "https://agent.example/old.json"}
-    assert await outcomes(api, seen(clock), memories=[old]) == ["ignored"]
-    assert await outcomes(api, seen(clock, observed_at=moment(began_s - 1).isoformat())) == ["ignored"]
-    assert await outcomes(api, seen(clock), memories=[{"probed_at_s": began_s + 1}]) == ["accepted"]
+    assert await outcomes(api, observed(clock), memories=[old]) == ["ignored"]
+    assert await outcomes(api, observed(clock, observed_at=moment(began_s - 1).isoformat())) == ["ignored"]
+    assert await outcomes(api, observed(clock), memories=[{"probed_at_s": began_s + 1}]) == ["accepted"]

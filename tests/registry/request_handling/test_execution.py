@@ -48,7 +48,7 @@ async def api(database: Database, clock: WoundClock) -> RegistryApi:
     return api
 
 
-def told(answer: Answer) -> tuple[int, str]:
+def status_and_code(answer: Answer) -> tuple[int, str]:
     return answer.status, answer.json()["error"]["code"]
 
 
@@ -58,7 +58,7 @@ async def test_unauthorised_caller_learns_nothing_about_bodies(api: RegistryApi)
         for raw in (b"{", b"[1]", b'{"unknown": 1}'):
             for key in (UNKNOWN, None):
                 answer = await api.ask(method, path, raw=raw, key=key)
-                assert told(answer) == (401, "unknown_key"), (method, path, raw)
+                assert status_and_code(answer) == (401, "unknown_key"), (method, path, raw)
         # Only agents work on tasks.
         permitted = [await api.ask(method, path, raw=b"{", key=key) for key in (Role.ADMIN, agent_key)]
         assert 400 in {answer.status for answer in permitted}, (method, path)
@@ -69,7 +69,7 @@ async def test_unauthorised_caller_learns_nothing_about_media_types(api: Registr
     for path in (HEARTBEAT, LEASES, AGENTS):
         for raw, headers in ((b"{}", {"content-type": "text/plain"}), (b" " * 300_000, {})):
             answer = await api.ask("POST", path, raw=raw, key=UNKNOWN, headers=headers)
-            assert told(answer) == (401, "unknown_key"), (path, headers)
+            assert status_and_code(answer) == (401, "unknown_key"), (path, headers)
             answer = await api.ask("POST", path, raw=raw, headers=headers)
             assert answer.status in {413, 415}, (path, headers)
 
@@ -77,14 +77,14 @@ async def test_unauthorised_caller_learns_nothing_about_media_types(api: Registr
 async def test_unauthorised_caller_learns_nothing_about_queries(api: RegistryApi) -> None:
     for method, path in TAKES_QUERY:
         answer = await api.ask(method, f"{path}?odd=1", key=UNKNOWN)
-        assert told(answer) == (401, "unknown_key"), (method, path)
+        assert status_and_code(answer) == (401, "unknown_key"), (method, path)
         assert (await api.ask(method, f"{path}?odd=1")).status in {400, 422}, (method, path)
 
 
 async def test_unauthorised_caller_gets_only_the_refusal(api: RegistryApi) -> None:
     for method, path, role in NOT_ALLOWED:
         answer = await api.ask(method, path, raw=b"{" if method != "GET" else b"", key=role)
-        assert told(answer) == (403, "not_allowed"), (method, path, role)
+        assert status_and_code(answer) == (403, "not_allowed"), (method, path, role)
 
 
 async def test_key_without_permission_learns_nothing(
@@ -98,7 +98,7 @@ async def test_key_without_permission_learns_nothing(
             if any((role, action) in PERMISSIONS for action in actions):
                 continue
             answer = await api.ask(one.method, re.sub(r"{[^}]+}", "1", one.path), raw=b'{"a', key=role)
-            assert told(answer) == (403, "not_allowed"), (one.method, one.path, role)
+            assert status_and_code(answer) == (403, "not_allowed"), (one.method, one.path, role)
             refused += 1
     assert refused > 100
 
@@ -109,7 +109,7 @@ async def test_revoked_key_gets_the_same_answer_as_an_unknown_one(api: RegistryA
         assert (await api.ask("POST", path, raw=b"{")).status == 400
     await execute(api, keys.update().values(revoked_at_s=0.0))
     for path in (HEARTBEAT, LEASES, AGENTS):
-        assert told(await api.ask("POST", path, raw=b"{")) == (401, "unknown_key")
+        assert status_and_code(await api.ask("POST", path, raw=b"{")) == (401, "unknown_key")
 
 
 async def test_malformed_incarnation_or_name_is_reported_only_to_permitted_keys(api: RegistryApi) -> None:
@@ -117,11 +117,14 @@ async def test_malformed_incarnation_or_name_is_reported_only_to_permitted_keys(
     lives = {"x-agent-incarnation": "two"}
     for method, path in (("POST", HEARTBEAT), ("DELETE", f"{LEASES}/lease_1_1")):
         body = {"status": "active", "client_timestamp": api.time_text()} if method == "POST" else None
-        assert told(await api.ask(method, path, body, key=UNKNOWN, headers=lives)) == (401, "unknown_key")
-        assert told(await api.ask(method, path, body, headers=lives)) == (422, "invalid_request")
+        assert status_and_code(await api.ask(method, path, body, key=UNKNOWN, headers=lives)) == (
+            401,
+            "unknown_key",
+        )
+        assert status_and_code(await api.ask(method, path, body, headers=lives)) == (422, "invalid_request")
     odd = f"{AGENTS}/no agent/heartbeat"
-    assert told(await api.ask("POST", odd, {}, key=UNKNOWN)) == (401, "unknown_key")
-    assert told(await api.ask("POST", odd, {})) == (404, "agent_not_found")
+    assert status_and_code(await api.ask("POST", odd, {}, key=UNKNOWN)) == (401, "unknown_key")
+    assert status_and_code(await api.ask("POST", odd, {})) == (404, "agent_not_found")
 
 
 async def test_request_without_a_fault_needs_no_extra_query(
@@ -139,7 +142,7 @@ async def test_request_without_a_fault_needs_no_extra_query(
         await api.ask("PATCH", f"{AGENTS}/agent-1", {"name": "a"}, headers={"If-Match": "*"})
     ).status == 200
     # With a key, the key must be known before the error is reported.
-    assert told(await api.ask("POST", HEARTBEAT, raw=b"{", key=key)) == (503, "store_unavailable")
+    assert status_and_code(await api.ask("POST", HEARTBEAT, raw=b"{", key=key)) == (503, "store_unavailable")
 
 
 @pytest.mark.both_databases

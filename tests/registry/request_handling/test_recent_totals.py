@@ -22,28 +22,28 @@ MANY = EXACT_UP_TO + 1
 NOW_S = 1_763_640_000.0
 
 
-def saying(total: int) -> Callable[[], int]:
+def counting(total: int) -> Callable[[], int]:
     """Return what counts so many."""
     return lambda: total
 
 
 def test_large_total_is_cached_briefly() -> None:
     totals = RecentTotals()
-    assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
-    assert totals.total(ANY, NOW_S + CACHE_SECONDS / 2, saying(9_999)) == MANY
-    assert totals.total(FREE, NOW_S, saying(2_000)) == 2_000
-    assert totals.total(ANY, NOW_S + CACHE_SECONDS, saying(9_999)) == 9_999
+    assert totals.total(ANY, NOW_S, counting(MANY)) == MANY
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS / 2, counting(9_999)) == MANY
+    assert totals.total(FREE, NOW_S, counting(2_000)) == 2_000
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS, counting(9_999)) == 9_999
 
 
 def test_during_a_recount_the_old_total_is_served_unless_too_old() -> None:
     totals = RecentTotals()
-    totals.total(ANY, NOW_S, saying(MANY))
+    totals.total(ANY, NOW_S, counting(MANY))
     told: list[int] = []
 
     def count_at(now_s: float) -> Callable[[], int]:
         def count() -> int:
-            told.append(totals.total(ANY, now_s, saying(3_000)))
-            told.append(totals.total(FREE, now_s, saying(4_000)))
+            told.append(totals.total(ANY, now_s, counting(3_000)))
+            told.append(totals.total(FREE, now_s, counting(4_000)))
             return 9_999
 
         return count
@@ -58,38 +58,38 @@ def test_during_a_recount_the_old_total_is_served_unless_too_old() -> None:
 
 def test_failed_count_is_repeated_by_the_next_request() -> None:
     totals = RecentTotals()
-    totals.total(ANY, NOW_S, saying(MANY))
+    totals.total(ANY, NOW_S, counting(MANY))
 
     def fail() -> int:
         raise StoreUnavailable("away")
 
     with pytest.raises(StoreUnavailable):
         totals.total(ANY, NOW_S + CACHE_SECONDS, fail)
-    assert totals.total(ANY, NOW_S + CACHE_SECONDS, saying(9_999)) == 9_999
+    assert totals.total(ANY, NOW_S + CACHE_SECONDS, counting(9_999)) == 9_999
 
 
 @pytest.mark.parametrize("total", [0, 1, EXACT_UP_TO])
 def test_small_total_is_counted_for_each_request(total: int) -> None:
     totals = RecentTotals()
-    assert totals.total(ANY, NOW_S, saying(total)) == total
-    assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
-    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, saying(total)) == total
-    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, saying(5)) == 5
+    assert totals.total(ANY, NOW_S, counting(total)) == total
+    assert totals.total(ANY, NOW_S, counting(MANY)) == MANY
+    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, counting(total)) == total
+    assert totals.total(ANY, NOW_S + 2 * CACHE_SECONDS, counting(5)) == 5
 
 
 def test_total_is_counted_again_after_the_clock_was_set_back() -> None:
     totals = RecentTotals()
-    assert totals.total(ANY, NOW_S, saying(MANY)) == MANY
-    assert totals.total(ANY, NOW_S - 0.5, saying(9_999)) == 9_999
+    assert totals.total(ANY, NOW_S, counting(MANY)) == MANY
+    assert totals.total(ANY, NOW_S - 0.5, counting(9_999)) == 9_999
 
 
 def test_number_of_cached_totals_is_bounded() -> None:
     totals = RecentTotals()
     filters = [AgentFilter(min_available_capacity=least) for least in range(MAX_TOTALS + 1)]
     for wanted in filters:
-        totals.total(wanted, NOW_S, saying(MANY))
-    assert totals.total(filters[0], NOW_S, saying(9_999)) == 9_999
-    assert totals.total(filters[-1], NOW_S, saying(9_999)) == MANY
+        totals.total(wanted, NOW_S, counting(MANY))
+    assert totals.total(filters[0], NOW_S, counting(9_999)) == 9_999
+    assert totals.total(filters[-1], NOW_S, counting(9_999)) == MANY
 
 
 def test_largest_page_is_below_the_smallest_cached_total() -> None:

@@ -6,7 +6,7 @@ from tests.registry.events.test_verify_events import report as log_report
 from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
-from tests.support.task_api import TASKS, create, steer, steps, task, told, worker
+from tests.support.task_api import TASKS, create, status_and_code, steer, steps, task, worker
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry import sweep
@@ -207,7 +207,7 @@ async def test_case_19_a_clock_that_jumps_ahead_ends_a_lease_once_and_one_set_ba
     assert (await one.report(grant)).status == 200
     api.clock.advance(61)
     await reap(api.database)
-    assert told(await one.report(grant, idempotency_key="late")) == (412, "lease_ended")
+    assert status_and_code(await one.report(grant, idempotency_key="late")) == (412, "lease_ended")
     assert await steps(api, made["task_id"]) == ["assigned", "running", "failed", "queued"]
 
 
@@ -236,7 +236,7 @@ async def test_case_2_a_raised_epoch_ends_all_runs_and_tokens_rise(api: Registry
 
     await api.database.write(restore)
     assert (await task(api, made["task_id"]))["status"] == "queued"
-    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert status_and_code(await one.report(grant)) == (412, "lease_ended")
     after = await one.granted()
     assert after["lease"]["fencing_token"] > 2**32 > grant["lease"]["fencing_token"]
     assert (await log_report(api)).is_good
@@ -266,5 +266,5 @@ async def test_new_agent_with_an_erased_id_inherits_no_leases(api: RegistryApi) 
     await api.ask("DELETE", f"{AGENTS}/agent-1/record")
     again = await worker(api)
     read = await api.ask("GET", f"{TASKS}/{grant['task']['task_id']}", key=again.key)
-    assert told(read) == (403, "not_allowed")
+    assert status_and_code(read) == (403, "not_allowed")
     assert (await again.write(grant, "complete")).status in {403, 404, 412}

@@ -2,7 +2,7 @@
 
 from tests.registry.events.test_verify_events import report as log_report
 from tests.support.registry_api import RegistryApi
-from tests.support.task_api import create, steer, told, worker
+from tests.support.task_api import create, status_and_code, steer, worker
 
 from lifesign.domain.tasks.task_states import task_resource
 
@@ -27,5 +27,5 @@ async def test_case_8_cancelling_a_running_task_ends_its_lease(api: RegistryApi)
     assert answer.json()["budget"]["available"]["tokens"] == 10
     leases = await api.ask("GET", f"/api/v1/leases?resource={task_resource(made['task_id'])}")
     assert leases.json()["leases"] == []
-    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert status_and_code(await one.report(grant)) == (412, "lease_ended")
     assert (await log_report(api)).is_good

@@ -12,7 +12,7 @@ from tests.registry.events.test_verify_events import report as log_report
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
-from tests.support.task_api import TASKS, create, task, told, worker
+from tests.support.task_api import TASKS, create, status_and_code, task, worker
 
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
@@ -72,7 +72,7 @@ async def test_claim_may_request_fewer_capabilities_than_registered_and_no_other
     assert (await one.claim(capabilities=["copy"])).status == 204
     assert (await one.granted(capabilities=["layout"]))["task"]["task_id"] == layout
     for asked in ({"role_id": "readers"}, {"capabilities": ["copy", "flying"]}):
-        assert told(await one.claim(**asked)) == (422, "invalid_request")
+        assert status_and_code(await one.claim(**asked)) == (422, "invalid_request")
 
 
 async def test_claim_by_task_id_gets_that_task_or_none(api: RegistryApi) -> None:
@@ -88,18 +88,18 @@ async def test_claim_by_task_id_gets_that_task_or_none(api: RegistryApi) -> None
 async def test_claim_of_a_task_that_is_never_claimable_is_refused_with_the_reason(api: RegistryApi) -> None:
     one = await worker(api, role_id="writers", capabilities=["copy"])
     nowhere = "task_00000000000000000000000000"
-    assert told(await one.claim(task_id=nowhere)) == (404, "task_not_found")
-    assert told(await one.claim(task_id="task-1")) == (422, "invalid_request")
+    assert status_and_code(await one.claim(task_id=nowhere)) == (404, "task_not_found")
+    assert status_and_code(await one.claim(task_id="task-1")) == (422, "invalid_request")
     for foreign in ({"agent_id": "another"}, {"role_id": "readers"}, {"capabilities": ["flying"]}):
         made = (await create(api, **foreign))["task_id"]
-        assert told(await one.claim(task_id=made)) == (404, "task_not_found")
+        assert status_and_code(await one.claim(task_id=made)) == (404, "task_not_found")
         assert (await api.ask("POST", f"{TASKS}/{made}/cancel", {}, key=Role.COORDINATOR)).status == 200
         # Its end is hidden too.
-        assert told(await one.claim(task_id=made)) == (404, "task_not_found")
+        assert status_and_code(await one.claim(task_id=made)) == (404, "task_not_found")
     made = (await create(api))["task_id"]
     grant = await one.granted(task_id=made)
     assert (await one.write(grant, "complete")).status == 200
-    assert told(await one.claim(task_id=made)) == (409, "invalid_task_transition")
+    assert status_and_code(await one.claim(task_id=made)) == (409, "invalid_task_transition")
 
 
 async def test_agent_gets_no_task_above_its_capacity(api: RegistryApi) -> None:
@@ -108,7 +108,7 @@ async def test_agent_gets_no_task_above_its_capacity(api: RegistryApi) -> None:
     one = await worker(api, capacity={"max_concurrent_tasks": 1})
     grant = await one.granted()
     answer = await one.claim()
-    assert told(answer) == (409, "too_many")
+    assert status_and_code(answer) == (409, "too_many")
     assert "capacity" in answer.json()["message"]
     await one.write(grant, "complete")
     assert (await one.granted())["task"]["title"] == "second"
@@ -159,7 +159,7 @@ async def test_task_lease_begins_only_with_a_claim(api: RegistryApi) -> None:
     one = await worker(api)
     body = {"resource": task_resource(made["task_id"])}
     answer = await api.ask("POST", LEASES, body, key=one.key)
-    assert told(answer) == (422, "invalid_resource")
+    assert status_and_code(answer) == (422, "invalid_resource")
     assert "/api/v1/tasks/claim" in answer.json()["message"]
     # Users of other task systems lease them as before.
     assert (await api.ask("POST", LEASES, {"resource": "task:1"}, key=one.key)).status == 201
@@ -181,8 +181,11 @@ async def test_releasing_the_lease_requeues_the_task(api: RegistryApi) -> None:
 async def test_case_22_wait_out_of_range_is_refused(api: RegistryApi, seconds: float) -> None:
     one = await worker(api)
     if seconds:
-        assert told(await one.claim(wait_seconds=seconds)) == (422, "invalid_request")
-    assert told(await one.claim(ttl_seconds=seconds if seconds != 31 else 86_401)) == (422, "invalid_request")
+        assert status_and_code(await one.claim(wait_seconds=seconds)) == (422, "invalid_request")
+    assert status_and_code(await one.claim(ttl_seconds=seconds if seconds != 31 else 86_401)) == (
+        422,
+        "invalid_request",
+    )
     path = f"{TASKS}/claim"
     for raw in (b'{"wait_seconds": NaN}', b'{"ttl_seconds": 1e999}', b'{"ttl_seconds": "5"}'):
         assert (await api.ask("POST", path, raw=raw, key=one.key)).status in {400, 422}
@@ -191,15 +194,18 @@ async def test_case_22_wait_out_of_range_is_refused(api: RegistryApi, seconds: f
 async def test_claim_requires_the_key_of_a_registered_agent(api: RegistryApi) -> None:
     await create(api)
     one = await worker(api)
-    assert told(await api.ask("POST", f"{TASKS}/claim", {}, key=None)) == (401, "unknown_key")
+    assert status_and_code(await api.ask("POST", f"{TASKS}/claim", {}, key=None)) == (401, "unknown_key")
     for role in (Role.READER, Role.COORDINATOR, Role.ADMIN):
-        assert told(await api.ask("POST", f"{TASKS}/claim", {}, key=role)) == (403, "not_allowed")
-    assert told(await api.ask("POST", f"{TASKS}/claim", {"x": 1}, key=Role.READER)) == (403, "not_allowed")
+        assert status_and_code(await api.ask("POST", f"{TASKS}/claim", {}, key=role)) == (403, "not_allowed")
+    assert status_and_code(await api.ask("POST", f"{TASKS}/claim", {"x": 1}, key=Role.READER)) == (
+        403,
+        "not_allowed",
+    )
     headers = {"x-agent-incarnation": "7"}
     answer = await api.ask("POST", f"{TASKS}/claim", {}, key=one.key, headers=headers)
-    assert told(answer) == (410, "agent_gone")
+    assert status_and_code(answer) == (410, "agent_gone")
     await api.ask("DELETE", f"{AGENTS}/agent-1")
-    assert told(await one.claim()) == (410, "agent_gone")
+    assert status_and_code(await one.claim()) == (410, "agent_gone")
 
 
 @pytest.mark.both_databases
@@ -301,7 +307,7 @@ async def test_number_of_waiting_claims_is_bounded(api: RegistryApi, monkeypatch
     monkeypatch.setattr(claim_endpoint, "MAX_WAITING", 0)
     one = await worker(api)
     answer = await one.claim(wait_seconds=30)
-    assert told(answer) == (503, "too_many_claims")
+    assert status_and_code(answer) == (503, "too_many_claims")
     assert answer.header("retry-after") is not None
 
 
@@ -319,5 +325,5 @@ async def test_waiting_claim_is_excluded_from_the_servers_own_health(
 async def test_claim_path_is_not_read_as_a_task_id(api: RegistryApi) -> None:
     for method in ("GET", "DELETE"):
         answer = await api.ask(method, f"{TASKS}/claim")
-        assert told(answer) == (405, "method_not_allowed")
+        assert status_and_code(answer) == (405, "method_not_allowed")
         assert answer.header("allow") == "POST"

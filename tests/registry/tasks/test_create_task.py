@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from tests.registry.events.test_verify_events import report as log_report
 from tests.support.registry_api import RegistryApi
-from tests.support.task_api import TASKS, steps, task, told
+from tests.support.task_api import TASKS, status_and_code, steps, task
 
 from lifesign.domain.access.permissions import Role
 
@@ -40,7 +40,7 @@ async def test_idempotency_key_reused_for_another_task_is_refused(api: RegistryA
     answer = await api.ask(
         "POST", TASKS, {**WANTED, "title": "Another", "idempotency_key": "order-7"}, key=Role.COORDINATOR
     )
-    assert told(answer) == (422, "idempotency_key_reused")
+    assert status_and_code(answer) == (422, "idempotency_key_reused")
     assert await total(api) == 1
 
 
@@ -64,7 +64,7 @@ async def test_one_of_equal_concurrent_requests_creates(api: RegistryApi) -> Non
 @pytest.mark.parametrize("key", ["", "x" * 129, "a\nb", 7])
 async def test_invalid_idempotency_key_is_refused(api: RegistryApi, key: object) -> None:
     answer = await api.ask("POST", TASKS, {**WANTED, "idempotency_key": key}, key=Role.COORDINATOR)
-    assert told(answer) == (422, "invalid_request")
+    assert status_and_code(answer) == (422, "invalid_request")
     assert await total(api) == 0
 
 
@@ -78,7 +78,7 @@ async def test_idempotency_key_of_a_child_task_is_refused(api: RegistryApi) -> N
 @pytest.mark.parametrize("title", ["   ", "\u00a0\u3000", "\u200b", "\u202e"])
 async def test_unreadable_title_is_refused(api: RegistryApi, title: str) -> None:
     answer = await api.ask("POST", TASKS, {**WANTED, "title": title}, key=Role.COORDINATOR)
-    assert told(answer) == (422, "invalid_request")
+    assert status_and_code(answer) == (422, "invalid_request")
     assert [fault["pointer"] for fault in answer.json()["error"]["details"]["faults"]] == ["/title"]
 
 
@@ -97,5 +97,8 @@ async def test_creator_sees_the_name_of_its_key_as_readers_do(api: RegistryApi) 
     {"title": "t", "budget": {"tokens": 1.5}}, {"title": "t", "agent_id": "a b"},
 ])  # fmt: skip
 async def test_case_22_invalid_task_is_refused(api: RegistryApi, given: dict[str, Any]) -> None:
-    assert told(await api.ask("POST", TASKS, given, key=Role.COORDINATOR)) == (422, "invalid_request")
+    assert status_and_code(await api.ask("POST", TASKS, given, key=Role.COORDINATOR)) == (
+        422,
+        "invalid_request",
+    )
     assert (await api.ask("GET", TASKS)).json()["total"] == 0

@@ -2,7 +2,7 @@
 
 import pytest
 from tests.support.registry_api import RegistryApi
-from tests.support.task_api import TASKS, UNKNOWN, create, told, worker
+from tests.support.task_api import TASKS, UNKNOWN, create, status_and_code, worker
 
 from lifesign.domain.access.permissions import Role
 
@@ -28,26 +28,32 @@ async def test_tasks_are_filtered_by_their_members(api: RegistryApi) -> None:
     page = (await api.ask("GET", f"{TASKS}?limit=3")).json()
     assert (len(page["tasks"]), page["total"]) == (3, 5)
     assert await listed(f"limit=3&cursor={page['cursor']}") == [ids[1], ids[0]]
-    assert told(await api.ask("GET", f"{TASKS}?holder=agent-2", key=one.key)) == (403, "not_allowed")
-    assert told(await api.ask("GET", f"{TASKS}?status=lost")) == (422, "invalid_request")
-    assert told(await api.ask("GET", f"{TASKS}?parent_id={UNKNOWN}")) == (404, "task_not_found")
+    assert status_and_code(await api.ask("GET", f"{TASKS}?holder=agent-2", key=one.key)) == (
+        403,
+        "not_allowed",
+    )
+    assert status_and_code(await api.ask("GET", f"{TASKS}?status=lost")) == (422, "invalid_request")
+    assert status_and_code(await api.ask("GET", f"{TASKS}?parent_id={UNKNOWN}")) == (404, "task_not_found")
 
 
 async def test_agent_key_reads_its_tasks_and_their_children(api: RegistryApi) -> None:
     made = await create(api, agent_id="agent-1")
     one, other = await worker(api), await worker(api, "agent-2")
     path = f"{TASKS}/{made['task_id']}"
-    assert told(await api.ask("GET", path, key=one.key)) == (403, "not_allowed")
+    assert status_and_code(await api.ask("GET", path, key=one.key)) == (403, "not_allowed")
     grant = await one.granted()
     child_id = (await one.write(grant, "delegate", task={"title": "child"})).json()["child_id"]
     for allowed in (path, f"{path}/progress", f"{TASKS}/{child_id}"):
         assert (await api.ask("GET", allowed, key=one.key)).status == 200
-        assert told(await api.ask("GET", allowed, key=other.key)) == (403, "not_allowed")
-    assert told(await api.ask("GET", f"{TASKS}/nonsense", key=Role.READER)) == (404, "task_not_found")
+        assert status_and_code(await api.ask("GET", allowed, key=other.key)) == (403, "not_allowed")
+    assert status_and_code(await api.ask("GET", f"{TASKS}/nonsense", key=Role.READER)) == (
+        404,
+        "task_not_found",
+    )
     for parent_id in (made["task_id"], child_id, UNKNOWN):
         answer = await api.ask("GET", f"{TASKS}?parent_id={parent_id}", key=other.key)
-        assert told(answer) == (404, "task_not_found")
+        assert status_and_code(answer) == (404, "task_not_found")
     for parent_id in (made["task_id"], child_id):
         assert (await api.ask("GET", f"{TASKS}?parent_id={parent_id}", key=one.key)).status == 200
     for path in (f"{TASKS}/nonsense", f"{TASKS}/nonsense/progress"):
-        assert told(await api.ask("GET", path, key=one.key)) == (403, "not_allowed")
+        assert status_and_code(await api.ask("GET", path, key=one.key)) == (403, "not_allowed")

@@ -1,7 +1,7 @@
 """Decisions of people about a task in review."""
 
 from tests.support.registry_api import RegistryApi
-from tests.support.task_api import TASKS, UNKNOWN, comments_of, create, steer, task, told, worker
+from tests.support.task_api import TASKS, UNKNOWN, comments_of, create, status_and_code, steer, task, worker
 
 from lifesign.registry.status_changes.task_status import MAX_COMMENTS
 
@@ -14,7 +14,7 @@ async def test_handed_off_task_can_be_resolved(api: RegistryApi) -> None:
     shown = await task(api, made["task_id"])
     assert (shown["status"], shown["explanation"]) == ("handoff", "which logo?")
     too_soon = await steer(api, made["task_id"], "resolve", resolution="requeue", output={})
-    assert told(too_soon) == (422, "invalid_request")
+    assert status_and_code(too_soon) == (422, "invalid_request")
     answer = await steer(api, made["task_id"], "resolve", resolution="done", output={"by": "hand"})
     assert (answer.json()["status"], answer.json()["output"]) == ("done", {"by": "hand"})
 
@@ -62,6 +62,6 @@ async def test_the_latest_comments_are_kept(api: RegistryApi) -> None:
 async def test_a_task_that_was_not_handed_off_is_not_resolved(api: RegistryApi) -> None:
     made = await create(api)
     answer = await steer(api, made["task_id"], "resolve", resolution="done")
-    assert told(answer) == (409, "invalid_task_transition")
+    assert status_and_code(answer) == (409, "invalid_task_transition")
     unknown = await steer(api, UNKNOWN, "resolve", resolution="done")
-    assert told(unknown) == (404, "task_not_found")
+    assert status_and_code(unknown) == (404, "task_not_found")

@@ -11,10 +11,10 @@ from tests.support.task_api import (
     Worker,
     comments_of,
     create,
+    status_and_code,
     steer,
     steps,
     task,
-    told,
     worker,
 )
 
@@ -47,7 +47,7 @@ async def test_reviewer_may_describe_the_fix_task(api: RegistryApi) -> None:
     answer = await steer(api, task_id, "review", verdict="reject", fix=fix)
     assert answer.json()["fix"]["title"] == "Replace the logo"
     refused = await steer(api, task_id, "review", verdict="accept", fix=fix)
-    assert told(refused) == (422, "invalid_request")
+    assert status_and_code(refused) == (422, "invalid_request")
 
 
 @pytest.mark.both_databases
@@ -63,7 +63,7 @@ async def test_fix_of_a_child_task_is_charged_to_the_parents_remaining_budget(ap
     await one.write(child, "complete")
     large = {"title": "fix", "budget": {"tokens": 41}}
     answer = await steer(api, child_id, "review", verdict="reject", fix=large)
-    assert told(answer) == (402, "budget_exceeded")
+    assert status_and_code(answer) == (402, "budget_exceeded")
     assert (await task(api, child_id))["status"] == "review"
     fix = (await steer(api, child_id, "review", verdict="reject")).json()["fix"]
     assert fix["parent_id"] == parent["task_id"]
@@ -88,9 +88,9 @@ async def test_holder_of_a_fix_sees_the_review_of_the_earlier_work(api: Registry
 async def test_a_task_without_a_result_is_not_reviewed(api: RegistryApi) -> None:
     made = await create(api)
     answer = await steer(api, made["task_id"], "review", verdict="accept")
-    assert told(answer) == (409, "invalid_task_transition")
+    assert status_and_code(answer) == (409, "invalid_task_transition")
     unknown = await steer(api, UNKNOWN, "review", verdict="accept")
-    assert told(unknown) == (404, "task_not_found")
+    assert status_and_code(unknown) == (404, "task_not_found")
 
 
 async def test_key_without_permission_to_create_tasks_cannot_review_them(api: RegistryApi) -> None:
@@ -102,11 +102,11 @@ async def test_key_without_permission_to_create_tasks_cannot_review_them(api: Re
         "budget": {"add": {"tokens": 1}},
     }
     for key in (one.key, Role.READER, Role.PROBER, Role.ENROLL):
-        assert told(await api.ask("POST", TASKS, {"title": "t"}, key=key)) == (403, "not_allowed")
+        assert status_and_code(await api.ask("POST", TASKS, {"title": "t"}, key=key)) == (403, "not_allowed")
         for function, body in functions.items():
             for named in (task_id, "nonsense"):
                 answer = await api.ask("POST", f"{TASKS}/{named}/{function}", body, key=key)
-                assert told(answer) == (403, "not_allowed"), function
+                assert status_and_code(answer) == (403, "not_allowed"), function
                 assert "tasks" in answer.json()["message"], function
     assert (await task(api, task_id))["status"] == "review"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.registry.events.test_verify_events import report as log_report
 from tests.support.registry_api import AGENTS, RegistryApi
-from tests.support.task_api import REPORT, TASKS, UNKNOWN, create, steer, steps, task, told, worker
+from tests.support.task_api import REPORT, TASKS, UNKNOWN, create, status_and_code, steer, steps, task, worker
 
 from lifesign.domain.access.permissions import Role
 
@@ -79,8 +79,8 @@ async def test_case_3_renewal_never_revives_an_ended_run(api: RegistryApi) -> No
     api.clock.advance(60)
     body = {"fencing_token": lease["fencing_token"], "ttl_seconds": 60}
     answer = await api.ask("POST", f"{LEASES}/{lease['lease_id']}/renew", body, key=one.key)
-    assert told(answer) == (412, "lease_ended")
-    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert status_and_code(answer) == (412, "lease_ended")
+    assert status_and_code(await one.report(grant)) == (412, "lease_ended")
 
 
 @pytest.mark.both_databases
@@ -103,7 +103,7 @@ async def test_case_4_write_at_the_deadline_is_refused_even_without_a_new_holder
     api.clock.advance(59.999)
     assert (await one.report(grant)).status == 200
     api.clock.advance(0.001)
-    assert told(await one.write(grant, "complete")) == (412, "lease_ended")
+    assert status_and_code(await one.write(grant, "complete")) == (412, "lease_ended")
     assert (await task(api, made["task_id"]))["status"] == "running"
     assert await _rejected(api) == ["lease_ended"]
 
@@ -118,9 +118,12 @@ async def test_case_5_grant_is_invalid_for_another_task_or_key(
     grant, grant_2 = await one.granted(), await one.granted()
     # The first grant of each resource: their tokens are equal.
     assert grant["lease"]["fencing_token"] == grant_2["lease"]["fencing_token"]
-    assert told(await one.report(grant, task_id=second["task_id"])) == (412, "wrong_run")
-    assert told(await other.report(grant)) == (404, "task_not_found")
-    assert told(await api.ask("POST", f"{TASKS}/{second['task_id']}/help", {}, key=Role.READER))[0] == 403
+    assert status_and_code(await one.report(grant, task_id=second["task_id"])) == (412, "wrong_run")
+    assert status_and_code(await other.report(grant)) == (404, "task_not_found")
+    assert (
+        status_and_code(await api.ask("POST", f"{TASKS}/{second['task_id']}/help", {}, key=Role.READER))[0]
+        == 403
+    )
     assert await _rejected(api) == ["wrong_run"]
     assert [(await task(api, second["task_id"]))["status"]] == ["assigned"]
 
@@ -144,7 +147,7 @@ async def test_case_6_a_refused_write_changes_nothing(api: RegistryApi) -> None:
     ):
         key = {} if function == "calls" else {"idempotency_key": f"late-{function}"}
         answer = await one.write(late, function, **{**key, **members})  # type: ignore[arg-type]
-        assert told(answer) == (412, "stale_token"), function
+        assert status_and_code(answer) == (412, "stale_token"), function
     assert await task(api, made["task_id"]) == before
     assert await _rejected(api) == ["stale_token"] * 6
     assert (await other.report(grant)).status == 200
@@ -156,7 +159,7 @@ async def test_case_7_a_token_that_was_never_granted_is_refused(api: RegistryApi
     one = await worker(api)
     grant = await one.granted()
     grant["lease"]["fencing_token"] += 1
-    assert told(await one.report(grant)) == (412, "token_not_issued")
+    assert status_and_code(await one.report(grant)) == (412, "token_not_issued")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +182,7 @@ async def test_case_8_write_that_ends_the_run_ends_its_lease(
     shown = await task(api, made["task_id"])
     assert (shown["status"], shown["runs"][0]["exit_reason"]) == (status, exit_reason)
     # Nothing more in the name of that run.
-    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert status_and_code(await one.report(grant)) == (412, "lease_ended")
     assert (await log_report(api)).is_good
 
 
@@ -196,11 +199,11 @@ async def test_case_9_a_finished_task_is_never_changed(api: RegistryApi) -> None
         ("resolve", {"resolution": "requeue"}),
         ("budget", {"add": {"tokens": 1}}),
     ):
-        assert told(await steer(api, made["task_id"], function, **members)) == (
+        assert status_and_code(await steer(api, made["task_id"], function, **members)) == (
             409,
             "invalid_task_transition",
         )
-    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert status_and_code(await one.report(grant)) == (412, "lease_ended")
     assert await task(api, made["task_id"]) == before
 
 
@@ -239,9 +242,9 @@ async def test_idempotency_key_is_valid_for_one_write_of_a_run(api: RegistryApi)
     grant = await one.granted()
     assert (await one.report(grant)).status == 200
     other = await one.report(grant, report={"summary": "another"})
-    assert told(other) == (422, "idempotency_key_reused")
+    assert status_and_code(other) == (422, "idempotency_key_reused")
     function = await one.write(grant, "complete", idempotency_key="progress")
-    assert told(function) == (422, "idempotency_key_reused")
+    assert status_and_code(function) == (422, "idempotency_key_reused")
     await one.write(grant, "release", exit_reason="killed")
     # Another run restarts the count.
     assert (await one.report(await one.granted())).status == 200
@@ -252,7 +255,10 @@ async def test_repeated_answer_is_only_for_its_writer(api: RegistryApi) -> None:
     one, other = await worker(api), await worker(api, "agent-2")
     grant = await one.granted()
     await one.write(grant, "complete", output={"secret": 1})
-    assert told(await other.write(grant, "complete", output={"secret": 1})) == (404, "task_not_found")
+    assert status_and_code(await other.write(grant, "complete", output={"secret": 1})) == (
+        404,
+        "task_not_found",
+    )
 
 
 async def test_write_of_a_former_holder_reports_the_end_of_its_run(
@@ -264,10 +270,10 @@ async def test_write_of_a_former_holder_reports_the_end_of_its_run(
     api.clock.advance(61)
     await api.sweep()
     grant = await other.granted()
-    assert told(await one.report(grant)) == (412, "stale_token")
-    assert told(await one.report(late)) == (412, "stale_token")
+    assert status_and_code(await one.report(grant)) == (412, "stale_token")
+    assert status_and_code(await one.report(late)) == (412, "stale_token")
     shown = {**grant, "run_id": late["run_id"]}
-    assert told(await other.report(shown)) == (412, "wrong_run")
+    assert status_and_code(await other.report(shown)) == (412, "wrong_run")
     assert await _rejected(api) == ["stale_token", "stale_token", "wrong_run"]
     assert (await task(api, made["task_id"]))["status"] == "assigned"
 
@@ -317,7 +323,7 @@ async def test_case_11_a_delegated_task_is_paid_out_of_its_parents_envelope(api:
     assert [child["task_id"] for child in shown["children"]] == [child_id]
     too_much = {"title": "more", "budget": {"tokens": 61}}
     refused = await one.write(grant, "delegate", task=too_much, idempotency_key="more")
-    assert told(refused) == (402, "budget_exceeded")
+    assert status_and_code(refused) == (402, "budget_exceeded")
     assert (await task(api, parent["task_id"]))["budget"] == shown["budget"]
     # The child spends a part of it and is accepted by the agent that holds the parent.
     grant_2 = await other.granted()
@@ -327,8 +333,11 @@ async def test_case_11_a_delegated_task_is_paid_out_of_its_parents_envelope(api:
     credentials = {"run_id": grant["run_id"], "fencing_token": grant["lease"]["fencing_token"]}
     review = {"verdict": "accept", **credentials}
     path = f"{TASKS}/{child_id}/review"
-    assert told(await api.ask("POST", path, {"verdict": "accept"}, key=one.key)) == (428, "token_required")
-    assert told(await api.ask("POST", path, review, key=other.key)) == (403, "not_allowed")
+    assert status_and_code(await api.ask("POST", path, {"verdict": "accept"}, key=one.key)) == (
+        428,
+        "token_required",
+    )
+    assert status_and_code(await api.ask("POST", path, review, key=other.key)) == (403, "not_allowed")
     assert (await api.ask("POST", path, review, key=one.key)).status == 200
     budget = (await task(api, parent["task_id"]))["budget"]
     assert budget["settled"] == {"tokens": 15, "usd": 0.0}
@@ -380,11 +389,11 @@ async def test_case_21_credentials_of_a_former_incarnation_are_refused(api: Regi
     grant = await one.granted()
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=one.key)
     assert answer.json()["incarnation"] == 2
-    assert told(await one.report(grant)) == (412, "lease_ended")
+    assert status_and_code(await one.report(grant)) == (412, "lease_ended")
     assert (await task(api, made["task_id"]))["status"] == "queued"
     renewed = await one.granted()
     headers = {"x-agent-incarnation": "1"}
-    assert told(await one.report(renewed, headers=headers)) == (410, "agent_gone")
+    assert status_and_code(await one.report(renewed, headers=headers)) == (410, "agent_gone")
     assert (await one.report(renewed, headers={"x-agent-incarnation": "2"})).status == 200
 
 
@@ -493,7 +502,7 @@ async def test_draining_holder_finishes_its_task_and_is_deregistered(api: Regist
     grant = await one.granted()
     headers = {"if-match": (await api.record("agent-1"))["etag"]}
     await api.ask("PATCH", f"{AGENTS}/agent-1/status", {"status": "draining"}, key=one.key, headers=headers)
-    assert told(await one.claim()) == (409, "agent_draining")
+    assert status_and_code(await one.claim()) == (409, "agent_draining")
     assert (await one.report(grant)).status == 200
     assert (await one.write(grant, "complete")).status == 200
     await api.sweep()
@@ -511,10 +520,10 @@ async def test_write_without_a_required_member_is_refused(api: RegistryApi) -> N
         assert (await api.ask("POST", path, body, key=one.key)).status == 422, missing
     large = {**shown, "report": {"summary": "x" * 70_000}}
     assert (await api.ask("POST", path, large, key=one.key)).status == 422
-    assert told(await api.ask("POST", path.replace("task_0", "task_1"), shown, key=one.key)) == (
+    assert status_and_code(await api.ask("POST", path.replace("task_0", "task_1"), shown, key=one.key)) == (
         404,
         "task_not_found",
     )
     for role in (Role.READER, Role.PROBER, Role.COORDINATOR, Role.ENROLL):
-        assert told(await api.ask("POST", path, shown, key=role)) == (403, "not_allowed")
+        assert status_and_code(await api.ask("POST", path, shown, key=role)) == (403, "not_allowed")
     assert (await task(api, made["task_id"]))["status"] == "assigned"

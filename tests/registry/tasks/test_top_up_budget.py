@@ -2,7 +2,7 @@
 
 from tests.registry.events.test_verify_events import report as log_report
 from tests.support.registry_api import RegistryApi
-from tests.support.task_api import create, steer, task, told
+from tests.support.task_api import create, status_and_code, steer, task
 
 
 async def test_topped_up_budget_is_available_at_once(api: RegistryApi) -> None:
@@ -17,5 +17,5 @@ async def test_budget_of_a_finished_task_cannot_be_topped_up(api: RegistryApi) -
     made = await create(api, budget={"tokens": 10})
     await steer(api, made["task_id"], "cancel")
     answer = await steer(api, made["task_id"], "budget", add={"tokens": 5})
-    assert told(answer) == (409, "invalid_task_transition")
+    assert status_and_code(answer) == (409, "invalid_task_transition")
     assert (await task(api, made["task_id"]))["budget"]["envelope"]["tokens"] == 10

@@ -66,7 +66,7 @@ def _rename(file: Path, name: str) -> None:
     file.rename(file.with_name(name))
 
 
-def _make_anew(file: Path) -> None:
+def _recreate(file: Path) -> None:
     file.unlink()
     file.touch()
 
@@ -89,7 +89,7 @@ def _remove_index(file: Path) -> None:
 
 LOSSES = {
     "the database file was removed": [_remove, _rename_directory, _remove_all],
-    "the database file was replaced by another file": [_replace, _make_anew],
+    "the database file was replaced by another file": [_replace, _recreate],
     "the database's wal file was removed": [_remove_log],
     "the database's shm file was removed": [_remove_index],
 }

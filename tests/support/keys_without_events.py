@@ -11,7 +11,7 @@ from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 
 
-def add_untold(transaction: Transaction, *keys: StoredKey) -> None:
+def add_without_event(transaction: Transaction, *keys: StoredKey) -> None:
     """Store keys without an event."""
     for key in keys:
         key_rows.add(transaction, key)
