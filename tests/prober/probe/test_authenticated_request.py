@@ -178,7 +178,11 @@ async def test_answer_without_a_token_fails_no_assertion(status: int) -> None:
         server.replies[HEALTH_PATH] = as_json(document())
         server.replies["/login"] = answer(200, page, Content_Type="text/html")
         server.replies["/queue"] = answer(status, page, Content_Type="text/html", Location="/login")
-        checks = [{"status": 200}, {"pointer": "/depth", "equals": 1}, {"text_contains": "depth"}]
+        checks: list[dict[str, Any]] = [
+            {"status": 200},
+            {"pointer": "/depth", "equals": 1},
+            {"text_contains": "depth"},
+        ]
         target = {"url": server.url, "assertions": [{"of": "/queue"} | check for check in checks]}
         async with probing(**settings(server, targets=[target])) as probes:
             observation = await probes.see(server.url)
