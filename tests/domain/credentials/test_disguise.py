@@ -12,8 +12,8 @@ from tests.domain.credentials.test_secret import SECRETS
 
 from lifesign.domain.credentials import disguise
 from lifesign.domain.credentials.disguise import (
+    MAX_ENTITIES,
     MAX_LEVELS,
-    MAX_NUMERIC_ENTITIES,
     WORK_FACTOR,
     Disguises,
     needles_of,
@@ -113,6 +113,9 @@ def test_no_mix_of_escapes_remains(ways: list[Callable[[str], str]]) -> None:
         "".join(f"&#x{byte:X};" for byte in PLAIN.encode()),
         "".join(f"&#x00{byte:02x};" for byte in PLAIN.encode()),
         quote("".join(f"&#{byte};" for byte in PLAIN.encode())),
+        PLAIN.replace("+", "&plus;").replace("/", "&sol;").replace("\\", "&bsol;").replace(" ", "&Tab; "),
+        "".join(f"&#x{byte:06x};" if byte % 2 else chr(byte) for byte in PLAIN.encode()),
+        "".join(f"&#{byte:07d};" if byte % 2 else chr(byte) for byte in PLAIN.encode()),
         "\0".join(PLAIN),
         quote("\0".join(PLAIN)),
         "%00".join(PLAIN),
@@ -137,8 +140,9 @@ def test_a_secret_in_another_encoding_of_characters_is_removed(encoding: str, fo
 
 def test_a_text_with_too_many_numeric_entities_is_replaced_as_a_whole() -> None:
     scrubber = Scrubber([PLAIN])
-    assert scrubber.clean(b"&#65;" * MAX_NUMERIC_ENTITIES) == b"&#65;" * MAX_NUMERIC_ENTITIES
-    assert scrubber.clean(b"&#65;" * (MAX_NUMERIC_ENTITIES + 1)) == b"REMOVED-SECRET"
+    assert scrubber.clean(b"&#65;" * MAX_ENTITIES) == b"&#65;" * MAX_ENTITIES
+    for unit in (b"&#65;", b"&plus;"):
+        assert scrubber.clean(unit * (MAX_ENTITIES + 1)) == b"REMOVED-SECRET"
     # Other characters are no part of a secret.
     assert scrubber.clean(b"&#20013;" * 50_000) == b"&#20013;" * 50_000
 
@@ -181,7 +185,7 @@ UNITS = [
     b"\\a", b"\\u0061", b"\\x61", b"%61", b"%2561", b"%", b"%%a", b"\\n", b"\\", b"&", b"&a", b"&#", b"&#1",
     b"&#65;", b"&#x41;", b"&amp;", b" ", b"a\0", b"=", b"\\a&#65;%25", b"canary-o", b'text and \\"more\\", ',
     b"%" + b"a" * 65_535, b"\\u0061b ", PLAIN.encode(),
-    b"".join(b"\\u%04x" % each for each in PLAIN.encode()),
+    b"".join(b"\\u%04x" % each for each in PLAIN.encode()), b"&#x0000", b"&#0000", b"&plus", b"&lb&rb",
 ]  # fmt: skip
 MIB = 1_048_576
 

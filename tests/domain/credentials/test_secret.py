@@ -1,5 +1,6 @@
 import json
 from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -84,6 +85,15 @@ def test_no_encoding_of_a_secret_remains(secret: str, before: bytes, after: byte
         kept = shared(form, cleaned) + shared(form[::-1], cleaned[::-1])
         assert len(form) - kept >= len(raw) * 8 // 6 - 4
     assert REMOVED.encode()[:LEAST] in scrubber.clean(before + raw)
+
+
+@pytest.mark.parametrize("change", [str.upper, str.lower, str.swapcase])
+def test_secret_in_another_case_is_removed(change: Callable[[str], str]) -> None:
+    """A secret of hexadecimal digits can be used in either case."""
+    secret = "9F8b6c3a-Canary of/ours"
+    for text in (change(secret), change(secret).replace("-", "\\u002d"), quote(change(secret), safe="")):
+        assert Scrubber([secret]).clean(text.encode()).startswith(REMOVED.encode())
+        assert Scrubber([secret]).clean_text(f"<{text}>") == f"<{REMOVED}>"
 
 
 def test_clean_bytes_are_the_same_object() -> None:

@@ -16,8 +16,8 @@ MAX_LEVELS: Final = 3
 """Maximum number of nested escapes, such as JSON in a JSON string in a URL."""
 MIN_FOUND_BYTES: Final = 6
 """A shorter text, which is left of a secret that looks like escapes itself, would be found everywhere."""
-MAX_NUMERIC_ENTITIES: Final = 20_000
-"""Maximum of decimal HTML entities of ASCII characters; a text with more is not searched."""
+MAX_ENTITIES: Final = 20_000
+"""Maximum of decimal and named HTML entities of ASCII characters; a text with more is not searched."""
 MIN_WORK_BYTES: Final = 1_048_576
 WORK_FACTOR: Final = 4
 """Bytes that are decoded to remove secrets from a text: so many times its size, or MIN_WORK_BYTES."""
@@ -35,16 +35,29 @@ _FROM_QUOTED: Final = bytes.maketrans(b"\x01", b"=")
 _TO_LOWER: Final = bytes(range(256)).lower()
 _BACKSLASHED: Final = ((b"\\u00", b"%"), (b"\\x", b"%"), (b"\\n", b""), (b"\\r", b""), (b"\\t", b""))
 _ENTITIES: Final = (
-    (b"&#x", b"%"),
-    (b"&#X", b"%"),
     (b"&amp;", b"&"),
     (b"&quot;", b'"'),
     (b"&apos;", b"'"),
     (b"&lt;", b"<"),
     (b"&gt;", b">"),
 )
-_NUMERIC: Final = re.compile(rb"&#0?([3-9][0-9]|1[01][0-9]|12[0-6]);")
-_CHARACTERS: Final = {b"%d" % code: bytes([code]) for code in range(30, 127)}
+# HTML 5 has names for most punctuation, and PHP's `htmlentities` uses them. Some have two.
+_NAMES: Final = {
+    "!": "excl", "#": "num", "$": "dollar", "%": "percnt", "(": "lpar", ")": "rpar", "*": "ast", "+": "plus",
+    ",": "comma", "-": "hyphen dash", ".": "period", "/": "sol", ":": "colon", "=": "equals", "?": "quest",
+    "@": "commat", "[": "lsqb lbrack", "\\": "bsol", "]": "rsqb rbrack", "^": "Hat", "_": "lowbar UnderBar",
+    "`": "grave DiacriticalGrave", "{": "lcub lbrace", "|": "verbar vert VerticalLine", "}": "rcub rbrace",
+    "": "semi Tab NewLine",
+}  # fmt: skip
+_CHARACTERS: Final = {b"%d" % code: bytes([code]) for code in range(30, 127)} | {
+    name.encode(): character.encode() for character, names in _NAMES.items() for name in names.split()
+}
+_HEXADECIMAL: Final = re.compile(rb"&#[xX]0*")
+_NUMERIC: Final = re.compile(rb"&#0*([3-9][0-9]|1[01][0-9]|12[0-6]);")
+_NAMED: Final = re.compile(
+    # Nearly all other ampersands are refused by the character behind them.
+    rb"&(?=[A-Za-z])(%s);" % b"|".join(name for name in _CHARACTERS if not name.isdigit())
+)
 
 Span = tuple[int, int]
 
@@ -55,7 +68,7 @@ class Disguises:
     def __init__(
         self, forms: Iterable[bytes], digits: Iterable[bytes], beginnings: Iterable[bytes] = ()
     ) -> None:
-        """Take the forms to find, and those that are found in upper and lower case (`digits`).
+        """Take the forms to find, and those in lower case that are found in either case (`digits`).
 
         `beginnings`: plain texts that only `may_be_in` finds.
         """
@@ -78,7 +91,7 @@ class Disguises:
             return False
         for _ in range(MAX_LEVELS):
             decoded, entities = _decoded(data)
-            if entities > MAX_NUMERIC_ENTITIES:
+            if entities > MAX_ENTITIES:
                 return True
             if decoded == data:
                 return False
@@ -93,7 +106,7 @@ class Disguises:
             return self._is_in(data.translate(None, _DROPPED))
         for _ in range(MAX_LEVELS):
             decoded, entities = _decoded(data)
-            if entities > MAX_NUMERIC_ENTITIES:
+            if entities > MAX_ENTITIES:
                 return None
             if self._is_in(decoded.translate(None, _DROPPED)):
                 return True
@@ -184,11 +197,17 @@ def _decoded(data: bytes) -> tuple[bytes, int]:
     if b"&" in data:
         data = _replaced(_without_runs(data, b"&"), _ENTITIES)
         if b"&#" in data:
-            data, entities = _NUMERIC.subn(
-                lambda match: _CHARACTERS[match[1]], data, count=MAX_NUMERIC_ENTITIES + 1
-            )
+            data = _HEXADECIMAL.sub(b"%", data)
+            data, entities = _NUMERIC.subn(_character, data, count=MAX_ENTITIES + 1)
+        if b";" in data:
+            data, named = _NAMED.subn(_character, data, count=MAX_ENTITIES + 1)
+            entities += named
     data = _without_runs(data.translate(_TO_QUOTED, _DROPPED), b"=")
     return a2b_qp(data).translate(_FROM_QUOTED), entities
+
+
+def _character(entity: re.Match[bytes]) -> bytes:
+    return _CHARACTERS[entity[1]]
 
 
 def _replaced(data: bytes, pairs: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from lifesign.domain.credentials.disguise import MIN_FOUND_BYTES, Disguises
+from lifesign.domain.credentials.disguise import MIN_FOUND_BYTES, Disguises, needles_of
 
 MIN_SECRET_CHARS: Final = 8
 """A shorter secret could not be removed from texts without removing ordinary words."""
@@ -52,9 +52,9 @@ def is_open_to_group(mode: int) -> bool:
 class Scrubber:
     """Removes secrets from what is stored, logged or shown.
 
-    It finds a secret as it is, in base64 and base64url at each of the three alignments, and in hexadecimal.
-    Each of them may be wrapped into lines, in UTF-16, and have any characters escaped as in a URL, in JSON or
-    in HTML, up to three times. The replacement is never longer than the secret, unless the
+    It finds a secret in upper and lower case, in base64 and base64url at each of the three alignments, and in
+    hexadecimal. Each of them may be wrapped into lines, in UTF-16, and have any characters escaped as in a
+    URL, in JSON or in HTML, up to three times. The replacement is never longer than the secret, unless the
     whole text is replaced.
     """
 
@@ -63,9 +63,11 @@ class Scrubber:
         forms = [form for secret in self._secrets for form in (secret, *_base64_forms(secret))]
         self._literals = list(dict.fromkeys(forms))
         spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
+        # The names of schemes and media types, for example, are read in lower case.
+        lower = needles_of(secret.lower() for secret in self._secrets)
         self._disguises = Disguises(
             [*self._literals, *spaced],
-            [secret.hex().encode() for secret in self._secrets],
+            [*(secret.hex().encode() for secret in self._secrets), *lower],
             [form[:MIN_SECRET_CHARS] for form in self._literals],
         )
         self._may_be_in_usual = lru_cache(maxsize=MAX_USUAL)(
