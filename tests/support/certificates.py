@@ -25,6 +25,12 @@ class Authority:
         issued.configure_cert(context)
         return context
 
+    def server_files(self, directory: Path, *names: str) -> None:
+        """Write the certificate of a server with these names, and its key: `server.pem` and `server.key`."""
+        issued = self._authority.issue_cert(*names)
+        (directory / "server.pem").write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+        (directory / "server.key").write_bytes(issued.private_key_pem.bytes())
+
     def demanding(self, *names: str, version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
         """Return the TLS context of a server that accepts only clients of this authority."""
         context = self.serving(*names)

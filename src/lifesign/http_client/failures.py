@@ -32,6 +32,13 @@ _REFUSES_CERTIFICATE: Final = _WANTS_CERTIFICATE | {
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_UNKNOWN_CA",
 }  # fmt: skip
 """TLS alerts to a client whose certificate is not accepted. Others may have any cause."""
+MAX_CERTIFICATE_PAGE_BYTES: Final = 256
+"""Beginning of a page that has its title."""
+# nginx accepts the handshake, and answers each request with 400 (ngx_http_special_response.c).
+_CERTIFICATE_TITLES: Final = (
+    b"<title>400 No required SSL certificate was sent</title>",
+    b"<title>400 The SSL certificate error</title>",
+)
 # aiohttp has no separate class for these.
 _NO_STATUS_LINE = "Bad status line"
 _NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
@@ -114,6 +121,11 @@ def certificate_alert(error: BaseException, *, has_sent_one: bool) -> str | None
         if alert in (_REFUSES_CERTIFICATE if has_sent_one else _WANTS_CERTIFICATE):
             return f"TLS alert {alert.partition('_ALERT_')[2].lower().replace('_', ' ')}"
     return None
+
+
+def is_certificate_page(body: bytes) -> bool:
+    """Return whether a body begins with the page of nginx to a client without an accepted certificate."""
+    return any(title in body[:MAX_CERTIFICATE_PAGE_BYTES] for title in _CERTIFICATE_TITLES)
 
 
 def error_text(error: BaseException) -> str:

@@ -35,10 +35,17 @@ from lifesign.errors import InvalidValue
 from lifesign.http_client.address_guard import AddressGuard
 from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
 from lifesign.http_client.bounded_body import read_beginning, read_bounded, read_until
-from lifesign.http_client.failures import FAILURES, certificate_alert, classify_failure, too_large
+from lifesign.http_client.failures import (
+    FAILURES,
+    MAX_CERTIFICATE_PAGE_BYTES,
+    certificate_alert,
+    classify_failure,
+    is_certificate_page,
+    too_large,
+)
 from lifesign.http_client.headers import media_type
 from lifesign.http_client.redirects import REDIRECTS, next_hop
-from lifesign.prober.network.connection import HttpConnection
+from lifesign.prober.network.connection import HttpConnection, ReplyHead
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.exclusion_list import OptOuts
@@ -65,6 +72,8 @@ MAX_ADDRESSES: Final = 4_096
 """Maximum number of addresses of which it is cached whether they are private."""
 MAX_ACCEPTED: Final = 16
 """Maximum number of cached `Accept` fields."""
+BAD_REQUEST: Final = 400
+WANTS_CERTIFICATE: Final = "it demands a client certificate, or does not accept that of the request"
 MAX_TIME_CHARS: Final = 64
 """Maximum length of a time in a header."""
 
@@ -149,7 +158,10 @@ class Fetched(Answer):
     token_fault: str | None = None
     """Why there was no token: the request was sent without its credential, or with a rejected token."""
     is_certificate_refused: bool = False
-    """Whether the server demands a client certificate, or refuses that of `credential`, by a TLS alert."""
+    """Whether the server demands a client certificate, or refuses that of `credential`.
+
+    It says so by a TLS alert, or by a page of nginx.
+    """
 
 
 @dataclass(slots=True)
@@ -353,6 +365,9 @@ class Fetcher:
                     body = await read_bounded(reply, request.max_bytes, reply.counter)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
+            is_certificate_refused = hop.url.scheme == "https" and await _is_certificate_refused(reply, body)
+            if is_certificate_refused:
+                result, reason = ResultClass.GATED, f"HTTP {BAD_REQUEST}: {WANTS_CERTIFICATE}"
         except BaseException:
             self._lines.cut(line)
             raise
@@ -373,6 +388,7 @@ class Fetcher:
             address=line.address,
             certificate_expires_at=line.certificate_expires_at,
             credential=None if credential is None else credential.name,
+            is_certificate_refused=is_certificate_refused,
             **read_head(reply),
         )
         return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
@@ -415,6 +431,14 @@ class Fetcher:
             known = header, _header(dict([header]), f"credentials.{name}")
             self._credential_fields[name] = known
         return known[1]
+
+
+async def _is_certificate_refused(reply: ReplyHead, body: bytes | None) -> bool:
+    """Return whether an answer is that of nginx to a client without an accepted certificate."""
+    if reply.status != BAD_REQUEST or media_type(reply.headers) != "text/html":
+        return False
+    page = body or (await read_beginning(reply, MAX_CERTIFICATE_PAGE_BYTES, reply.counter))[0]
+    return is_certificate_page(page)
 
 
 def _is_private(address: Address, *, networks: Sequence[Network]) -> bool:

@@ -32,7 +32,7 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
     fetched = await visit.ask(url, max_bytes=0, is_head_enough=True, purpose=Purpose.INTERFACE)
     if fetched is None:
         return not_measured("no time was left") if visit.is_late else None
-    if fetched.status is None or fetched.result in _NOT_ITS_ANSWER:
+    if fetched.status is None or fetched.is_certificate_refused or fetched.result in _NOT_ITS_ANSWER:
         return visit.layer(fetched)
     result, reason = classify_interface(fetched.status)
     visit.has_seen_page = fetched.status < 300 and fetched.content_type == "text/html"

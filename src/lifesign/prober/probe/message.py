@@ -77,7 +77,7 @@ async def _send(
 
 
 def _classify(fetched: Fetched, *, is_rpc: bool) -> MessageAnswer:
-    if fetched.status is None or fetched.result not in _CLASSIFIED:
+    if fetched.status is None or fetched.is_certificate_refused or fetched.result not in _CLASSIFIED:
         return MessageAnswer(fetched.result, fetched.reason)
     if fetched.result is ResultClass.TOO_LARGE:
         is_good = 200 <= fetched.status < 300
