@@ -362,6 +362,31 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
 
 
+def test_refresh_token_that_is_replaced_ends_no_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The prober itself replaces it, with each access token of a public client."""
+    file, now = tmp_path / "lab.refresh", [0.0]
+    write_secret(file, "refresh-canary-1")
+    public = {"auth_method": "none", "grant": "refresh_token", "token_file": str(file)}
+    oauth2 = {"token_url": "https://login.example/token", "client_id": "lifesign"} | public
+    given = CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
+    )
+
+    async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
+        raise AssertionError
+
+    store = CredentialStore([given], read_secrets([given]), lambda: now[0], request_token=request)
+    store.note_use(URL("https://lab.example/x"), CredentialState.CREDENTIALS_REJECTED, "lab")
+    caplog.clear()
+    write_secret(file, "refresh-canary-2-and-more")
+    now[0] += RELOAD_SECONDS
+    assert store.for_url("https://lab.example/x") is not None
+    assert [each.state for each in store.states] == [CredentialState.CREDENTIALS_REJECTED]
+    assert caplog.records == []
+
+
 def test_last_secret_stays_in_use_if_its_file_becomes_unreadable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -41,6 +41,9 @@ RELOAD_SECONDS: Final = 5.0
 MAX_PAST_SECRETS: Final = 4
 """Former values of a secret that are still removed from texts."""
 
+# `TlsFiles` reads keys, and the prober itself replaces refresh tokens: neither begins another secret.
+_READ_ELSEWHERE: Final = (f".{KEY_MEMBER}", ".token_file")
+
 _log = logging.getLogger("lifesign.prober")
 
 
@@ -189,7 +192,7 @@ class CredentialStore:
             (each.name, setting, source)
             for each in settings
             for setting, source in sources_of([each])
-            if source in values and source.env is None and not setting.endswith(f".{KEY_MEMBER}")
+            if source in values and source.env is None and not setting.endswith(_READ_ELSEWHERE)
         ]
         self._uses: dict[str | None, CredentialUse] = {
             scope.name: CredentialUse(clock, interval_s) for scope in self._scopes
