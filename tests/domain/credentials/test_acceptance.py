@@ -56,6 +56,16 @@ def test_an_answer_counts_for_three_intervals() -> None:
     assert use.state is None
 
 
+def test_faults_of_targets_of_another_prober_do_not_count() -> None:
+    use = CredentialUse(Now(), 300)
+    for name in "ab":
+        use.note(f"{URL}/{name}", REJECTED, target=f"https://{name}.example/")
+    use.forget_targets({"https://a.example/", "https://c.example/"})
+    assert use.state is REJECTED
+    use.forget_targets({"https://b.example/"})
+    assert use.state is None
+
+
 def test_refused_credential_is_remembered_for_a_minimum_time() -> None:
     now = Now()
     use = CredentialUse(now, 0.5)

@@ -13,10 +13,13 @@ import uvloop
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.probed_world import World, definition_of
 from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
+from yarl import URL
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.domain.targets.target import SHARDS, phase_of, target_id
+from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK
 from lifesign.prober.registry_exchange.ledger import (
@@ -29,6 +32,8 @@ from lifesign.prober.registry_exchange.ledger import (
     WitnessNews,
     WitnessReport,
 )
+from lifesign.prober.secrets.credential_store import CredentialStore
+from lifesign.prober.secrets.secret_reader import read_secrets
 from lifesign.prober.worker.dispatch import BEGUN_AT_ONCE
 from lifesign.prober.worker.main_loop import GRACE_SECONDS, MAX_REREADS, ProbeWorker
 from lifesign.prober.worker.progress_counts import Progress
@@ -472,6 +477,30 @@ async def test_workers_that_join_and_leave_share_fairly_and_no_target_is_left_ou
         at_s = stage.world.looks_at(url)
         assert all(later - earlier >= INTERVAL_S - 1 for earlier, later in pairwise(at_s))
         assert max(later - earlier for earlier, later in pairwise(at_s)) <= 2 * INTERVAL_S + 1
+
+
+@in_virtual_time
+async def test_faults_of_targets_that_moved_to_another_worker_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A fault that this worker cannot see the end of would be reported for a quarter of an hour."""
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
+    lab = {"name": "lab", "origin": "https://lab.example", "bearer": {"env": "LAB_TOKEN"}}
+    settings = (CredentialSettings.model_validate(lab),)
+    store = CredentialStore(settings, read_secrets(settings))
+    urls = urls_of(40)
+    stage = Stage(*urls)
+    async with stage.watching("one", credentials=store) as one:
+        for url in urls:
+            store.note_use(URL(url), CredentialState.CREDENTIALS_REJECTED, "lab", target=url)
+        async with stage.watching("two"):
+            await asyncio.sleep(200)
+            kept = [slot.url for slot in one._owned_shards.slots()]
+            assert 0 < len(kept) < len(urls)
+            assert [each.state for each in store.states] == [CredentialState.CREDENTIALS_REJECTED]
+            for url in kept:
+                store.note_use(URL(url), CredentialState.WORKS, "lab", target=url)
+            assert [each.state for each in store.states] == [CredentialState.WORKS]
 
 
 @in_virtual_time

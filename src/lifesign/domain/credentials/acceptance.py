@@ -1,7 +1,7 @@
 """Use of credentials: whether a credential works, by the answers to the requests that carried it."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import StrEnum
 from typing import Final
 
@@ -48,13 +48,14 @@ class _Fault:
     state: CredentialState
     at_s: float
     detail: str | None
+    target: str | None
 
 
 class CredentialUse:
     """The known state of one credential at the places of its targets.
 
     One target may accept a credential that another one refuses. So the credential works again once every
-    place that refused it has accepted it, or was not probed for three intervals.
+    place that refused it has accepted it, was not probed for three intervals, or belongs to another prober.
     """
 
     def __init__(self, clock: Callable[[], float], interval_s: float) -> None:
@@ -76,8 +77,10 @@ class CredentialUse:
         """Note an answer that accepted the credential, while no fault is remembered."""
         self._worked_at_s = self._clock()
 
-    def note(self, url: str, state: CredentialState, detail: str | None = None) -> None:
-        """Note the answer of a place. `detail` says why it is a fault."""
+    def note(
+        self, url: str, state: CredentialState, detail: str | None = None, target: str | None = None
+    ) -> None:
+        """Note the answer of a place. `detail` says why it is a fault; `target`: whose probe showed it."""
         now_s = self._clock()
         if self.state not in FAULTS:
             self._fault_began_s = now_s
@@ -86,9 +89,15 @@ class CredentialUse:
             self._worked_at_s = now_s
             return
         shown = None if not detail else _NOT_SHOWN.sub("?", detail)[:MAX_DETAIL_CHARS]
-        self._faults[url] = _Fault(state, now_s, shown)
+        self._faults[url] = _Fault(state, now_s, shown, target)
         if len(self._faults) > MAX_PLACES:
             del self._faults[next(iter(self._faults))]
+
+    def forget_targets(self, targets: Collection[str]) -> None:
+        """Forget the faults of these targets."""
+        for url, fault in list(self._faults.items()):
+            if fault.target in targets:
+                del self._faults[url]
 
     def forget(self) -> None:
         """Forget all answers: the secret has changed."""

@@ -343,7 +343,7 @@ class ProbeSession:
         self._layers.append((layer, fetched))
         if (state := credential_state(fetched, result)) is not None:
             detail = rejection(fetched) if state is CredentialState.CREDENTIALS_REJECTED else None
-            self._credentials.note_use(fetched.url, state, fetched.credential, detail)
+            self._credentials.note_use(fetched.url, state, fetched.credential, detail, self.entry.url)
         return layer
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:

@@ -3,7 +3,7 @@
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -245,11 +245,16 @@ class CredentialStore:
         return [self._uses[scope.name].status(scope) for scope in self._scopes]
 
     def note_use(
-        self, url: URL, state: CredentialState, name: str | None = None, detail: str | None = None
+        self,
+        url: URL,
+        state: CredentialState,
+        name: str | None = None,
+        detail: str | None = None,
+        target: str | None = None,
     ) -> None:
         """Note how a place took a credential; `name`: None for the one that belongs to the URL.
 
-        `detail`: the answer that rejected it.
+        `detail`: the answer that rejected it. `target`: URL of the target whose probe showed it.
         """
         scope = self._index.find(str(url)) if name is None else None
         use = self._uses.get(name if scope is None else scope.name)
@@ -262,8 +267,13 @@ class CredentialStore:
                 # Nearly all answers: no place has to be remembered, and nothing has changed.
                 use.note_success()
                 return
-            use.note(str(url), state, detail)
+            use.note(str(url), state, detail, target)
             self._log_change(scope, use.state)
+
+    def forget_targets(self, targets: Collection[str]) -> None:
+        """Forget the faults that probes of these targets showed: another prober probes them from now on."""
+        for use in self._uses.values():
+            use.forget_targets(targets)
 
     def _log_change(self, scope: CredentialScope, state: CredentialState | None) -> None:
         """Log once that a credential is rejected, and once that it works again.

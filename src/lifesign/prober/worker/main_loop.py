@@ -160,7 +160,7 @@ class ProbeWorker:
             worker_name,
             ttl_s=definition.results.lease_seconds if shard_ttl_s is None else shard_ttl_s,
             held=self._replan,
-            lost=self._dispatch.note_lost,
+            lost=self._note_lost,
             clock=self._ledger_clock,
             max_offset_s=policy.max_clock_offset_s,
             witness_report=self._witness_report,
@@ -353,6 +353,10 @@ class ProbeWorker:
         _log.warning(
             "%d shards belong to other workers now: this worker's results for them are void", len(lost)
         )
+        self._note_lost(lost)
+
+    def _note_lost(self, lost: Sequence[Shard]) -> None:
+        self._credentials.forget_targets({slot.url for shard in lost for slot in shard.slots.values()})
         self._dispatch.note_lost(lost)
 
 
