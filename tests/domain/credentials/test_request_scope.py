@@ -62,6 +62,8 @@ def test_path_and_all_below_it_are_covered(url: str) -> None:
         "https://agents.acme.example/billing/..%C0%AFadmin",
         "https://agents.acme.example/billing/%EF%BC%8E%EF%BC%8E/admin",
         "https://agents.acme.example/billing/%u002e%u002e/admin",
+        "https://agents.acme.example/billing/%E2%80%A5/admin",
+        "https://agents.acme.example/billing/%EF%B9%92%EF%B9%92/admin",
         "https://agents.acme.example/x/billing",
         "http://agents.acme.example/billing",
         "https://agents.acme.example:8443/billing",

@@ -28,6 +28,7 @@ from yarl import URL
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.secret import REMOVED
 from lifesign.domain.credentials.token import AccessToken
+from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.fetch import Request, _Hop
@@ -323,6 +324,45 @@ async def test_a_redirect_to_a_url_with_a_secret_is_refused() -> None:
     assert layer(observation.transport).result is ResultClass.REDIRECT_REFUSED
     assert not leaks(observation.model_dump_json())
     assert not any(path.startswith("/log") for path in server.paths)
+
+
+async def test_secret_that_comes_back_after_a_redirect_is_removed() -> None:
+    evidence = Bodies()
+    async with serving({}, host="127.0.0.2") as other, serving({}) as server:
+        server.replies[CARD_PATH] = redirect(f"{other.url}/card")
+        other.replies["/card"] = as_json(card(url=server.url + RPC, name=TOKEN))
+        await probed(server, evidence, ask={})
+    assert len(evidence.kept) == 1
+    assert not any(leaks(body.decode()) for body in evidence.kept.values())
+
+
+async def test_provider_that_is_a_target_sends_back_no_secret_of_its_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An MCP server may have its token endpoint on its own origin, for example."""
+    monkeypatch.setenv("CLIENT_SECRET", "client-canary")
+    file, evidence = tmp_path / "acme.refresh", Bodies()
+    write_secret(file, "refresh-canary-1")
+    tokens = {"access_token": "access-canary", "refresh_token": "refresh-canary-2", "token_type": "Bearer"}
+    async with serving({"/token": as_json(tokens)}, host="127.0.0.2") as provider, serving({}) as server:
+        server.replies[RPC] = provider.replies[RPC] = answer(405)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        names = "client-canary access-canary refresh-canary-1 refresh-canary-2"
+        provider.replies[CARD_PATH] = as_json(card(url=provider.url + RPC, name=names))
+        oauth2 = {
+            "token_url": f"{provider.url}/token",
+            "client_id": "lifesign",
+            "client_secret": {"env": "CLIENT_SECRET"},
+            "grant": "refresh_token",
+            "token_file": str(file),
+        }
+        credentials = [{"name": "acme", "origin": server.url, "oauth2": oauth2}]
+        async with probing(evidence, credentials=credentials, ask={}) as probes:
+            await probes.see(server.url)
+            probes.memory = ProbeMemory()
+            await probes.see(provider.url)
+    assert len(evidence.kept) == 2
+    assert not any(b"-canary" in body for body in evidence.kept.values())
 
 
 # ── the store ──

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+from unicodedata import normalize
 from urllib.parse import unquote, urlsplit
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
@@ -134,5 +135,9 @@ def _plain_path(url: str) -> str | None:
         path = decoded
     else:
         return None
-    is_odd = not _ODD_CHARACTERS.isdisjoint(path) or not path.isprintable() or path.count("/") != slashes
+    # Some servers replace characters such as U+2025, which stands for two dots.
+    is_odd = not path.isascii() and normalize("NFKC", path) != path
+    is_odd = (
+        is_odd or not _ODD_CHARACTERS.isdisjoint(path) or not path.isprintable() or path.count("/") != slashes
+    )
     return None if is_odd or any(part and not part.strip(". ") for part in path.split("/")) else path

@@ -241,12 +241,15 @@ class Fetcher:
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
         hop = _Hop(request.url, request, deadline_s, perf_counter())
         followed = 0
+        scrubbers: list[Scrubber] = []
         while True:
             fetched, location = await self._ask(hop)
             if self._credentials:
-                scrubber = self._credentials.scrubber_of(hop.url)
-                fetched = _scrubbed(fetched, scrubber)
-                if location is not None and scrubber.clean_text(location) != location:
+                # An origin that redirects may have passed on what it received.
+                scrubbers.append(self._credentials.scrubber_of(hop.url))
+                for scrubber in dict.fromkeys(scrubbers):
+                    fetched = _scrubbed(fetched, scrubber)
+                if location is not None and any(each.clean_text(location) != location for each in scrubbers):
                     reason = "redirected to a URL with a secret of the prober"
                     return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
             if location is None:

@@ -93,11 +93,13 @@ class OAuthTokenClient:
             former = file.read()
             if isinstance(former, TokenFault):
                 return former
+            credential.note_refresh_token(former)
             grant = {"grant_type": "refresh_token", "refresh_token": former}
             fetched = await self._ask(credential, client, grant)
             found = _read(fetched)
             new = rotated_token(_answer(fetched), former) if isinstance(found, AccessToken) else None
             if new is not None:
+                credential.note_refresh_token(new)
                 await asyncio.to_thread(file.replace, new)
             return found
 

@@ -65,6 +65,9 @@ class Credential:
         """Its access tokens, if it is an OAuth 2 client."""
         self._settings = settings
         self._secrets = [] if secret is None else [secret]
+        self._refresh_tokens: list[str] = []
+        self.on_new_secret: Callable[[], None] = lambda: None
+        """Called after each new refresh token."""
 
     @property
     def name(self) -> str:
@@ -92,6 +95,12 @@ class Credential:
     def change(self, secret: str) -> None:
         """Use another secret from now on."""
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
+
+    def note_refresh_token(self, token: str) -> None:
+        """Note a refresh token that its token endpoint knows."""
+        if token not in self._refresh_tokens:
+            self._refresh_tokens = [token, *self._refresh_tokens][: 1 + MAX_PAST_SECRETS]
+            self.on_new_secret()
 
     def target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
         """Return path and query of a request, with an API key that belongs into the query."""
@@ -130,6 +139,10 @@ class Credential:
             return []
         pairs = [] if basic is None else [_basic(basic.username, secret) for secret in self._secrets]
         return [*self._secrets, *pairs]
+
+    def secrets_of_provider(self) -> list[str]:
+        """Return all texts that the token endpoint has received or issued."""
+        return [*self.secrets(), *self._refresh_tokens]
 
     def _client_secrets(self, oauth2: OAuthClient) -> list[str]:
         """Return the client's secrets. A private key is never sent, so no peer can send it back."""
@@ -176,6 +189,7 @@ class CredentialStore:
         for credential in self._credentials.values():
             if (client := credential.oauth2) is None:
                 continue
+            credential.on_new_secret = self._renew_scrubber
             if request_token is None:
                 raise ValueError(f"credential {credential.name} needs a way to obtain tokens")
             # Credentials of the same client, scope and resource share their tokens.
@@ -340,6 +354,10 @@ class CredentialStore:
         for credential in self._credentials.values():
             secrets = by_origin.setdefault(str(URL(credential.scope.origin).origin()), [])
             secrets += credential.secrets()
+            if credential.oauth2 is not None:
+                # It may be a target too.
+                provider = str(URL(credential.oauth2.token_url).origin())
+                by_origin.setdefault(provider, []).extend(credential.secrets_of_provider())
         # Origins with the same secrets share one: its tables stay in the processor's cache.
         shared = {secrets: Scrubber(secrets) for secrets in map(frozenset, by_origin.values())}
         self._scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}
