@@ -587,6 +587,21 @@ def test_credentials_are_reported_by_name(
     assert "canary" not in f"{sound}{opened}{missing}{lines}{umlaut}"
 
 
+def test_inline_secret_is_a_fault_and_is_not_quoted(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lab.yml").write_text(
+        "name: a\ncontact: mailto:a@b.example\ntargets: [https://lab.example/]\ncredentials:\n"
+        "- {name: lab, origin: https://lab.example, bearer: canary-1b7c9d2e}\n"
+    )
+    found = examine(capsys, "--port", port, "--definition", "lab.yml")
+    assert found.code == 1
+    (fault,) = found.of("definition", "fault")
+    assert "/credentials/0/bearer" in fault
+    assert "{env: NAME}" in fault
+    assert "canary" not in fault
+
+
 def test_client_certificates_are_examined(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
