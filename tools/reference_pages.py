@@ -141,7 +141,7 @@ def _few(where: list[str]) -> str:
     return (
         ", ".join(where)
         if len(where) <= 4
-        else f"{where[0]}, and the same of {len(where) - 1} other commands"
+        else f"{where[0]}, and the same option of {len(where) - 1} other commands"
     )
 
 

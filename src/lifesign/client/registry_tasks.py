@@ -331,7 +331,7 @@ class RegistryTasks:
         )
 
     async def release_call(self, run: HeldRun, call_id: str) -> CallRecord:
-        """Free the reservation of a call that failed."""
+        """Release the reservation of a call that failed. Nothing is charged."""
         return await self._write(CallRecord, run, _of_run(RunWrite, run), "calls", call_id, "release")
 
     async def _write(self, answer: type[A], run: HeldRun, body: bytes, *function: str) -> A:

@@ -48,7 +48,7 @@ METRICS_FAULT = "metrics_fault"
 _Seconds = Annotated[float, Strict()]
 _Text = Annotated[str, AfterValidator(_is_printable)]
 _Moment = Annotated[AwareDatetime, Strict()] | Callable[[], datetime | None] | None
-_MOMENT = "a datetime with a time zone, or what returns one, or None"
+_MOMENT = "a datetime with a time zone, a function that returns one, or None"
 _Glob = Annotated[str, Field(pattern=r"^[/*]")]
 _GLOBS = "a list of path patterns such as ['/internal/*'], each beginning with / or *"
 
@@ -123,7 +123,7 @@ class MiddlewareSettings(_DescribedSettings):
     )
     metrics_path: Annotated[_Text, Field(pattern=r"^/[^/?#* ][^?#* ]*$", max_length=1024)] | None = Field(
         description="an absolute path without query, like /metrics, or None; with detail='coarse' it needs "
-        f"a detail_token, and prometheus-client must be there ({install_command('metrics')})"
+        f"a detail_token, and prometheus-client must be installed ({install_command('metrics')})"
     )
     max_inspected_bytes: Annotated[StrictInt, Field(ge=0, le=16_777_216)] = Field(
         description="a whole number of bytes from 0 (inspect nothing) to 16777216 (16 MiB)"

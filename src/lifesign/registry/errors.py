@@ -243,7 +243,7 @@ class KeyEnded(LifesignError):
 
 
 class LastAdminKey(LifesignError):
-    """Without this key no caller could manage keys any more, except on the server's own command line."""
+    """This is the last key that may manage keys. Only the server's command line could create another one."""
 
     def __init__(self, key_id: str) -> None:
         super().__init__(f"{key_id} is the last valid admin key: create another one first")
@@ -384,7 +384,7 @@ class ImportOver(LifesignError):
 
 
 class NothingSuspended(LifesignError):
-    """Nothing of this directory waits for confirmation."""
+    """No import of this directory waits for a confirmation."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"nothing of {name[:128]!r} waits for confirmation")
@@ -441,7 +441,7 @@ class TaskNotFound(LifesignError):
 
 
 class CallNotFound(LifesignError):
-    """This run has reserved nothing for this call."""
+    """The run has no reservation for this call."""
 
     def __init__(self, call_id: str) -> None:
         super().__init__(f"nothing is reserved for a call {call_id[:80]!r} of this run")

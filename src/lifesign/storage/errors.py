@@ -57,7 +57,7 @@ class ForeignDatabase(NoAnswer):
 
 
 class BackupFailed(LifesignError):
-    """A backup could not be written; the file that it was to replace still exists."""
+    """A backup could not be written. An earlier backup in the same file was not changed."""
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"no backup was written to {file}: {why}")

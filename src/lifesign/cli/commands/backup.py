@@ -91,8 +91,8 @@ def restore(
 
     What changed after the backup stays in force, as far as the replaced database has it: revoked, expired and
     rotated keys, deleted webhooks, opt-outs, and erased agents. Keys of the backup that the replaced database
-    does not have are suspended: `lifesign keys confirm` makes them valid again. Such webhooks are listed. If
-    no admin key is left, a new one is printed.
+    does not have are suspended: `lifesign keys confirm` makes them valid again. The output lists webhooks of
+    the backup that the replaced database does not have. If no admin key is left, a new one is printed.
 
     If this host has a marker of the database, the marker names the restored database afterwards.
 

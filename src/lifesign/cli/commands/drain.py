@@ -29,7 +29,7 @@ DrainTimeout = Annotated[
 ]
 Reason = Annotated[
     str | None,
-    typer.Option("--reason", metavar="TEXT", help="Reason, which the agents get with the command."),
+    typer.Option("--reason", metavar="TEXT", help="Reason, which the agent gets with the command."),
 ]
 
 

@@ -105,8 +105,8 @@ def mcp(
     addresses, and networks of --allow-network.
 
     With stdio, standard output belongs to the protocol, and a signal ends the server at once. With http,
-    every request needs the token, which is shown once if it was created here; pending requests are answered
-    before SIGTERM or Ctrl-C ends it.
+    every request needs the token. If the command creates a new token, it shows the token once. On SIGTERM or
+    Ctrl-C the server answers pending requests, then ends.
 
     \b
     Examples:

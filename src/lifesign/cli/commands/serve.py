@@ -121,7 +121,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = "",
     sweep_seconds: Annotated[
         float | None,
-        _duration("sweep-interval", "Interval at which missed heartbeats are looked for."),
+        _duration("sweep-interval", "Interval at which the server looks for missed heartbeats."),
     ] = None,
     answer_seconds: Annotated[
         float | None,
@@ -312,8 +312,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
     The first admin key is shown once, on this terminal. Without a terminal none is created: create it with
     `lifesign keys create --role admin`.
 
-    It ends on SIGTERM or Ctrl-C, after accepted requests are answered. SIGHUP also ends a single process;
-    with --workers it replaces the processes one after the other. The log goes to standard error.
+    On SIGTERM or Ctrl-C the server answers accepted requests, then ends. SIGHUP does the same to a single
+    process; with --workers it replaces the processes one after the other. The log goes to standard error.
 
     \b
     Examples:

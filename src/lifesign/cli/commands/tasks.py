@@ -98,7 +98,7 @@ def list_tasks(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List the tasks that match, the newest first, and how many there are in all.
+    """List matching tasks, the newest first, with the number of all matches.
 
     \b
     Examples:

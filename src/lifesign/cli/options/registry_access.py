@@ -43,7 +43,7 @@ Limit = Annotated[
 MaxEvidenceAge = Annotated[
     float | None,
     duration_option(
-        "--max-evidence-age", help="Only targets that a probe measured within this time, such as 15m."
+        "--max-evidence-age", help="Only entries that a probe measured within this time, such as 15m."
     ),
 ]
 PlainHttp = Annotated[

@@ -27,44 +27,50 @@ from lifesign.domain.targets.link_proof import Proof, UnlinkReason
 
 
 class AgentLifecycle(Payload):
-    """A change of status: the object of RFC-0016 2.3, and the members that a replay also needs."""
+    """The status of an agent changed.
+
+    The payload is the object of RFC-0016 2.3, with the other members that a replay of the log needs.
+    """
 
     type: Literal["agent.lifecycle"] = "agent.lifecycle"
     agent_id: AgentId
     previous_status: Status
-    """`registering` at the first registration."""
+    """Status before the change; `registering` at the first registration."""
     new_status: Status
     reason: Reason
     timestamp: Moment
     incarnation: Positive
-    """Incarnation after the change; each registration of a dead agent increments it."""
+    """Incarnation after the change. Each new registration of the agent increments it."""
     version: Positive
     """Version after the change; 1 in a new incarnation."""
     role_id: RoleId | None = None
     explanation: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)]
-    """The reason as a text."""
+    """The reason in words, for people."""
     maintenance_until: Moment | None = None
-    """End of a maintenance that continues after a new registration; absent without one."""
+    """End of the maintenance that continues after a new registration; absent if there is none."""
     override_status: Status | None = None
-    """Status override that continues after a new registration, until `override_until`."""
+    """Status override that continues after a new registration, until `override_until`; absent if there is
+    none.
+    """
     override_until: Moment | None = None
 
 
 class AgentUpdated(Payload):
-    """A record was changed.
+    """The record of an agent was changed.
 
-    The event names the members without their values: metadata belong to the agent.
+    The event has the names of the changed members without their values, which may be confidential.
     """
 
     agent_id: AgentId
     incarnation: Positive
     version: Positive
-    """After the change."""
+    """Version after the change."""
     changed: Annotated[list[Word], Field(max_length=MAX_CHANGED_MEMBERS)]
+    """Names of the changed members."""
 
 
 class AgentHealthChanged(Payload):
-    """An agent's health is another one now; it began as `unknown`."""
+    """The health of an agent changed. A new agent has the health `unknown`."""
 
     agent_id: AgentId
     previous_health: HealthStatus
@@ -72,49 +78,55 @@ class AgentHealthChanged(Payload):
 
 
 class DriftWarning(Payload):
-    """An agent's clock began to differ from ours (RFC-0016 4.5)."""
+    """The clock of an agent began to differ from the registry's (RFC-0016 4.5)."""
 
     agent_id: AgentId
     drift_seconds: Seconds
-    """Its time minus ours."""
+    """Time of the agent minus time of the registry."""
 
 
 class TasksMismatch(Payload):
-    """The agent reported other tasks than those that it has leased."""
+    """A heartbeat reported other tasks than those for which the agent holds a lease."""
 
     agent_id: AgentId
     without_lease: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
+    """Tasks that the agent reported, and for which it holds no lease."""
     not_in_progress: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
+    """Tasks for which the agent holds a lease, and which it did not report."""
 
 
 class DrainWarning(Payload):
-    """The drain timeout of an agent is over, and it still holds leases."""
+    """The drain timeout of an agent ended while the agent still held leases."""
 
     agent_id: AgentId
     leases_held: Positive
+    """Number of these leases."""
 
 
 class MaintenanceChanged(Payload):
-    """An operator began, moved or ended a maintenance; nothing goes down until it is over."""
+    """An operator began, prolonged, shortened or ended the maintenance of an agent.
+
+    During a maintenance no failure makes the agent unhealthy or dead.
+    """
 
     agent_id: AgentId
     until: Moment | None = None
-    """Absent: it is ended."""
+    """End of the maintenance; absent if it has ended."""
     reason: Name | None = None
 
 
 class StatusOverrideChanged(Payload):
-    """An operator put a verdict in place of ours, or took it back."""
+    """An operator set the status of an agent until a time, or withdrew that override."""
 
     agent_id: AgentId
     status: Status | None = None
-    """New status override; absent, like `until`, if it was withdrawn."""
+    """Status that the operator set; absent, like `until`, if the override was withdrawn."""
     until: Moment | None = None
     reason: Name | None = None
 
 
 class CommandSent(Payload):
-    """A command waits for the agent's next heartbeat (RFC-0016 5.3)."""
+    """A command was queued; the reply to the agent's next heartbeat contains it (RFC-0016 5.3)."""
 
     agent_id: AgentId
     command_id: OwnId
@@ -125,7 +137,7 @@ class CommandSent(Payload):
 
 
 class CommandEnded(Payload):
-    """A command was honoured, or its time is over."""
+    """A queued command ended: the agent followed it, or it expired. The type of the event says which."""
 
     agent_id: AgentId
     command_id: OwnId
@@ -133,7 +145,10 @@ class CommandEnded(Payload):
 
 
 class AgentLinked(Payload):
-    """An agent has proven that a crawled target is its own; no other agent has."""
+    """A registered agent and a crawled target were linked: they are one record from now on.
+
+    The agent has proven that the target is its own, and no other agent has proven this.
+    """
 
     agent_id: AgentId
     target_id: AgentId
@@ -141,7 +156,7 @@ class AgentLinked(Payload):
 
 
 class AgentUnlinked(Payload):
-    """An agent and a crawled target are two records again."""
+    """The link of a registered agent and a crawled target ended: they are two records again."""
 
     agent_id: AgentId
     target_id: AgentId
@@ -149,9 +164,10 @@ class AgentUnlinked(Payload):
 
 
 class AgentLinkConflict(Payload):
-    """An agent has proven a claim for a target that another agent has proven a claim for."""
+    """Two agents have proven that the same target is their own, so neither is linked to it."""
 
     agent_id: AgentId
+    """Agent with the later claim."""
     target_id: AgentId
     proof: Proof
 
@@ -167,7 +183,7 @@ class InterfaceChanged(BaseModel):
     """JSON pointer into the normalised interface, such as `/skills/translate`."""
     change: ChangeKind
     breaking: StrictBool
-    """Whether it breaks callers."""
+    """Whether the change breaks callers."""
 
 
 class TargetInterfaceChanged(Payload):
@@ -187,7 +203,7 @@ class TargetInterfaceChanged(Payload):
 
 
 class AgentErased(Payload):
-    """An agent's record was deleted, and the payloads of its events were replaced by their hashes."""
+    """The record of an agent was deleted, and hashes replaced the payloads of its events."""
 
     agent_id: AgentId
     events: Number
@@ -195,7 +211,7 @@ class AgentErased(Payload):
 
 
 class CoordinatorLost(Payload):
-    """A coordinator is dead."""
+    """An agent with the capability `coordinator` is dead."""
 
     agent_id: AgentId
     role_id: RoleId | None = None

@@ -20,7 +20,7 @@ from lifesign.domain.tasks.lease import EndReason, RefusalCode
 
 
 class LeaseAcquired(Payload):
-    """A resource was granted."""
+    """The lease of a resource was granted."""
 
     resource: Resource
     lease_id: OwnId
@@ -34,7 +34,7 @@ class LeaseAcquired(Payload):
 
 
 class LeaseEnded(Payload):
-    """A lease is over, and why."""
+    """A lease ended."""
 
     resource: Resource
     lease_id: OwnId
@@ -52,7 +52,7 @@ class ShardLease(Payload):
 
 
 class ShardsGranted(Payload):
-    """A prober has more shards."""
+    """A worker of a prober got shards: parts of the targets that it now probes."""
 
     holder: Label
     """Id of the prober's key, a slash, and the name of the worker."""
@@ -62,15 +62,16 @@ class ShardsGranted(Payload):
 
 
 class ShardsEnded(Payload):
-    """A prober has fewer shards, and why."""
+    """The leases of shards of a worker of a prober ended."""
 
     holder: Label
+    """Id of the prober's key, a slash, and the name of the worker."""
     shards: Annotated[list[ShardLease], Field(min_length=1, max_length=MAX_SHARDS)]
     reason: EndReason
 
 
 class FencedWriteRejected(Payload):
-    """A guarded write was refused and changed nothing."""
+    """The registry refused a write that a fencing token guards. The write changed nothing."""
 
     resource: Resource
     writer: Label
@@ -78,12 +79,12 @@ class FencedWriteRejected(Payload):
     fencing_token: Number
     """Fencing token of the request."""
     current_token: Number | None = None
-    """Latest granted fencing token; 0 without one. Absent if the writer may not know it."""
+    """Latest granted fencing token; 0 if none was granted. Absent if the writer may not know it."""
     reason: RefusalCode
 
 
 class StateWritten(Payload):
-    """The holder of a resource wrote its state; the event does not contain the state."""
+    """The holder of a resource wrote the state of that resource. The event does not contain the state."""
 
     resource: Resource
     holder: Label
@@ -93,7 +94,7 @@ class StateWritten(Payload):
 
 
 class EpochRaised(Payload):
-    """The store was restored or failed over: from now on all fencing tokens are higher."""
+    """The database was restored or adopted. All new fencing tokens are higher than all earlier ones."""
 
     previous_epoch: Epoch
     new_epoch: Epoch

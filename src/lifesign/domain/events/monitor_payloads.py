@@ -12,23 +12,27 @@ from lifesign.domain.lifecycle.verdict_suspension import MonitorChange, MonitorS
 
 
 class MonitorStateChanged(Payload):
-    """Verdicts by silence were suspended or resumed on one track; the type of the event says which."""
+    """The state of one track (heartbeats or probes) changed; the type of the event names the new state.
+
+    While a track is suspended, silence makes no agent unhealthy or dead.
+    """
 
     track: Track
     previous: MonitorState
+    """State before the change."""
     cause: MonitorChange
     exits: Number
-    """Number of agents that would have exited or still wait."""
+    """Number of agents that would become unhealthy or dead now, or that wait in the suspension."""
     limit: Number
-    """Maximum number of exits in one cadence without a suspension."""
+    """Maximum number of such agents in one cadence without a suspension."""
     unwitnessed: Number | None = None
-    """Number of these exits during which no request of any agent arrived."""
+    """Number of these agents since whose missed heartbeat no request of any agent has arrived."""
 
 
 class MonitorDowntime(Payload):
     """The registry did not run for 10 s or longer.
 
-    This time does not count as missed heartbeats; shorter gaps do not either.
+    This time does not count as missed heartbeats. Neither do shorter gaps, which have no event.
     """
 
     begin: Moment
@@ -36,9 +40,13 @@ class MonitorDowntime(Payload):
 
 
 class LostEvidenceChanged(Payload):
-    """Living agents without current evidence because the monitoring failed; all 0 when this is over."""
+    """The monitoring fails, so living agents have no current evidence; or this has ended.
+
+    The type of the event says which. All numbers are 0 at the end.
+    """
 
     agents: Number
+    """Number of living agents without current evidence."""
     no_prober: Number
     """Number of these agents without a result of any kind."""
     no_witness: Number
@@ -46,16 +54,21 @@ class LostEvidenceChanged(Payload):
     prober_slow: Number
     """Number of these agents whose prober was overloaded or stopped."""
     since: Moment
-    """Time since which there has been such an agent."""
+    """Time from which at least one agent had no current evidence."""
 
 
 class ProberFailures(Payload):
-    """Number of failures among a prober key's results about living agents in one period."""
+    """The share of failures among the results of a prober's key became high, or normal again.
+
+    The type of the event says which. Only results about living agents in one period are counted.
+    """
 
     key_id: OwnId
+    """Id of the prober's key."""
     results: Number
-    """Measured ones."""
+    """Number of results that measured something."""
     failed: Number
+    """Number of failures among these results."""
 
 
 class CredentialFaultChanged(Payload):
@@ -71,22 +84,25 @@ class CredentialFaultChanged(Payload):
     detail: Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")] | None = None
     """Answer that rejected the credential, or why there is no token."""
     since: Moment
-    """Begin of the fault."""
+    """Beginning of the fault."""
     end: FaultEnd | None = None
-    """Reason of the end."""
+    """Reason for the end of the fault; absent if the fault began."""
 
 
 class OutageConfirmed(Payload):
-    """Confirmation by an operator of exactly one of both. The event's actor is the operator."""
+    """An operator confirmed that a network class, or one agent, may be down.
+
+    The operator is the actor of the event.
+    """
 
     network_class: Label | None = None
-    """Network class; the event concerns all of its targets."""
+    """Network class, with all of its targets; absent if the confirmation is for one agent."""
     agent_id: AgentId | None = None
-    """The single agent or target that the event concerns."""
+    """Agent or target; absent if the confirmation is for a network class."""
 
 
 class MonitorClockJump(Payload):
-    """The database's clock went another way than ours."""
+    """The wall clock of the database was set while the registry ran."""
 
     jump_seconds: Seconds
-    """Difference by which it advanced further, in seconds; negative if it advanced less."""
+    """Time by which the clock was set forward, in seconds; negative if it was set back."""

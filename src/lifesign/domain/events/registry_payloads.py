@@ -21,13 +21,16 @@ from lifesign.domain.events.payload_fields import (
 
 
 class KeyChanged(Payload):
-    """A key was created, rotated, revoked, limited, suspended or confirmed. The key itself is nowhere."""
+    """A key was created, rotated, revoked, limited, suspended or confirmed.
+
+    The type of the event says which. The event does not contain the key itself.
+    """
 
     key_id: OwnId
     name: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=PRINTABLE_PATTERN)]
     role: Word
     agent_id: AgentId | None = None
-    """Agent to which it belongs."""
+    """Agent to which the key belongs."""
     fingerprint: Hash
     """SHA-256 of the stored form of the key."""
     expires_at: Moment | None = None
@@ -37,30 +40,38 @@ class KeyChanged(Payload):
 
 
 class WebhookChanged(Payload):
-    """A webhook was created, got a new secret, was deleted, or is disabled since it failed too often."""
+    """A webhook was created, got a new secret, was deleted, or was disabled because it failed too often.
+
+    The type of the event says which.
+    """
 
     webhook_id: OwnId
     host: Host
     """Host of the webhook's URL; the rest of the URL may contain a secret."""
     failures: Number = 0
-    """In a row."""
+    """Number of failed deliveries in a row."""
 
 
 class DirectoryChanged(Payload):
-    """A directory lists other targets than before, or would."""
+    """The list of a directory's targets changed, or its removals were suspended or confirmed.
+
+    The type of the event says which. Removals are suspended if more than half of the targets would go.
+    """
 
     directory: Label
+    """Name of the directory."""
     listed: Number
-    """Number of listed targets, including suspended ones."""
+    """Number of the directory's targets after the event. Suspended removals do not reduce it."""
     added: Number
+    """Number of added targets."""
     removed: Number
-    """Number of removed targets; for a suspended list, the number that would be removed."""
+    """Number of removed targets; if the removals are suspended, the number that would be removed."""
     reason: Annotated[str, Field(max_length=MAX_EXPLANATION_CHARACTERS)] | None = None
     """Reason of the suspension."""
 
 
 class OriginChanged(Payload):
-    """An origin was excluded from probes, or is probed again."""
+    """An origin was excluded from probes, or was allowed again. The type of the event says which."""
 
     origin: Annotated[str, StringConstraints(pattern=r"^https?://[!-~]{1,300}$")]
     targets: Number
@@ -78,11 +89,11 @@ class LogArchived(Payload):
 
 
 class ArchiveErased(Payload):
-    """The payloads of an erased agent's events gave way to their hashes in all archived files."""
+    """In all archived files, hashes have replaced the payloads of the events of an erased agent."""
 
     agent_id: AgentId
     erased_sequence: Positive
-    """Sequence of the `agent.erased` event that this one completes."""
+    """Sequence number of the `agent.erased` event that began the erasure."""
 
 
 class Erased(Payload):

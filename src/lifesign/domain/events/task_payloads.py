@@ -10,20 +10,21 @@ from lifesign.domain.tasks.task_states import ExitReason, TaskSignal, TaskStatus
 
 
 class TaskCreated(Payload):
-    """A task was created. The event contains neither its work nor the agents that may do it."""
+    """A task was created. The event does not contain the task's input, nor which agents may claim it."""
 
     task_id: OwnId
     parent_id: OwnId | None = None
-    """Parent task, from whose budget the task's budget was taken."""
+    """Parent task, which paid for the budget of this task; absent if there is none."""
     fix_of: OwnId | None = None
     """Task whose rejected work this task fixes."""
     tokens: Number
-    """Tokens of the budget, like `micro_usd`."""
+    """Tokens in the budget."""
     micro_usd: Number
+    """US dollars in the budget, in millionths."""
 
 
 class TaskLifecycle(Payload):
-    """A transition of a task. The events before this one contain changes of its lease."""
+    """The status of a task changed. If its lease changed too, the event of the lease precedes this one."""
 
     task_id: OwnId
     previous_status: TaskStatus
@@ -32,14 +33,14 @@ class TaskLifecycle(Payload):
     run_id: OwnId | None = None
     """Run that begins or ends with the change."""
     exit_reason: ExitReason | None = None
-    """Reason for the end of the run."""
+    """Reason for the end of the run; absent if no run ended."""
     exit_code: Annotated[int, Field(ge=-255, le=255, strict=True), INTEGRAL_FLOAT] | None = None
     not_before: Moment | None = None
     """Earliest time of the next claim, if the task is attempted again."""
 
 
 class TaskReported(Payload):
-    """A progress report was written; the event does not contain it."""
+    """A progress report was stored. The event does not contain the report."""
 
     task_id: OwnId
     run_id: OwnId
@@ -48,9 +49,10 @@ class TaskReported(Payload):
 
 
 class TaskBudgetChanged(Payload):
-    """An envelope was topped up."""
+    """The budget of a task was increased."""
 
     task_id: OwnId
     tokens: Number
-    """New tokens of the budget, like `micro_usd`."""
+    """Tokens in the budget after the change."""
     micro_usd: Number
+    """US dollars in the budget after the change, in millionths."""

@@ -25,7 +25,7 @@ class Departure(BaseModel):
 
     end_key: Annotated[
         bool,
-        Field(description="Whether the key of this request ends too, if it is the agent's own"),
+        Field(description="Whether to revoke the key of this request too, if it is the agent's own."),
     ] = False
 
 
@@ -54,9 +54,9 @@ def set_status(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def delete_agent(transaction: Transaction, call: Call) -> OperationReply:
-    """Deregister an agent at once; its record stays for audit.
+    """Deregister an agent at once. The registry keeps its record.
 
-    An agent that will not return may revoke its own key with the same request.
+    An agent that will not return may revoke its own key with the same request (`end_key`).
     """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)

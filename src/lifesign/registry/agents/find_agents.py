@@ -48,20 +48,21 @@ class Listing(Body):
     capabilities: Annotated[
         tuple[Capability, ...], Field(max_length=MAX_CAPABILITIES), SEPARATED_BY_COMMAS
     ] = ()
-    """Separated by commas; agents with any of them."""
+    """Capabilities, separated by commas: only agents with at least one of them."""
     status: Annotated[tuple[Status, ...], Field(min_length=1), SEPARATED_BY_COMMAS] = (Status.ACTIVE,)
-    """Separated by commas."""
+    """Statuses, separated by commas: only agents with one of them. Absent: `active`."""
     health: Annotated[tuple[HealthStatus, ...], SEPARATED_BY_COMMAS] = ()
-    """Separated by commas; empty: any."""
+    """Health, separated by commas: only agents with one of these. Absent: any."""
     role_id: RoleId | None = None
-    """Adds the pool's totals to the answer."""
+    """Only agents of this pool. The answer then has the totals of the pool."""
     min_available_capacity: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """Only agents with capacity for at least this many more tasks."""
     max_evidence_age: MaxEvidenceAge | None = None
-    """Maximum age of the agents' last measured probe, in seconds. An agent without one never matches."""
+    """Only agents that a probe measured within this time, in seconds."""
     sort: Literal["registered", "least_loaded"] = "registered"
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """Cursor of the page before, with the same query."""
+    """`cursor` of the previous page. Send it with the same query."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class AgentListPage:
 
 
 def list_agents(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the agents that match, how many there are in all, and the pool's capacity."""
+    """Return one page of the matching agents, the number of all matches, and the capacity of the pool."""
     page = page_of(transaction, call)
     members = {
         "agents": [summary_members(agent, transaction.now_s) for agent in page.agents],

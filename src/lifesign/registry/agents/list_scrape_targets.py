@@ -39,13 +39,13 @@ class ScrapeQuery(Body):
         Status.UNHEALTHY,
         Status.DRAINING,
     )
-    """Separated by commas."""
+    """Statuses, separated by commas: only agents with one of them. Absent: all living agents."""
     role_id: RoleId | None = None
-    """Members of a pool."""
+    """Only agents of this pool."""
     capabilities: Annotated[
         tuple[Capability, ...], Field(max_length=MAX_CAPABILITIES), SEPARATED_BY_COMMAS
     ] = ()
-    """Separated by commas; agents with any of them."""
+    """Capabilities, separated by commas: only agents with at least one of them."""
     include_found: bool = False
     """Also agents that probers found in directories. Prometheus then connects to the hosts in these lists."""
 

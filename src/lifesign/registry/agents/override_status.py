@@ -96,9 +96,9 @@ def begin_maintenance(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def end_maintenance(transaction: Transaction, call: Call) -> OperationReply:
-    """End the maintenance of an agent; do nothing if it is not in maintenance.
+    """End the maintenance of an agent; nothing changes if the agent is not in maintenance.
 
-    Also for one that left: its maintenance would continue in its next incarnation.
+    Do this for a deregistered agent too: its maintenance would continue in its next incarnation.
     """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if not is_in_force(agent.maintenance_until_s, transaction.now_s):
@@ -123,7 +123,7 @@ def end_pool_maintenance(transaction: Transaction, call: Call) -> OperationReply
 
 
 def override(transaction: Transaction, call: Call) -> OperationReply:
-    """Override the status of an agent for a while."""
+    """Set the status of an agent until the given time, whatever its heartbeats and probes show."""
     agent = _living(transaction, call)
     body = call.body_as(OverrideRequest)
     if agent.status not in {Status.ACTIVE, Status.UNHEALTHY}:
@@ -137,7 +137,7 @@ def override(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def take_override_back(transaction: Transaction, call: Call) -> OperationReply:
-    """Compute the status of an agent again, also after it left; do nothing without an override."""
+    """Withdraw the override, so that heartbeats and probes decide again. It may be repeated."""
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.override_status is None:
         return _shown(transaction, agent)
@@ -324,7 +324,7 @@ OPERATIONS = (
     Operation(
         method="DELETE",
         path=_OVERRIDE,
-        summary="Take an override back",
+        summary="Withdraw an override",
         action=Permission.OVERRIDE,
         function=take_override_back,
         answer=AgentRecord,

@@ -49,9 +49,10 @@ from lifesign.storage.probing import probers
 
 
 def register_agent(transaction: Transaction, call: Call) -> OperationReply:
-    """Store a new agent, or begin the next incarnation of one that has ended; the answer has the record.
+    """Store a new agent, or begin the next incarnation of an agent that has ended.
 
-    AlreadyRegistered if it is alive and the body does not have `supersede`.
+    The answer has the record. AlreadyRegistered if an agent with this id is alive, and the body does not have
+    `supersede`.
     """
     body = call.body_as(Registration)
     agent_id = body.agent_id or call.caller.agent_id or f"agent_{str(ULID()).lower()}"

@@ -23,13 +23,13 @@ MAX_WAITING = 16
 
 
 class CommandList(BaseModel):
-    """The commands that wait for one agent, the oldest first."""
+    """Queued commands of one agent, the oldest first."""
 
     commands: list[SentCommand]
 
 
 def send_command(transaction: Transaction, call: Call) -> OperationReply:
-    """Queue a command for an agent; each heartbeat's reply repeats it until it is followed or expires."""
+    """Queue a command. The reply to each heartbeat repeats it until the agent follows it or it expires."""
     body = call.body_as(CommandRequest)
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.status not in ALIVE:
@@ -62,7 +62,7 @@ def send_command(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def list_commands(transaction: Transaction, call: Call) -> OperationReply:
-    """Return the commands that wait for an agent."""
+    """Return the queued commands of an agent, the oldest first."""
     agent = existing_agent(transaction, call.agent_id)
     waiting = [
         command

@@ -106,10 +106,10 @@ class WebhookDelivery(BaseModel):
 
 
 def create_webhook(transaction: Transaction, call: Call) -> OperationReply:
-    """Create a webhook for events from now on.
+    """Create a webhook. It gets the events that are logged from now on.
 
-    A literal address, or localhost, is checked at once against the server's setting; the addresses of a name
-    are checked at each delivery.
+    The setting `webhook_networks` must allow a private address. The server checks an IP address and localhost
+    now, and the addresses of a host name at each delivery.
     """
     body = call.body_as(NewWebhook)
     refused = vet_url(body.url, call.webhook_networks)
@@ -154,9 +154,9 @@ def list_webhooks(transaction: Transaction, _call: Call) -> OperationReply:
 
 
 def rotate_webhook_secret(transaction: Transaction, call: Call) -> OperationReply:
-    """Give a webhook a new secret; for the overlap, deliveries have a signature with each of the two.
+    """Give a webhook a new secret. During the overlap, deliveries have a signature with each of both secrets.
 
-    A second rotation within the overlap ends the oldest secret at once.
+    If you rotate again within the overlap, the oldest secret ends at once.
     """
     webhook = webhooks.find(transaction, call.path["webhook_id"], to_change=True)
     if webhook is None:
@@ -175,7 +175,7 @@ def rotate_webhook_secret(transaction: Transaction, call: Call) -> OperationRepl
 
 
 def delete_webhook(transaction: Transaction, call: Call) -> OperationReply:
-    """Remove a webhook; a delivery that is on its way may still arrive."""
+    """Delete a webhook. A delivery that has begun may still arrive."""
     webhook_id = call.path["webhook_id"]
     webhook = webhooks.remove(transaction, webhook_id)
     if webhook is None:

@@ -33,9 +33,9 @@ class EventQueryFilter(Body):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     type: Annotated[tuple[EventType, ...], SEPARATED_BY_COMMAS] = ()
-    """Separated by commas."""
+    """Types, separated by commas: only events of one of them."""
     agent_id: AgentId | None = None
-    """Agent of the events; an agent's own key sees only its own events."""
+    """Only events about this agent. With an agent's own key, only its own events are returned."""
     intent_id: Label | None = None
 
 
@@ -43,7 +43,7 @@ class EventQuery(EventQueryFilter):
     """The query of `GET /api/v1/events`."""
 
     after: _Position = 0
-    """A sequence; the events behind it are wanted."""
+    """Only events after this sequence number."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
 
 
@@ -51,13 +51,13 @@ class EventList(BaseModel):
     """The answer to `GET /api/v1/events`."""
 
     events: list[Event]
-    """In the order of their sequence."""
+    """Events by their sequence number."""
     next_after: int
-    """Sequence for the next page of the same query: nothing up to here is missing."""
+    """Value of `after` for the next page of the same query."""
     last_sequence: int
-    """Last sequence of the whole log."""
+    """Last sequence number of the whole log."""
     archived_sequence: int
-    """Events up to here have left the database; 0 if none has."""
+    """Sequence number up to which events were moved to archives; 0 if none was."""
     names: dict[str, str]
     """Names of the keys that act in these events, and URLs of the targets behind agent ids.
 

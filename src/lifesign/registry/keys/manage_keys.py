@@ -111,7 +111,7 @@ class KeyListing(Body):
     role: Role | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """Cursor of the page before."""
+    """`cursor` of the previous page."""
 
 
 class KeyRecord(BaseModel):

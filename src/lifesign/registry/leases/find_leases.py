@@ -35,17 +35,17 @@ class LeaseListing(Body):
 
     resource: Resource | None = None
     intent_id: IntentId | None = None
-    """Leases of this intent's scopes."""
+    """Only leases of scopes of this intent."""
     holder: HolderName | None = None
     include_ended: bool = False
-    """Also the last lease of each resource that is free now."""
+    """Whether to include the last lease of each resource that is free now."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """Cursor of the page before, with the same query."""
+    """`cursor` of the previous page. Send it with the same query."""
 
 
 def list_leases(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the leases that match, and how many there are in all; to an agent, its own."""
+    """Return one page of the matching leases, and the number of all matches. An agent gets only its own."""
     query = call.query_as(LeaseListing)
     holder = query.holder
     if holder is None and not may(call.caller, Permission.READ_LEASES):

@@ -1,4 +1,4 @@
-"""May this write still be made? A small state that only the holder of its lease may write (protocol 6.4)."""
+"""Guarded states: small JSON objects that only the holder of their lease may write (protocol 6.4)."""
 
 from typing import Annotated, Any
 
@@ -44,10 +44,11 @@ class State(RootModel[Annotated[dict[str, Any], AfterValidator(_take_state)]]):
 
 
 def write_state(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Store a state, if it is the holder's to write: the right token, in time, in this one transaction.
+    """Store a state if the caller holds the lease of the scope, with the current fencing token.
 
-    A refusal is returned, not raised: its event has to be committed.
+    The check and the write are one transaction. A refused write changes nothing, and is logged.
     """
+    # A refusal is returned, not raised: its event has to be committed.
     resource, writer, token = _resource(call), holder_of(call.caller), _token(call)
     require(call.caller, Permission.WRITE_STATE, call.caller.agent_id)
     claim = leases.find(transaction, resource, to_change=True)
@@ -77,7 +78,7 @@ def write_state(transaction: Transaction, call: Call) -> OperationReply | Lifesi
 
 
 def read_state(transaction: Transaction, call: Call) -> OperationReply:
-    """Return a state; an agent may read only states of scopes that it holds."""
+    """Return a state. An agent may read only states of scopes whose lease it holds."""
     resource = _resource(call)
     if not may(call.caller, Permission.READ_LEASES):
         claim = leases.find(transaction, resource)

@@ -98,11 +98,11 @@ _HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
         "schema": {"type": "string"},
     },
     "Last-Event-ID": {
-        "description": "Sequence of the last event that you received: continue after it. Overrides `after`.",
+        "description": "Sequence number of the last event that you received. Overrides `after`.",
         "schema": {"type": "integer", "minimum": 0, "maximum": MAX_NUMBER},
     },
     "X-Agent-Incarnation": {
-        "description": "Incarnation that the agent believes to be in; if it is over, the answer is 410.",
+        "description": "The agent's own incarnation, as it knows it. 410 if that incarnation has ended.",
         "schema": {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
     },
     "X-Fencing-Token": {
@@ -126,10 +126,10 @@ Deliveries follow the Standard Webhooks specification 1.0.0. The signature is th
 `{webhook-id}.{webhook-timestamp}.{body}`, in base64, with the bytes of the secret. Use a library for
 Standard Webhooks to verify it, and refuse deliveries whose timestamp is more than 5 minutes away.
 
-* Events arrive at least once and in order. The next delivery waits until this one is taken.
+* Events arrive at least once and in order. The next delivery waits until the receiver has accepted this one.
 * Every attempt of a delivery has the same `webhook-id` and the same body: use the id to detect repetitions.
-* A receiver has 15 seconds to answer. Failed deliveries are sent again after 2 seconds and then twice as
-  long each time, up to 30 minutes. After 3 days of failures the webhook is disabled."""
+* A receiver has 15 seconds to answer. The server repeats a failed delivery after 1 to 2 seconds, and then
+  after twice as long each time, up to 30 minutes. After 3 days of failures it disables the webhook."""
 
 _DELIVERY_HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     ID_HEADER: {

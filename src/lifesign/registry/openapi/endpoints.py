@@ -102,7 +102,7 @@ EXTRA_ENDPOINTS = (
         method="GET",
         path=ROOT_PATH,
         name="show_signpost",
-        summary="Show what this server is, with links to its parts",
+        summary="Show the name of the server, with links to its parts",
         needs_key=False,
         answer=MappingProxyType(
             {
@@ -226,7 +226,7 @@ EXTRA_ENDPOINTS = (
         method="GET",
         path="/metrics",
         name="show_metrics",
-        summary="Count everything, for Prometheus",
+        summary="Get the metrics of the registry, for Prometheus",
         description=(
             "Prometheus text format or OpenMetrics, as `Accept` prefers. With the setting `open_metrics`, "
             "no key is needed. Without prometheus-client, the answer is 404."
@@ -240,7 +240,7 @@ EXTRA_ENDPOINTS = (
         method="GET",
         path="/openapi.json",
         name="show_openapi",
-        summary="Get this document",
+        summary="Get the OpenAPI document",
         needs_key=False,
         answer=MappingProxyType({"type": "object"}),
         headers=("If-None-Match",),

@@ -116,10 +116,11 @@ class _LockedSubjects:
 
 
 def accept_observations(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Fold observations into the facts about their agents and targets, and apply the consequences.
+    """Store the results of probes, and change the status of agents where the results require it.
 
-    The refusal of a stale token is returned, not raised: its event has to be committed.
+    A batch with a stale fencing token is refused as a whole, and the refusal is logged.
     """
+    # That refusal is returned, not raised: its event has to be committed.
     batch = call.body_as(ObservationBatch)
     shards = _vet_batch(transaction, call, batch)
     if batch.shard is not None and batch.shard in shards.refusals:

@@ -100,9 +100,9 @@ class ShardChanges(Body):
     """The query of `GET /api/v1/shards`."""
 
     changed_after: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """Version from an earlier answer; absent: no changes are returned."""
+    """Only shards that changed after this version, which an earlier answer had. Absent: no shards."""
     unprobed_since: Time | None = None
-    """Count the targets that were not probed since then."""
+    """Time from which to count the targets that were not probed."""
 
 
 @dataclass(slots=True)
@@ -139,11 +139,10 @@ def prober_key(caller: Principal) -> str:
 def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     """Renew the worker's shards, release surplus ones, and grant free ones up to its fair share.
 
-    A shard that the worker holds by the registry's records, but does not name or names with another token,
-    was lost by the worker: its lease ends, and the shard may be granted again. Companions that have not
-    joined yet count as if they were alive: otherwise the first worker would get all shards, and the others
-    would have to wait. They count for a minute, and at most as many as living workers of the key. TooMany if
-    too many workers are alive, of all keys or of this one.
+    If the worker omits a shard that it holds, or names it with another token, the lease of that shard ends:
+    the worker has lost it. Announced companions count as workers for a minute before they join, so that the
+    first worker does not get all shards. At most as many companions count as the key has living workers.
+    TooMany if too many workers are alive, with this key or in all.
     """
     body = call.body_as(ShardClaimRequest)
     holder = worker_holder(call.caller, body.worker)
@@ -217,7 +216,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
-    """Release all shards of a worker, so that others get them at once; repeating it changes nothing."""
+    """Release all shards of a worker, so that other workers get them at once. It may be repeated."""
     holder = worker_holder(call.caller, call.query_as(LeavingWorker).worker)
     probers.lock_all(transaction)
     _count_idle(transaction, _locked(transaction), holder)
@@ -228,7 +227,7 @@ def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def show_shards(transaction: Transaction, call: Call) -> OperationReply:
-    """Return the living probers, and the shards with changes that probers do not know yet."""
+    """Return the living workers of probers, and the shards whose targets changed."""
     require(call.caller, Permission.READ_TARGETS)
     query = call.query_as(ShardChanges)
     after, since = query.changed_after, query.unprobed_since

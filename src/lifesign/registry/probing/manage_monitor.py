@@ -70,7 +70,7 @@ def show_monitor(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
-    """End the suspension of one track or of both; nothing happens without one."""
+    """End the suspension of one track or of both; nothing changes if there is none."""
     body = call.query_as(MonitorRelease)
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
@@ -89,10 +89,9 @@ def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
 def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
     """Let failures of a network class, or of one target, count without a witness from now on.
 
-    That concerns targets whose last liveness signal is older than the confirmation. A later answer is newer,
-    so that nothing has to be undone. A repeated confirmation replaces the time.
-
-    NetworkClassNotFound, TargetNotFound, TargetGone.
+    The confirmation concerns only targets that have given no liveness signal since. If a target answers
+    later, the confirmation no longer concerns it, so you need not revert it. A repeated confirmation replaces
+    the time. NetworkClassNotFound, TargetNotFound, TargetGone.
     """
     body = call.body_as(Confirmation)
     if body.network_class is not None:

@@ -51,23 +51,23 @@ class CensusQuery(Body):
     """The query of `GET /api/v1/census`."""
 
     run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
-    """The pass whose probes are counted, without others; then `since` and `until` are its own."""
+    """Count only the probes of this pass, from its beginning to its end."""
 
     since: Time | None = None
-    """The period over which probes are counted; absent: a day."""
+    """Beginning of the period in which probes are counted. Absent: a day before its end."""
     until: Time | None = None
-    """Absent: now."""
+    """End of that period. Absent: now."""
     name: RunName | None = None
-    """Name of a probe definition, whose runs are returned; absent: all."""
+    """Only passes of the probe definition with this name. Absent: all."""
 
 
 class HostQuery(Body):
     """The query of `GET /api/v1/census/hosts`."""
 
     run: Annotated[str, StringConstraints(pattern=RUN_PATTERN)] | None = None
-    """A pass: results up to its end do not age."""
+    """Id of a pass. Results up to the end of this pass count as current, whatever their age."""
     cursor: Cursor | None = None
-    """Cursor of the page before, with the same query."""
+    """`cursor` of the previous page. Send it with the same query."""
 
 
 def show_census(transaction: Transaction, call: Call) -> OperationReply:
@@ -124,7 +124,7 @@ def show_census(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def list_hosts(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of how many targets there are on each host."""
+    """Return one page of hosts, with the number of targets on each."""
     require(call.caller, Permission.READ_TARGETS)
     query = call.query_as(HostQuery)
     first = 0 if query.cursor is None else numbers_in(query.cursor, _LISTED, 1)[0]
@@ -143,11 +143,11 @@ def list_hosts(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def put_run(transaction: Transaction, call: Call) -> OperationReply:
-    """Record that a pass over all targets has begun, or has ended; repeating it changes nothing.
+    """Record that a pass over all targets has begun or ended. The request may be repeated.
 
-    A pass ends once every target was probed since its start, regardless of the caller: a prober key cannot
-    end the pass of another one. While a pass of the same name is running no other begins: the answer has the
-    id of the running one. A caller with other deadlines than those before leaves the pass without deadlines.
+    A pass ends once every target was probed since its start: a prober key cannot end the pass of another key
+    before that. If a pass with the same name is running, no other begins, and the answer has the id of the
+    running one. If the callers of one pass have different deadlines, the pass has none.
     """
     body, run_id = call.body_as(RunRequest), _run_id(call)
     run = census_counts.find_run(transaction, run_id)

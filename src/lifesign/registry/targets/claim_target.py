@@ -38,9 +38,9 @@ RETRY_SECONDS = 60.0
 
 
 def issue_token(transaction: Transaction, call: Call) -> OperationReply:
-    """Return the token by which the owner of a target proves that it is the agent's.
+    """Return a token by which the owner of a target proves that the target is this agent.
 
-    A repeated request returns the same token, and checks for it at once.
+    If you repeat the request, you get the same token, and the registry looks for it at the target at once.
     """
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.status == Status.DEREGISTERED:

@@ -41,14 +41,14 @@ class ShardQuery(Body):
     """The query of `GET /api/v1/shards/{shard}/targets`."""
 
     after_version: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    """A `version` of an earlier answer: only later changes; absent: all."""
+    """Only changes after this `version` of an earlier answer. Absent: all targets."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = MAX_PAGE
     cursor: Cursor | None = None
-    """Cursor of the page before, with the same query."""
+    """`cursor` of the previous page. Send it with the same query."""
 
 
 def list_shard_targets(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the targets of a shard, or of its changes since a version."""
+    """Return one page of the targets of a shard, or of their changes since a version."""
     query = call.query_as(ShardQuery)
     shard = _shard_in(call)
     place: TargetCursor | None = None

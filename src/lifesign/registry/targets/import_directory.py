@@ -51,11 +51,11 @@ OTHER_REASONS = "other"
 
 
 def put_page(transaction: Transaction, call: Call) -> OperationReply:
-    """Store one page of a list until all have arrived; a repeated page changes nothing.
+    """Store one page of a list until all pages have arrived. A page may be sent again.
 
-    The first page of an import replaces those imports of the directory that the same key has not finished
-    sending. ImportOver if the import accepts no more pages. TooMany directories, open imports of one, or
-    waiting pages of the prober's key that began the import.
+    The first page of an import replaces unfinished imports that the same key began for this directory.
+    ImportOver if the import accepts no more pages. TooMany if there are too many directories, open imports of
+    this directory, or stored pages of the prober's key that began the import.
     """
     body, page = call.body_as(ImportPageRequest), _page_in(call)
     _check_names(call)
@@ -86,7 +86,7 @@ def put_page(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def apply_import(transaction: Transaction, call: Call) -> OperationReply:
-    """Apply the next part of an import; call it again while its state is `adding` or `removing`.
+    """Apply the next part of an import. Repeat the request while the state is `adding` or `removing`.
 
     A later import of the same directory replaces all earlier ones.
     """
@@ -101,7 +101,7 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
-    """Retire the missing targets of a directory that has shrunk; the server does the rest by itself."""
+    """Confirm that a directory has shrunk. The server then retires the targets that the list lacks."""
     directory = _known(transaction, call)
     suspended_imports = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
     if not suspended_imports:
@@ -113,7 +113,7 @@ def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def list_directories(transaction: Transaction, call: Call) -> OperationReply:
-    """Return all directories by their names, with the last applied import and the suspended one."""
+    """Return all directories by name, each with its last applied import and its suspended import."""
     require(call.caller, Permission.READ_TARGETS)
     found = directories.listing(transaction, MAX_DIRECTORIES)
     return OperationReply(content=DirectoryList(directories=[_record(transaction, one) for one in found]))

@@ -93,33 +93,33 @@ class TargetListing(Body):
     """The query of `GET /api/v1/targets`."""
 
     result: Annotated[tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS] = ()
-    """Separated by commas; targets whose last result is one of them."""
+    """Results, separated by commas: only targets whose last result is one of them."""
     layer_result: Annotated[
         tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS
     ] = ()
-    """Separated by commas; only targets of which the card, the interface, the health document or the message
-    has one of them as its last result."""
+    """Results, separated by commas: only targets with one of them as the last result of a layer (card,
+    interface, health document or message)."""
     never_probed: bool = False
-    """Also targets that were never probed; without `result`, only those."""
+    """Whether to include targets that were never probed. Without `result`: only these targets."""
     old_evidence: bool | None = None
-    """true: also targets whose last measured result is too old, whatever it was; without `result`, those
-    alone. false: none of those. Absent: by the last result, whatever its age."""
+    """true: include targets whose last measured result is too old, whatever it was; without `result`, only
+    these targets. false: exclude them. Absent: the age of a result does not matter."""
     directory: Annotated[str, StringConstraints(pattern=DIRECTORY_PATTERN)] | None = None
-    """Targets of this directory."""
+    """Only targets that this directory lists."""
     host: Host | None = None
-    """Host in any alphabet; matches its targets at all ports."""
+    """Only targets on this host, at any port. The host name may be in any alphabet."""
     include_gone: bool = False
-    """Also targets that are no longer probed."""
+    """Whether to include targets that are no longer probed."""
     max_evidence_age: MaxEvidenceAge | None = None
-    """Maximum age of the targets' last measured probe, in seconds. A target without one never matches."""
+    """Only targets that a probe measured within this time, in seconds."""
     sort: TargetOrder = TargetOrder.ADDED
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """Cursor of the page before, with the same query."""
+    """`cursor` of the previous page. Send it with the same query."""
 
 
 def list_targets(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the targets that match, and how many there are in all; to an agent, itself."""
+    """Return one page of the matching targets, and the number of all matches. An agent gets only itself."""
     query = call.query_as(TargetListing)
     own = None if may(call.caller, Permission.READ_TARGETS) else call.caller.agent_id
     wanted = TargetFilter(
@@ -170,7 +170,7 @@ def _place_in(cursor: str, order: TargetOrder) -> tuple[HostCursor, int]:
 
 
 def show_target(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one target, also a former one, with its last results and changes."""
+    """Return one target with its last results and changes. It may be a target that is no longer probed."""
     subject_id = call.path["target_id"]
     require_for_target(transaction, call.caller, Permission.READ_TARGETS, subject_id)
     row = target_search.find_target(transaction, subject_id)

@@ -54,7 +54,7 @@ class OptOutListing(Body):
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """Cursor of the page before."""
+    """`cursor` of the previous page."""
 
 
 class OptOutQuery(Body):
@@ -64,7 +64,10 @@ class OptOutQuery(Body):
 
 
 def request_opt_out(transaction: Transaction, call: Call) -> OperationReply:
-    """Return the token that proves the ownership of an origin; a repeated request searches for it at once."""
+    """Return a token by which the owner of an origin proves the ownership.
+
+    If you repeat the request, the registry looks for the token at the origin at once.
+    """
     origin = _origin(call.body_as(OptOutRequest).url, "/url")
     known = opt_outs.find(transaction, origin, to_change=True)
     if known is not None and (
@@ -80,7 +83,7 @@ def request_opt_out(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def list_opt_outs(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the origins that are not probed, or whose owners have yet to prove them."""
+    """Return one page of the origins that opted out, or whose owners have not proven the ownership yet."""
     require(call.caller, Permission.MANAGE_OPT_OUTS)
     query = call.query_as(OptOutListing)
     after = "" if query.cursor is None else text_in(query.cursor, _LISTED, MAX_ORIGIN_CHARACTERS)
@@ -95,7 +98,7 @@ def list_opt_outs(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def withdraw_opt_out(transaction: Transaction, call: Call) -> OperationReply:
-    """Let an origin be probed again if a directory lists it; OptOutNotFound if it has not opted out."""
+    """Revert an opt-out: probers probe the origin again if a directory lists it. OptOutNotFound."""
     origin = _origin(call.query_as(OptOutQuery).url, "/url")
     version = target_rows.next_version(transaction)
     known = opt_outs.find(transaction, origin, to_change=True)
@@ -215,7 +218,7 @@ OPERATIONS = (
     Operation(
         method="GET",
         path=PATH,
-        summary="List the origins that opted out, or have requested it",
+        summary="List the origins that opted out, or for which an opt-out was requested",
         action=Permission.MANAGE_OPT_OUTS,
         function=list_opt_outs,
         is_write=False,

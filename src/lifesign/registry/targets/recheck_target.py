@@ -18,10 +18,10 @@ from lifesign.storage.targets import target_links, target_rows, target_search
 
 
 def recheck_target(transaction: Transaction, call: Call) -> OperationReply:
-    """Request a probe of a target now; TooManyRequests within a minute of the last request.
+    """Request a probe of a target now. TooManyRequests within a minute of the last request.
 
-    For an agent that is linked to a crawled target, that target is probed, and the answer names it.
-    TargetGone if it is no longer probed.
+    If the id is that of an agent which is linked to a crawled target, the crawled target is probed, and the
+    answer names it. TargetGone if the target is no longer probed.
     """
     named = call.path["target_id"]
     require_for_target(transaction, call.caller, Permission.RECHECK, named)

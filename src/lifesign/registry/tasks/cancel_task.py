@@ -17,7 +17,7 @@ from lifesign.storage.tasks import task_runs
 
 
 def cancel_task(transaction: Transaction, call: Call) -> OperationReply:
-    """Cancel a task that is queued, held, or with people; its holder's next write is refused."""
+    """Cancel a task that is queued, held, or with people. The next write of its holder is refused."""
     locked = lock_task(transaction, call)
     transaction, task = locked.transaction, locked.task
     cancelled = Move(

@@ -26,7 +26,7 @@ MAX_CALLS = 100_000
 
 
 def reserve_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Reserve the maximum cost of a call; BudgetExceeded charges and changes nothing."""
+    """Reserve the maximum cost of a call. BudgetExceeded if too little is left; then nothing is charged."""
     entered = enter_run(transaction, call)
     if not isinstance(entered, AuthorizedRun):
         return entered
@@ -52,7 +52,7 @@ def reserve_call(transaction: Transaction, call: Call) -> OperationReply | Lifes
 
 
 def settle_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Record the cost of a call, and free the rest of its reservation."""
+    """Charge the actual cost of a call, and release the rest of its reservation."""
     cost = call.body_as(CallSettlement).cost.amount()
     return _end_call(
         transaction, call, "settled", cost, lambda budget, reserved: budget.settle(reserved, cost)
@@ -60,7 +60,7 @@ def settle_call(transaction: Transaction, call: Call) -> OperationReply | Lifesi
 
 
 def release_call(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Free the reservation of a call that failed."""
+    """Release the reservation of a call that failed. Nothing is charged."""
     return _end_call(transaction, call, "released", None, lambda budget, reserved: budget.release(reserved))
 
 

@@ -40,7 +40,7 @@ class TaskOrigin:
 
 
 def create_task(transaction: Transaction, call: Call) -> OperationReply:
-    """Queue a new task; a repeated request with the same idempotency key returns the same task."""
+    """Queue a new task. A repeated request with the same idempotency key returns the same task."""
     wanted = call.body_as(TaskCreation)
     creation = None
     if wanted.idempotency_key is not None:

@@ -40,17 +40,17 @@ class TaskListing(Body):
     """The query of `GET /api/v1/tasks`."""
 
     status: Annotated[tuple[TaskStatus, ...], SEPARATED_BY_COMMAS] = ()
-    """Separated by commas; empty: any."""
+    """Statuses, separated by commas: only tasks with one of them. Absent: any."""
     agent_id: AgentId | None = None
-    """Tasks that only this agent may have."""
+    """Only tasks that are reserved for this agent."""
     role_id: RoleId | None = None
-    """Tasks that only agents of this pool may have."""
+    """Only tasks that are reserved for agents of this pool."""
     parent_id: Annotated[str, Field(pattern=TASK_ID_PATTERN)] | None = None
     holder: AgentId | None = None
-    """Tasks that this agent has, or has had."""
+    """Only tasks that this agent holds or has held."""
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 100
     cursor: Cursor | None = None
-    """Cursor of the page before, with the same query."""
+    """`cursor` of the previous page. Send it with the same query."""
 
 
 class ReportListing(Body):
@@ -61,7 +61,7 @@ class ReportListing(Body):
 
 
 def list_tasks(transaction: Transaction, call: Call) -> OperationReply:
-    """Return one page of the matching tasks, the newest first; an agent gets only its own."""
+    """Return one page of the matching tasks, the newest first. An agent gets only its own."""
     query = call.query_as(TaskListing)
     holder = query.holder
     if holder is None and not may(call.caller, Permission.READ_TASKS):

@@ -38,7 +38,7 @@ def resolve_handoff(transaction: Transaction, call: Call) -> OperationReply:
 RESOLVE_HANDOFF = Operation(
     method="POST",
     path=f"{PATH}/{{task_id}}/resolve",
-    summary="Decide how a task continues that was handed to people",
+    summary="Decide how a task that was handed to people continues",
     action=Permission.CREATE_TASKS,
     function=resolve_handoff,
     body=HandoffResolution,

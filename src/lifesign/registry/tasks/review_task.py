@@ -26,9 +26,10 @@ from lifesign.storage.tasks.task_rows import StoredTask
 
 
 def review_task(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Accept a result, or reject it and have it fixed by a new task; this one is done.
+    """Accept the result of a task, or reject it. In both cases the task is done.
 
-    By a coordinator, or by the agent that holds the parent.
+    A rejection creates a new task for the fix. The caller is a coordinator, an admin, or the agent that holds
+    the parent task.
     """
     try:
         locked = lock_task(transaction, call, with_parent=True)
@@ -128,7 +129,7 @@ def _same_again(task: StoredTask) -> TaskRequest:
 REVIEW_TASK = Operation(
     method="POST",
     path=f"{PATH}/{{task_id}}/review",
-    summary="Accept a result, or reject it and have it fixed by a new task",
+    summary="Accept the result of a task, or reject it and create a task for the fix",
     action=None,
     one_of=(Permission.CREATE_TASKS, Permission.WORK_TASKS),
     function=review_task,

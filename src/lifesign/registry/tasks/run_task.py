@@ -67,7 +67,7 @@ def report_progress(transaction: Transaction, call: Call) -> OperationReply | Li
 
 
 def mark_complete(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Accept the result; it waits for a review."""
+    """Store the result of the task, end the lease, and let the task wait for a review."""
     entered = enter_run(transaction, call, is_end=True)
     if not isinstance(entered, AuthorizedRun):
         return entered
@@ -81,7 +81,7 @@ def mark_complete(transaction: Transaction, call: Call) -> OperationReply | Life
 
 
 def request_human_help(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """Hand the task to people."""
+    """Hand the task to people with a question, and end the lease."""
     entered = enter_run(transaction, call, is_end=True)
     if not isinstance(entered, AuthorizedRun):
         return entered
@@ -96,7 +96,7 @@ def request_human_help(transaction: Transaction, call: Call) -> OperationReply |
 
 
 def release_run(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
-    """End a run that has no result; its task is tried again, or handed to people."""
+    """End a run without a result. The task is queued again, or handed to people after its last attempt."""
     entered = enter_run(transaction, call, is_end=True)
     if not isinstance(entered, AuthorizedRun):
         return entered
@@ -219,7 +219,7 @@ OPERATIONS = (
     Operation(
         method="POST",
         path=f"{PATH}/{{task_id}}/delegate",
-        summary="Delegate a part of a task, paid from its budget",
+        summary="Delegate a part of a task, which the task's budget pays for",
         action=Permission.WORK_TASKS,
         function=delegate_subtask,
         body=DelegationWrite,
