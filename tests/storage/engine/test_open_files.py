@@ -1,3 +1,4 @@
+import asyncio
 import logging
 import os
 import shutil
@@ -19,6 +20,8 @@ from lifesign.storage.engine.open_files import FILE_TRUNCATED, OpenFiles
 from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import DatabaseReplaced, StoreUnavailable
+
+ANSWER_SECONDS = 30.0
 
 
 def _add_row(number: int) -> Callable[[Transaction], None]:
@@ -226,6 +229,15 @@ async def test_new_file_at_the_path_is_refused_and_not_combined_with_the_old_wal
     restored = open_database(f"sqlite:///{file}")
     assert await restored.read(_rows) == [1]
     await restored.close()
+
+
+async def test_removed_file_with_a_truncated_log_is_reported_at_once(database: Database, file: Path) -> None:
+    os.truncate(file.with_name("registry.db-wal"), 0)
+    _remove(file)
+    for _ in range(2):
+        async with asyncio.timeout(ANSWER_SECONDS):
+            with pytest.raises(DatabaseReplaced):
+                await database.write(_add_row(2))
 
 
 async def test_a_removed_file_is_not_created_again(database: Database, file: Path) -> None:

@@ -4,11 +4,12 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from shutil import copyfile
 from subprocess import run
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from tests.support.databases import create_tables
 
 from lifesign.storage.engine.database import open_database
@@ -136,6 +137,32 @@ async def test_each_change_that_is_acknowledged_after_a_truncation_survives_a_ki
             # Even the tables are lost.
             found = set()
     assert acknowledged <= found
+
+
+async def test_log_that_cannot_be_checked_on_a_full_disk_is_not_called_truncated(
+    database: Database, file: Path, log: Path, tmp_path: Path
+) -> None:
+    def enlarge(transaction: Transaction) -> None:
+        transaction.connection.execute(update(registry).values(monitor="x" * 500_000))
+
+    await database.write(enlarge)
+    left = tmp_path / "left.db"
+    copyfile(file, left)
+    copyfile(log, left.with_name("left.db-wal"))
+    again = open_database(f"sqlite:///{left}")
+    soft, hard = getrlimit(RLIMIT_FSIZE)
+    try:
+        # Instead of a full disk: no file may grow beyond this size.
+        setrlimit(RLIMIT_FSIZE, (300_000, hard))
+        with pytest.raises(StoreUnavailable) as raised:
+            await again.write(_add_row(2))
+        assert not isinstance(raised.value, DatabaseReplaced)
+        setrlimit(RLIMIT_FSIZE, (soft, hard))
+        await again.write(_add_row(2))
+        assert await again.read(_rows) == [1, 2]
+    finally:
+        setrlimit(RLIMIT_FSIZE, (soft, hard))
+        await again.close()
 
 
 async def test_checkpoint_of_another_process_is_no_loss(database: Database, file: Path, log: Path) -> None:

@@ -26,6 +26,15 @@ NO_DATABASE = "the file is damaged or is not an SQLite database"
 DAMAGED = f"{NO_DATABASE}: restore a backup"
 _SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SQLITE_IS_CLOSED = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY})
+_SQLITE_CANNOT_WRITE = frozenset({
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_FULL,
+})  # fmt: skip
+_SQLITE_WRITE_FAILED = frozenset({
+    sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_LOCK, sqlite3.SQLITE_IOERR_SHMSIZE,
+})  # fmt: skip
+"""With all bits: other input errors mean that a read failed."""
 
 
 class Retry(Exception):
@@ -54,6 +63,13 @@ def translated(*, is_last: bool = True) -> Iterator[None]:
         raise
 
 
+def check_writable(error: sqlite3.Error) -> None:
+    """Raise StoreUnavailable if SQLite could not write or lock its files, whatever these contain."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code & PRIMARY_CODE in _SQLITE_CANNOT_WRITE or code in _SQLITE_WRITE_FAILED:
+        raise StoreUnavailable(_sqlite_reason(error)) from error
+
+
 def _is_unreachable(error: DBAPIError) -> bool:
     """Return whether the database failed, not the statement."""
     if isinstance(error.orig, sqlite3.Error):
@@ -71,8 +87,12 @@ def _unreachable_reason(error: DBAPIError) -> str:
     if not isinstance(error.orig, sqlite3.Error):
         # PostgreSQL's message may contain hosts and users.
         return f"the database does not answer ({type(error.orig).__name__})"
-    if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_DAMAGED:
+    return _sqlite_reason(error.orig)
+
+
+def _sqlite_reason(error: sqlite3.Error) -> str:
+    if error.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_DAMAGED:
         return DAMAGED
-    if error.orig.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_CLOSED:
-        return f"the database accepts no changes ({error.orig})"
-    return f"the database does not answer ({error.orig})"
+    if error.sqlite_errorcode & PRIMARY_CODE in _SQLITE_IS_CLOSED:
+        return f"the database accepts no changes ({error})"
+    return f"the database does not answer ({error})"

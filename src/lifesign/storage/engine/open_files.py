@@ -94,11 +94,12 @@ class OpenFiles:
             self.log.check_before_commit()
 
     def confirm(self, connection: sqlite3.Connection) -> None:
-        """Raise DatabaseReplaced if the database file, or its log, lacks anything.
+        """Raise DatabaseReplaced if the database file is lost, or if it or its log lacks anything.
 
-        SQLite itself shortens the file after VACUUM. Call it outside of a transaction.
+        StoreUnavailable if that cannot be found out, such as on a full disk. SQLite itself shortens the file
+        after VACUUM. Call it outside of a transaction.
         """
-        size = _stat(self.file).st_size
+        size = self._opened_stat(self.file).st_size
         if size < self._size:
             # SQLite would take an empty file for a new database, and remove the log.
             if not size or not self._is_whole(connection, size):

@@ -173,6 +173,9 @@ class SqliteDatabase:
             self._files.is_lost = True
             self._say_loss(error)
             return [_Outcome(error=error)] * len(functions), False
+        except StoreUnavailable as error:
+            # The files cannot be checked: nothing is acknowledged.
+            return [_Outcome(error=error)] * len(functions), False
         self._has_told_loss = False
         return outcomes, has_changed
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from lifesign.storage.engine.database_faults import check_writable
 from lifesign.storage.errors import DatabaseReplaced
 
 HEADER_BYTES: Final = 32
@@ -74,7 +75,8 @@ class WriteAheadLog:
     def confirm(self, connection: sqlite3.Connection) -> None:
         """Raise DatabaseReplaced if the log lacks anything that is not in the database file.
 
-        Call it outside of a transaction. If SQLite needs nothing of the log, SQLite starts it again.
+        StoreUnavailable if that cannot be found out, such as on a full disk. Call it outside of a
+        transaction. If SQLite needs nothing of the log, SQLite starts it again.
         """
         with suppress(FileNotFoundError):
             size, header = self._read()
@@ -85,7 +87,8 @@ class WriteAheadLog:
             [(page_bytes,)] = connection.execute("PRAGMA page_size")
             # PASSIVE waits for no reader, and returns the number of frames that SQLite knows.
             is_whole = any(self._is_whole(connection, mode, page_bytes) for mode in ("PASSIVE", "TRUNCATE"))
-        except sqlite3.Error:
+        except sqlite3.Error as error:
+            check_writable(error)
             # SQLite reads the frames that it has not moved yet, and does not find them.
             is_whole = False
         if not is_whole:
