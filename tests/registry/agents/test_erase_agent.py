@@ -44,7 +44,7 @@ async def test_erased_agent_leaves_only_its_id_in_the_log(api: RegistryApi) -> N
     assert answer.status == 200, answer.body
     words = await api.database.read(_words)
     assert {name for name, text in words.items() if "Mrs Secret" in text} == set()
-    assert {name for name, text in words.items() if "agent-1" in text} == {"events"}
+    assert {name for name, text in words.items() if "agent-1" in text} == {"archive_erasures", "events"}
     assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
     assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert (await api.record("agent-2"))["status"] == "active"
@@ -84,7 +84,7 @@ async def test_erasure_of_a_target_leaves_no_data(api: RegistryApi, clock: Wound
     words = await api.database.read(_words)
     # Its directory may list it again, as something of which nothing is known.
     assert {name for name, text in words.items() if "mrs-secret" in text} == set()
-    assert {name for name, text in words.items() if target_id(url) in text} == {"events"}
+    assert {name for name, text in words.items() if target_id(url) in text} == {"archive_erasures", "events"}
     assert words["result_changes"] == words["probe_results"] == "[]"
     assert (await report(api)).is_good
 
@@ -173,5 +173,5 @@ async def test_tasks_stay_without_the_id_of_an_erased_agent(api: RegistryApi) ->
     await api.register("agent-1")
     assert (await api.ask("DELETE", RECORD)).status == 200
     words = await api.database.read(_words)
-    assert {name for name, text in words.items() if "agent-1" in text} == {"events"}
+    assert {name for name, text in words.items() if "agent-1" in text} == {"archive_erasures", "events"}
     assert (await report(api)).is_good

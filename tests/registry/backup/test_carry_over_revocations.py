@@ -9,6 +9,8 @@ from lifesign.domain.access.permissions import Role
 from lifesign.registry.backup import create_backup as functions
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
 from lifesign.registry.backup.create_backup import Restored
+from lifesign.registry.events.archive_events import archive
+from lifesign.registry.events.erase_archives import erase_archives
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.opt_out_origins import has_opted_out, prove
 from lifesign.storage.engine.database import open_database
@@ -226,6 +228,54 @@ async def test_key_of_an_agent_erased_after_the_backup_stays_refused(
     assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert (await api.send_heartbeat("agent-2", reborn)).status == 200
     assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
+
+
+@pytest.mark.both_databases
+async def test_agent_stays_erased_after_its_erasure_was_archived(api: RegistryApi, tmp_path: Path) -> None:
+    key = (await api.register("agent-1"))["agent_key"]
+    await api.register("agent-2")
+    await back_up(api, tmp_path / "b.gz")
+    await api.ask("DELETE", f"{AGENTS}/agent-1/record")
+    # Of the agent that was registered again, the record before its erasure is in the backup.
+    await api.ask("DELETE", f"{AGENTS}/agent-2/record")
+    api.clock.advance(1)
+    await api.register("agent-2")
+    api.clock.advance(1)
+    later = tmp_path / "later"
+    assert await archive(api.database, later, api.clock.now_s()) is not None
+    await erase_archives(api.database, later)
+    assert await api.events(type="agent.erased") == []
+    for _ in range(2):
+        found = (await restored(api, tmp_path / "b.gz")).withdrawn
+        assert found.erased_agents == ("agent-1", "agent-2")
+        assert (await api.send_heartbeat("agent-1", key)).status == 401
+        assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
+
+
+@pytest.mark.both_databases
+async def test_limit_of_a_key_that_was_set_or_lowered_after_the_backup_stays(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    keys = [await create_key(api, role="prober", name=name) for name in ("set", "lowered", "raised", "kept")]
+    limits = {key_id: f"{KEYS}/{key_id}" for _, key_id in keys}
+
+    async def limit(*numbers: int | None) -> None:
+        for path, number in zip(limits.values(), numbers, strict=True):
+            answer = await api.ask("PATCH", path, {"max_workers": number})
+            assert answer.status == 200, answer.body
+
+    await limit(None, 8, 8, 8)
+    await back_up(api, tmp_path / "b.gz")
+    await limit(2, 2, 20, 8)
+    for _ in range(2):
+        found = (await restored(api, tmp_path / "b.gz")).withdrawn
+        assert [key.key_id for key in found.limited_keys] == [key_id for _, key_id in keys[:2]]
+        listed = (await api.ask("GET", KEYS)).json()["keys"]
+        assert [key["max_workers"] for key in listed if key["key_id"] in limits] == [2, 2, 8, 8]
+    assert [event["payload"]["max_workers"] for event in (await api.events(type="key.limited"))[-2:]] == [
+        2,
+        2,
+    ]
 
 
 @pytest.mark.both_databases

@@ -154,7 +154,7 @@ async def test_backup_is_restored_completely_to_either_database(
     file = tmp_path / "backup.gz"
     await fill_with_targets(full)
     await fill_with_tasks(full, await agent_key(full))
-    erasure = ArchiveErasure(7, "agent-9", ((1, 6),))
+    erasure = ArchiveErasure(7, "agent-9", ((1, 6),), 5.0)
     await full.database.write(lambda transaction: archive_erasures.add(transaction, erasure))
     history = KeptHistory(packed([HistorySlot(981_000, alive=2)]), packed([HistorySlot(20_436, failed=1)]))
     await full.database.write(lambda transaction: histories.store(transaction, {1: history}))

@@ -4,13 +4,15 @@ from tests.support.databases import bare_url
 
 from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.table_definitions import archive_erasures as table
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import archive_erasures
 from lifesign.storage.events.archive_erasures import ArchiveErasure, Range
+from lifesign.storage.whole_database import all_rows
 
 
 def erasure(sequence: int, *remaining: Range) -> ArchiveErasure:
-    return ArchiveErasure(sequence, f"agent-{sequence}", remaining)
+    return ArchiveErasure(sequence, f"agent-{sequence}", remaining, float(sequence))
 
 
 async def everything(database: Database) -> list[ArchiveErasure]:
@@ -34,6 +36,9 @@ async def test_stored_erasures_are_returned_in_order(database: Database) -> None
     await database.write(leave)
     assert await everything(database) == [erasure(7, (1, 4), (6, 6)), erasure(9, (2, 3))]
     assert await database.read(archive_erasures.count) == 2
+    # The row of a finished erasure stays.
+    kept = await database.read(lambda transaction: list(all_rows.read(transaction, table)))
+    assert kept[0] == (5, "agent-5", "[]", 5.0)
 
 
 async def test_database_without_archives_has_no_pending_erasures(database_kind: str, tmp_path: Path) -> None:

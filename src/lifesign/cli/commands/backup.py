@@ -180,6 +180,9 @@ def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
     ]
     if text := ", ".join(pluralize(count, noun) + which for count, noun, which in ended if count):
         yield f"withdrawn since the backup, and withdrawn again: {text}"
+    if withdrawn.limited_keys:
+        count = pluralize(len(withdrawn.limited_keys), "key")
+        yield f"limited since the backup, and limited again: {count}"
     if withdrawn.successors:
         count = pluralize(len(withdrawn.successors), "key")
         yield f"kept, because they replaced keys that were rotated: {count}"
@@ -227,6 +230,7 @@ def _as_json(restored: "Restored") -> dict[str, Any]:
             "webhooks": list(withdrawn.webhooks),
             "opt_outs": list(withdrawn.opt_outs),
         },
+        "limited_keys": [key.key_id for key in withdrawn.limited_keys],
         "kept_keys": [key.key_id for key in withdrawn.successors],
         "erased_agents": list(withdrawn.erased_agents),
         "unknown_keys": [key.key_id for key in withdrawn.unknown_keys],

@@ -1,10 +1,11 @@
 """Erasure of an agent (`DELETE /api/v1/agents/{agent_id}/record`).
 
 Deregistering keeps the record for audit; erasing removes it. The event log stays complete: the payload of
-each event of the agent is replaced by its hash. The id remains as subject and actor of events, since the hash
-chain covers it. Tasks and intent states of others stay, without the agent's name. Archived events are in
-files: each server process with such files erases the payloads there (`erase_archives`), and an event reports
-when no file contains them any more.
+each event of the agent is replaced by its hash. The id remains as subject and actor of events, since the
+hash chain covers it, and with the time of the erasure, for a restore of an older backup. Tasks and intent
+states of others stay, without the agent's name. Archived events are in files: each server process with such
+files erases the payloads there (`erase_archives`), and an event reports when no file contains them any
+more.
 """
 
 from collections.abc import Callable
@@ -73,9 +74,9 @@ def erase_agent(
         replay = Replay.from_json(head.archived_states)
         replay.forget(agent_id)
         event_log.set_archived(transaction, head.archived, replay.to_json())
-    if head.archived.sequence:
-        ranges = ((1, head.archived.sequence),)
-        archive_erasures.add(transaction, ArchiveErasure(head.last.sequence + 1, agent_id, ranges))
+    ranges = ((1, head.archived.sequence),) if head.archived.sequence else ()
+    erasure = ArchiveErasure(head.last.sequence + 1, agent_id, ranges, transaction.now_s)
+    archive_erasures.add(transaction, erasure)
     payload = AgentErased(agent_id=agent_id, events=events)
     draft = EventDraft(type=EventType.AGENT_ERASED, actor=actor, payload=payload, agent_id=agent_id)
     event_log.append(transaction, [draft])

@@ -9,7 +9,6 @@ backup.
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from lifesign.domain.access.permissions import Role, StoredKey, is_current, with_earlier_end
@@ -39,6 +38,8 @@ class RevokedCredentials:
 
     keys: tuple[StoredKey, ...]
     """Good in the backup; ended again as they were before the restore."""
+    limited_keys: tuple[StoredKey, ...]
+    """Keys whose limit of workers was set or lowered since the backup."""
     successors: tuple[StoredKey, ...]
     """Successors of rotated keys: they are kept, since the backup does not contain them."""
     webhooks: tuple[str, ...]
@@ -64,6 +65,7 @@ def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: boo
     erased = _erase_agents(transaction, actor)
     ended, successors = _end_keys(transaction, actor)
     ended += _end_keys_of_erased(transaction, actor)
+    limited = _limit_keys(transaction, actor)
     ended_webhooks = _end_webhooks(transaction, actor)
     opted_out = replaced_rows.opt_outs(transaction)
     for origin, token in opted_out:
@@ -77,6 +79,7 @@ def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: boo
     back = [each for each in webhooks.listing(transaction, MAX_WEBHOOKS) if not each.is_disabled]
     return RevokedCredentials(
         keys=tuple(ended),
+        limited_keys=tuple(limited),
         successors=tuple(successors),
         webhooks=tuple(ended_webhooks),
         opt_outs=tuple(origin for origin, _ in opted_out),
@@ -127,25 +130,32 @@ def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[
 def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]:
     """Revoke the keys that agents had when they were erased; they have registered again since."""
     now_s = transaction.now_s
-    revoked = {
-        key.key_id: replace(key, revoked_at_s=now_s)
-        for key, erased_at in replaced_rows.keys_of_erased(transaction)
-        if key.created_at_s <= _seconds(erased_at) and is_current(key, now_s)
-    }
-    for key in revoked.values():
+    revoked = [
+        replace(key, revoked_at_s=now_s)
+        for key in replaced_rows.keys_of_erased(transaction)
+        if is_current(key, now_s)
+    ]
+    for key in revoked:
         _end(transaction, key)
-    drafts = [manage_keys.changed(EventType.KEY_REVOKED, key, actor) for key in revoked.values()]
-    event_log.append(transaction, drafts)
-    return list(revoked.values())
+    event_log.append(transaction, [manage_keys.changed(EventType.KEY_REVOKED, key, actor) for key in revoked])
+    return revoked
+
+
+def _limit_keys(transaction: Transaction, actor: str) -> list[StoredKey]:
+    """Limit keys as they were limited before; return these."""
+    limited = replaced_rows.limited_keys(transaction)
+    for key in limited:
+        key_rows.limit_workers(transaction, key.key_id, key.max_workers)
+    event_log.append(transaction, [manage_keys.changed(EventType.KEY_LIMITED, key, actor) for key in limited])
+    return limited
 
 
 def _erase_agents(transaction: Transaction, actor: str) -> tuple[str, ...]:
     """Erase the agents of the backup that were erased since; return their ids."""
-    found = replaced_rows.erased_agents(transaction)
-    erased = {agent_id for agent_id, since_s, erased_at in found if since_s <= _seconds(erased_at)}
-    for agent_id in sorted(erased):
+    erased = replaced_rows.erased_agents(transaction)
+    for agent_id in erased:
         erase_agent(transaction, agent_id, actor)
-    return tuple(sorted(erased))
+    return tuple(erased)
 
 
 def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
@@ -193,8 +203,3 @@ def _end(transaction: Transaction, key: StoredKey) -> None:
         revoked_at_s=key.revoked_at_s,
         is_suspended=key.is_suspended,
     )
-
-
-def _seconds(at: str) -> float:
-    """Return a time of the log in seconds since the epoch; it was cut off to milliseconds."""
-    return datetime.fromisoformat(at).timestamp() + 0.001

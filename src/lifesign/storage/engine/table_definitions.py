@@ -203,6 +203,7 @@ archive_erasures = Table(
         nullable=False,
         comment="ranges of sequences in archives that may contain its events, as JSON",
     ),
+    Column("erased_at_s", Double, nullable=False, comment="kept, so that a restore erases it again"),
 )
 
 keys = Table(

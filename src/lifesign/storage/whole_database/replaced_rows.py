@@ -12,7 +12,6 @@ from typing import Any
 from sqlalchemy import TableClause, column, select, table, text
 
 from lifesign.domain.access.permissions import Role, StoredKey
-from lifesign.domain.events.event_type import EventType
 from lifesign.storage.engine import table_definitions
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import webhooks
@@ -28,15 +27,15 @@ _WEBHOOKS = table(
     ),
 )
 _OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
-_EVENTS = table(
-    "replaced_events", column("type"), column("agent_id"), column("payload"), column("created_at")
-)
+_ERASURES = table("replaced_erasures", column("agent_id"), column("erased_at_s"))
+_DELETIONS = table("replaced_deletions", column("payload"))
 _SOURCES: dict[TableClause, str] = {
     _KEYS: "SELECT * FROM keys",
     _WEBHOOKS: f"SELECT {', '.join(_WEBHOOKS.c.keys())} FROM webhooks",  # noqa: S608 - constants only
     _OPT_OUTS: "SELECT origin, token FROM opt_outs WHERE proven_at_s IS NOT NULL",
-    _EVENTS: "SELECT type, agent_id, payload, created_at FROM events "
-    "WHERE type IN ('agent.erased', 'webhook.deleted')",
+    # Events may have been archived; the rows of erasures stay.
+    _ERASURES: "SELECT agent_id, erased_at_s FROM archive_erasures",
+    _DELETIONS: "SELECT payload FROM events WHERE type = 'webhook.deleted'",
 }
 _INDEXES = (
     "CREATE INDEX replaced_digests ON replaced_keys (digest)",
@@ -98,46 +97,56 @@ def unknown_keys(transaction: Transaction) -> Iterator[StoredKey]:
         yield stored_key(dict(row._mapping))  # noqa: SLF001 - its public name
 
 
-def erased_agents(transaction: Transaction) -> list[tuple[str, float, str]]:
-    """Return the restored agents that had been erased.
-
-    Each with when its record began, in seconds since the epoch, and when it was erased, in RFC 3339.
-    """
-    back = table_definitions.agents.join(_EVENTS, table_definitions.agents.c.agent_id == _EVENTS.c.agent_id)
+def limited_keys(transaction: Transaction) -> list[StoredKey]:
+    """Return the restored keys whose limit was set or lowered before, each with that limit."""
+    there = table_definitions.keys
+    is_lower = there.c.max_workers.is_(None) | (_KEYS.c.max_workers < there.c.max_workers)
     wanted = (
-        select(
-            table_definitions.agents.c.agent_id,
-            table_definitions.agents.c.registered_at_s,
-            _EVENTS.c.created_at,
-        )
-        .select_from(back)
-        .where(_EVENTS.c.type == EventType.AGENT_ERASED.value)
-        .order_by(table_definitions.agents.c.id)
+        select(*there.columns, _KEYS.c.max_workers.label("limit"))
+        .select_from(there.join(_KEYS, there.c.digest == _KEYS.c.digest))
+        .where(_KEYS.c.max_workers.is_not(None), is_lower)
+        .order_by(there.c.key_id)
     )
-    return [tuple(row) for row in transaction.connection.execute(wanted)]
-
-
-def keys_of_erased(transaction: Transaction) -> list[tuple[StoredKey, str]]:
-    """Return the restored keys of erased agents, with the time of the erasure (RFC 3339)."""
-    back = table_definitions.keys.join(_EVENTS, table_definitions.keys.c.agent_id == _EVENTS.c.agent_id)
-    wanted = (
-        select(*table_definitions.keys.columns, _EVENTS.c.created_at.label("erased_at"))
-        .select_from(back)
-        .where(_EVENTS.c.type == EventType.AGENT_ERASED.value)
-        .order_by(table_definitions.keys.c.key_id)
-    )
-    found: list[tuple[StoredKey, str]] = []
+    found: list[StoredKey] = []
     for row in transaction.connection.execute(wanted):
         columns = dict(row._mapping)  # noqa: SLF001 - its public name
-        erased_at = columns.pop("erased_at")
-        found.append((stored_key(columns), erased_at))
+        columns["max_workers"] = columns.pop("limit")
+        found.append(stored_key(columns))
     return found
+
+
+def erased_agents(transaction: Transaction) -> list[str]:
+    """Return the ids of restored agents that had been erased since their record began."""
+    there = table_definitions.agents
+    wanted = (
+        select(there.c.agent_id)
+        .distinct()
+        .select_from(there.join(_ERASURES, there.c.agent_id == _ERASURES.c.agent_id))
+        .where(there.c.registered_at_s <= _ERASURES.c.erased_at_s)
+        .order_by(there.c.agent_id)
+    )
+    return list(transaction.connection.scalars(wanted))
+
+
+def keys_of_erased(transaction: Transaction) -> list[StoredKey]:
+    """Return the restored keys that belonged to an agent when it was erased."""
+    there = table_definitions.keys
+    wanted = (
+        select(there)
+        .where(
+            select(_ERASURES.c.agent_id)
+            .where(_ERASURES.c.agent_id == there.c.agent_id, there.c.created_at_s <= _ERASURES.c.erased_at_s)
+            .exists()
+        )
+        .order_by(there.c.key_id)
+    )
+    rows = transaction.connection.execute(wanted)
+    return [stored_key(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
 
 
 def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
     """Return the payloads, JSON, of the events about deleted webhooks."""
-    wanted = select(_EVENTS.c.payload).where(_EVENTS.c.type == EventType.WEBHOOK_DELETED.value)
-    yield from transaction.connection.scalars(wanted)
+    yield from transaction.connection.scalars(select(_DELETIONS.c.payload))
 
 
 @dataclass(frozen=True, slots=True)

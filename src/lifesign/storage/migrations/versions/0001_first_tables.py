@@ -127,6 +127,9 @@ def _create_archive_erasures() -> None:
             nullable=False,
             comment="ranges of sequences in archives that may contain its events, as JSON",
         ),
+        sa.Column(
+            "erased_at_s", sa.Double(), nullable=False, comment="kept, so that a restore erases it again"
+        ),
         sa.PrimaryKeyConstraint("sequence", name="pk_archive_erasures"),
     )
 
