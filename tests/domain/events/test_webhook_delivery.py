@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from lifesign.domain.events.webhook_delivery import (
+    GIVE_UP_FAILURES,
     GIVE_UP_SECONDS,
     ID_HEADER,
     MAX_RETRY_SECONDS,
@@ -86,6 +87,22 @@ def test_retry_after_delays_the_next_attempt_and_never_hastens_it() -> None:
 
 def test_webhook_is_given_up_after_three_days_or_at_once_when_its_receiver_is_gone() -> None:
     assert after_failure(0, None, NOW_S, 0.0).failing_since_s == NOW_S
-    assert not after_failure(5, NOW_S - GIVE_UP_SECONDS + 1, NOW_S, 0.0, 503).is_given_up
-    assert after_failure(5, NOW_S - GIVE_UP_SECONDS, NOW_S, 0.0, 503).is_given_up
+    assert not after_failure(150, NOW_S - GIVE_UP_SECONDS + 1, NOW_S, 0.0, 503).is_given_up
+    assert after_failure(150, NOW_S - GIVE_UP_SECONDS, NOW_S, 0.0, 503).is_given_up
     assert after_failure(0, None, NOW_S, 0.0, 410).is_given_up
+
+
+def test_days_without_attempts_disable_no_webhook() -> None:
+    """The registry was stopped, or restored from a backup."""
+    since_s = NOW_S - 10 * GIVE_UP_SECONDS
+    assert not after_failure(GIVE_UP_FAILURES - 2, since_s, NOW_S, 0.0, 503).is_given_up
+    assert after_failure(GIVE_UP_FAILURES - 1, since_s, NOW_S, 0.0, 503).is_given_up
+
+
+def test_attempts_of_three_days_suffice_to_disable_a_webhook() -> None:
+    """With the longest waits."""
+    now_s, failures = NOW_S, 0
+    while now_s - NOW_S < GIVE_UP_SECONDS:
+        after = after_failure(failures, NOW_S, now_s, 0.0, 503, MAX_RETRY_SECONDS)
+        now_s, failures = after.next_try_at_s + 15.0, after.failures
+    assert after_failure(failures, NOW_S, now_s, 0.0, 503).is_given_up

@@ -18,6 +18,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 from tests.support.servers import PATIENCE_SECONDS, free_port, serving
 
+from lifesign.domain.events import webhook_delivery
 from lifesign.domain.events.webhook_delivery import (
     GIVE_UP_SECONDS,
     ID_HEADER,
@@ -341,7 +342,10 @@ async def test_receiver_that_fails_hangs_and_recovers_gets_each_event(
 
 
 @pytest.mark.both_databases
-async def test_webhook_is_disabled_after_three_days_of_failures(api: RegistryApi, receiver: Receiver) -> None:
+async def test_webhook_is_disabled_after_three_days_of_failures(
+    api: RegistryApi, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_delivery, "GIVE_UP_FAILURES", 2)
     receiver.behave = lambda _number: 503
     created = await subscribe(api, receiver.url)
     async with delivering(api.database):

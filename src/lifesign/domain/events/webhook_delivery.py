@@ -23,6 +23,11 @@ FIRST_RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 1_800.0
 GIVE_UP_SECONDS: Final = 3 * 86_400.0
 """Time of failures without a success after which a webhook is disabled."""
+GIVE_UP_FAILURES: Final = 100
+"""Number of failures in a row before which no webhook is disabled.
+
+There are more in three days of attempts, and fewer if the registry was stopped or restored from a backup.
+"""
 GONE_STATUS: Final = 410
 """Status by which a receiver ends the deliveries; the webhook is disabled at once."""
 
@@ -82,7 +87,7 @@ def after_failure(  # noqa: PLR0917 - the state before, and what came of the att
 
     The wait doubles from 2 s to 30 min. `chance`, 0 to 1, shortens it by up to half, so that webhooks that
     failed together are not retried together. The receiver's `Retry-After` delays the next attempt, to at most
-    30 min. A receiver that fails for three days, or answers 410, gets no further deliveries.
+    30 min. A receiver that fails for three days and 100 attempts, or answers 410, gets no further deliveries.
     """
     since_s = now_s if failing_since_s is None else failing_since_s
     # The exponent is bounded before the power is taken: failures are not.
@@ -93,5 +98,6 @@ def after_failure(  # noqa: PLR0917 - the state before, and what came of the att
         failures=failures + 1,
         failing_since_s=since_s,
         next_try_at_s=now_s + wait_s,
-        is_given_up=status == GONE_STATUS or now_s - since_s >= GIVE_UP_SECONDS,
+        is_given_up=status == GONE_STATUS
+        or (now_s - since_s >= GIVE_UP_SECONDS and failures + 1 >= GIVE_UP_FAILURES),
     )

@@ -129,7 +129,8 @@ Standard Webhooks to verify it, and refuse deliveries whose timestamp is more th
 * Events arrive at least once and in order. The next delivery waits until the receiver has accepted this one.
 * Every attempt of a delivery has the same `webhook-id` and the same body: use the id to detect repetitions.
 * A receiver has 15 seconds to answer. The server repeats a failed delivery after 1 to 2 seconds, and then
-  after twice as long each time, up to 30 minutes. After 3 days of failures it disables the webhook."""
+  after twice as long each time, up to 30 minutes. After 3 days and 100 failures in a row it disables
+  the webhook."""
 
 _DELIVERY_HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
     ID_HEADER: {
