@@ -124,7 +124,7 @@ async def test_only_a_replaced_import_is_no_failure(
         (ImportOver("one", "dropped"), False),
         (Conflict("it is dropped", status=409, code="import_over"), False),
         (TooMany("waiting pages", 400), True),
-        (Conflict("too many waiting pages", status=409, code="too_many"), True),
+        (Conflict("too many pages", status=409, code="too_many"), True),
     ):
 
         async def refuse(*_: object, error: LifesignError = error, **_named: object) -> None:
