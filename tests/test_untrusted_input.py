@@ -34,7 +34,7 @@ from lifesign.client.registry_connection import RegistryReply, read_answer
 from lifesign.client.registry_errors import InvalidAnswer, error_of
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.announcement import announce_health
-from lifesign.domain.a2a.response_outcome import judge_json
+from lifesign.domain.a2a.response_outcome import classify_json
 from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.activity.opencode_event import read_event
 from lifesign.domain.errors import InvalidDocument, InvalidFile
@@ -160,7 +160,7 @@ READERS: dict[str, Reader] = {
     "a health document": Reader(read_document, HEALTH, (InvalidDocument,)),
     "a served document": Reader(lambda body: classify_document(body, content_type="", is_json=True), HEALTH),
     "an answer to a message": Reader(answer_to_message, [*ANSWERS, STREAM]),
-    "an inspected answer": Reader(judge_json, ANSWERS, (NotJson, TooComplex)),
+    "an inspected answer": Reader(classify_json, ANSWERS, (NotJson, TooComplex)),
     "an inspected stream": Reader(
         read_event_stream, [STREAM], ()
     ),

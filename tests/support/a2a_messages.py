@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from lifesign.domain.a2a.response_outcome import judge_json
+from lifesign.domain.a2a.response_outcome import classify_json
 from lifesign.domain.a2a.stream_outcome import EventStreamReader, StreamEnd, read_event_stream
 from lifesign.domain.health.outcome import Outcome
 
@@ -33,7 +33,7 @@ def update_0x(state: str) -> dict[str, Any]:
 
 
 def outcome_of_json(message: object) -> Outcome:
-    return judge_json(json.dumps(message).encode()).outcome
+    return classify_json(json.dumps(message).encode()).outcome
 
 
 def event_of(data: str, name: str = "", line_end: str = "\r\n") -> bytes:

@@ -11,10 +11,10 @@ from lifesign.domain.a2a.response_outcome import (
     STREAMING_METHODS,
     STREAMING_PATH,
     JsonAnswer,
+    classify_json,
     expects_rpc_answer,
     is_poll,
     is_rest_path,
-    judge_json,
     method_of,
 )
 from lifesign.domain.a2a.stream_outcome import StreamEnd
@@ -27,10 +27,10 @@ from lifesign.domain.health.outcome import (
     outcome_of_status,
 )
 from lifesign.domain.mcp.answer_outcome import (
-    JUDGED_BY_CODE,
+    CLASSIFIED_BY_CODE,
+    classify_as_mcp,
     is_interaction,
     is_mcp,
-    judge_as_mcp,
     operation_of,
     outcome_of_mcp_status,
 )
@@ -61,7 +61,7 @@ from lifesign.middleware.cancellation import is_from_outside
 
 NO_JSON = JsonAnswer(Outcome.MALFORMED)
 """Content that claims JSON and is none."""
-UNREAD: Classified = (Outcome.NOT_INSPECTED, Inspection.UNSPECIFIED)
+UNINSPECTED: Classified = (Outcome.NOT_INSPECTED, Inspection.UNSPECIFIED)
 """Content of another type that answers a call and is no JSON; a FAILED task if the call is unknown."""
 # An MCP server accepts a notification, or an answer of the client's, without a body.
 _ACCEPTED = frozenset({202, 204})
@@ -99,7 +99,7 @@ class Observer(Protocol):
     def note_compressed(self, encoding: str) -> None:
         """Log, once, that an answer could not be inspected because it was compressed."""
 
-    def complain(self, what: str) -> None:
+    def log_failure(self, what: str) -> None:
         """Log the exception being handled."""
 
 
@@ -150,7 +150,7 @@ class AnswerClassification:
         if len(body) > self._observer.max_inspected_bytes:
             return None
         try:
-            self._read = read = judge_json(body)
+            self._read = read = classify_json(body)
         except NotJson:
             self._read = NO_JSON
         except TooComplex:
@@ -206,7 +206,7 @@ class AnswerClassification:
             return NO_INTERACTION if is_accepted else (ANSWERED, None)
         sent = {**start, "headers": self._headers}
         if self._body is None:
-            self._content = self._content_of(sent)
+            self._content = self._claimed_content(sent)
         is_uninspected = self._content is OTHER or is_partial(sent, self._scope["method"])
         if is_uninspected or (self._content is UNCLAIMED and not self._expects_json()):
             return ANSWERED, None
@@ -240,7 +240,7 @@ class AnswerClassification:
         is_whole = end.missed is None and not end.is_rest
         if is_whole and not end.has_task and end.answer and end.answer.is_empty and self._is_rpc_send():
             return MALFORMED
-        if end.is_open and (is_rest or method_of(self._call()) in STREAMING_METHODS):
+        if end.is_open and (is_rest or method_of(self._parsed_call()) in STREAMING_METHODS):
             # Nobody learns what becomes of the task, and the agent may have dropped it.
             return Outcome.UNFINISHED, INSPECTED
         return None
@@ -260,7 +260,7 @@ class AnswerClassification:
             return self._classify_mcp_events(end)
         if outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:
             if is_poll is None:
-                return UNREAD
+                return UNINSPECTED
             outcome = ANSWERED if end.missed is None else Outcome.NOT_INSPECTED
         if outcome is not Outcome.NOT_INSPECTED or end.missed is None:
             return outcome, INSPECTED
@@ -273,15 +273,15 @@ class AnswerClassification:
         if isinstance(read, Inspection):
             return Outcome.NOT_INSPECTED, read
         if read is NO_JSON and self._content is UNCLAIMED:
-            return UNREAD
-        if (read.is_other and self._is_no_answer(read)) or (read.is_empty and self._is_rpc_send()):
+            return UNINSPECTED
+        if (read.is_other and self._is_invalid_answer(read)) or (read.is_empty and self._is_rpc_send()):
             return MALFORMED
         if read.outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:
-            return GOOD if is_poll else UNREAD
+            return GOOD if is_poll else UNINSPECTED
         is_by_request = read.is_unnamed or read.is_rpc_error or read.members
-        return classified(self._as_mcp(read) if is_by_request and self._is_mcp() else read)
+        return classified(self._reclassify_as_mcp(read) if is_by_request and self._is_mcp() else read)
 
-    def _is_no_answer(self, read: JsonAnswer) -> bool:
+    def _is_invalid_answer(self, read: JsonAnswer) -> bool:
         """Return whether JSON that is no JSON-RPC answers nothing: a JSON-RPC call, or a REST send."""
         scope = self._scope
         if scope["method"] == "POST" and scope["path"].endswith(SENDING_PATHS):
@@ -292,9 +292,9 @@ class AnswerClassification:
         """Judge an answer without a body, which is invalid only as JSON in answer to a call."""
         if not (self._may_expect_json() and self._expects_json()):
             return GOOD
-        return MALFORMED if status == 200 and self._content is JSON else UNREAD
+        return MALFORMED if status == 200 and self._content is JSON else UNINSPECTED
 
-    def _content_of(self, start: Message) -> str:
+    def _claimed_content(self, start: Message) -> str:
         """Return the content that an answer claims, or UNCLAIMED if it may answer a call all the same."""
         content = content_of(start)
         return UNCLAIMED if content is OTHER and self._may_expect_json() else content
@@ -302,13 +302,15 @@ class AnswerClassification:
     def _may_expect_json(self) -> bool:
         """Return whether `_expects_json` may be true, without parsing the request."""
         scope = self._scope
-        return scope["method"] == "POST" and (self._is_rpc_request() or scope["path"].endswith(SENDING_PATHS))
+        return scope["method"] == "POST" and (
+            self._may_be_rpc_request() or scope["path"].endswith(SENDING_PATHS)
+        )
 
     def _expects_json(self) -> bool:
         """Return whether only JSON or events can answer the request: a JSON-RPC call, or a REST send."""
         return self._scope["path"].endswith(SENDING_PATHS) or self._expects_rpc_answer()
 
-    def _is_rpc_request(self) -> bool:
+    def _may_be_rpc_request(self) -> bool:
         """Return whether the request may be JSON-RPC, without parsing it."""
         request = self._request
         if request is None:
@@ -319,12 +321,14 @@ class AnswerClassification:
         """Return whether the request is a JSON-RPC call. A call to a path of the REST binding is not."""
         scope = self._scope
         return (
-            scope["method"] == "POST" and not is_rest_path(scope["path"]) and expects_rpc_answer(self._call())
+            scope["method"] == "POST"
+            and not is_rest_path(scope["path"])
+            and expects_rpc_answer(self._parsed_call())
         )
 
     def _is_rpc_send(self) -> bool:
         """Return whether the request is a JSON-RPC call of A2A that sends a message."""
-        return self._expects_rpc_answer() and method_of(self._call()) in SENDING_METHODS
+        return self._expects_rpc_answer() and method_of(self._parsed_call()) in SENDING_METHODS
 
     def _read_json(self, kept: JsonBody | None, last: bytes) -> JsonAnswer | Inspection:
         try:
@@ -339,32 +343,32 @@ class AnswerClassification:
         """
         return is_mcp(self._scope.get("headers") or ())
 
-    def _operation(self) -> str:
-        return operation_of(self._scope.get("headers") or (), self._call())
+    def _mcp_operation(self) -> str:
+        return operation_of(self._scope.get("headers") or (), self._parsed_call())
 
     def _is_no_interaction(self) -> bool:
         """Return whether the request belongs to MCP and is no interaction, however it ends."""
-        return self._is_mcp() and not is_interaction(self._scope["method"], self._operation())
+        return self._is_mcp() and not is_interaction(self._scope["method"], self._mcp_operation())
 
-    def _as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
-        call = self._call()
+    def _reclassify_as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
+        call = self._parsed_call()
         operation = operation_of(self._scope.get("headers") or (), call)
-        return judge_as_mcp(read, operation, status, is_called=bool(method_of(call)))
+        return classify_as_mcp(read, operation, status, is_called=bool(method_of(call)))
 
     def _classify_mcp_refusal(self, status: int) -> Outcome:
         """Return the outcome of an MCP answer with 4xx or 5xx, by its JSON-RPC code if needed."""
         last = bytes(self._last or b"")
         kept = None if self._body is None else self._body.kept
-        if status in JUDGED_BY_CODE and (last or isinstance(kept, JsonBody)):
+        if status in CLASSIFIED_BY_CODE and (last or isinstance(kept, JsonBody)):
             read = self._read_json(kept if isinstance(kept, JsonBody) else None, last)
             if isinstance(read, JsonAnswer) and (read.is_rpc_error or read.members):
-                return self._as_mcp(read, status).outcome
+                return self._reclassify_as_mcp(read, status).outcome
         return outcome_of_mcp_status(status)
 
     def _classify_mcp_events(self, end: StreamEnd) -> Classified:
         """Judge a stream of an MCP server by its answer: other events are requests and notifications."""
         if end.answer is not None:
-            return classified(self._as_mcp(end.answer))
+            return classified(self._reclassify_as_mcp(end.answer))
         if end.missed is not None:
             return Outcome.NOT_INSPECTED, end.missed
         if end.outcome is not ANSWERED:
@@ -375,9 +379,9 @@ class AnswerClassification:
         return classified(FAILED_TOOL) if is_lost else NO_INTERACTION
 
     def _is_poll(self) -> bool | None:
-        return is_poll(self._scope["method"], self._scope["path"], self._call())
+        return is_poll(self._scope["method"], self._scope["path"], self._parsed_call())
 
-    def _call(self) -> object:
+    def _parsed_call(self) -> object:
         """Return the caller's parsed call; None if it is unknown."""
         request = self._request
         if isinstance(request, RequestBody):

@@ -129,7 +129,7 @@ class AgentHealthMiddleware:
         self.count_inspected_answer = self.health.count_inspected_answer
         self.count_tool_result = self.health.count_tool_result
         self.note_compressed = self.health.note_compressed
-        self.complain = self.health.complain
+        self.log_failure = self.health.log_failure
         self.sends_may_raise: bool | None = None
         """Property of the server, from its first request."""
         self.timeout_ns = int(settings.timeout_seconds * 1e9)
@@ -182,13 +182,13 @@ class AgentHealthMiddleware:
     def _count_overdue(self, now_ns: int) -> None:
         """Count requests that hang: they may never end, and their callers may have left unnoticed."""
         for exchange in list(self._in_flight):
-            exchange.end_if_overdue(now_ns)
+            exchange.count_if_overdue(now_ns)
 
     def _count_excluded(self) -> None:
         try:
             self.count(Outcome.EXCLUDED, 0, None, self.now_ns())
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            self.complain("a request could not be counted")
+            self.log_failure("a request could not be counted")
 
     def _announcing(self, scope: Scope, send: Send) -> Send:
         """Return a `send` that adds the Link to the health document to a card's answer."""

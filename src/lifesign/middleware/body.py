@@ -12,12 +12,12 @@ from lifesign.domain.a2a.response_outcome import (
     METHOD_NAMES,
     JsonAnswer,
     call_of_excerpt,
-    judge_json,
+    classify_json,
 )
 from lifesign.domain.a2a.stream_outcome import EventStreamReader, StreamEnd
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, Outcome
-from lifesign.domain.mcp.answer_outcome import JUDGED_BY_CODE, is_mcp
+from lifesign.domain.mcp.answer_outcome import CLASSIFIED_BY_CODE, is_mcp
 from lifesign.domain.parsing.bounded_json import TooComplex, parse_or_none
 
 Message = MutableMapping[str, Any]
@@ -94,7 +94,7 @@ def read_json(body: bytes, max_bytes: int) -> JsonAnswer | Inspection:
     if len(body) > max_bytes:
         return Inspection.OVERSIZED
     try:
-        return judge_json(body)
+        return classify_json(body)
     except TooComplex:
         return Inspection.COMPLEX
 
@@ -222,7 +222,9 @@ class StreamedBody:
     def __init__(self, start: Message, scope: Message, content: str, max_bytes: int) -> None:
         self.kept: JsonBody | EventsBody | None = None
         status = start.get("status", 500)
-        is_inspected = max_bytes and content != OTHER and (200 <= status < 300 or status in JUDGED_BY_CODE)
+        is_inspected = (
+            max_bytes and content != OTHER and (200 <= status < 300 or status in CLASSIFIED_BY_CODE)
+        )
         if is_inspected and not is_compressed(start) and not is_partial(start, scope["method"]):
             self.kept = _events_body(scope, max_bytes) if content == EVENTS else JsonBody(max_bytes)
         self._keep = _drop if self.kept is None else self.kept.append

@@ -51,9 +51,9 @@ class RequestExchange(AnswerClassification):
 
     __slots__ = (
         "_ended_ns",
+        "_excludes_waits",
+        "_inspect",
         "_is_complete",
-        "_is_timed",
-        "_keep",
         "_receive",
         "_send",
         "_sending_ns",
@@ -71,7 +71,7 @@ class RequestExchange(AnswerClassification):
 
     _sending_ns: int
     """Time since which the app waits until the server takes a message; 0 if it does not wait."""
-    _is_timed: bool
+    _excludes_waits: bool
     """Whether such waits matter for the other messages of the body."""
 
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
@@ -83,11 +83,11 @@ class RequestExchange(AnswerClassification):
         self._start = None
         self._content = OTHER
         self._body = None
-        self._keep: Callable[[Any], None] | None = None
+        self._inspect: Callable[[Any], None] | None = None
         self._request = None
         self._read = None
         self._first_byte_ns = self._ended_ns = self._left_ns = self._upload_ns = self._sending_ns = 0
-        self._is_timed = self._is_complete = self._is_sent_by_server = self.is_counted = False
+        self._excludes_waits = self._is_complete = self._is_sent_by_server = self.is_counted = False
         now_ns = observer.now_ns
         self._began_ns = now_ns()
 
@@ -106,7 +106,7 @@ class RequestExchange(AnswerClassification):
                     # Nearly always the only one.
                     self._request = body
                 else:
-                    self._keep_request(body)
+                    self._append_request(body)
         elif kind == "http.disconnect" and not self._ended_ns and not self._left_ns:
             now_ns = self._observer.now_ns
             self._left_ns = now_ns()
@@ -137,8 +137,8 @@ class RequestExchange(AnswerClassification):
         This is no coroutine: a coroutine takes a third longer for each chunk.
         """
         send = self._send
-        keep = self._keep
-        if keep is not None:
+        inspect = self._inspect
+        if inspect is not None:
             try:
                 # Every chunk is handled here, and `get` takes twice as long.
                 piece = message["body"] if message["more_body"] else None
@@ -147,8 +147,8 @@ class RequestExchange(AnswerClassification):
             if piece is not None:
                 shape = self._shape
                 if shape is None:
-                    keep(piece)
-                    return self._send_timed(message) if self._is_timed else send(message)
+                    inspect(piece)
+                    return self._send_excluding_wait(message) if self._excludes_waits else send(message)
                 # `has_shape`, written out: a call takes half as long as the check itself.
                 head, prefix, tail, suffix, inside = shape
                 try:
@@ -158,10 +158,10 @@ class RequestExchange(AnswerClassification):
                         or 10 in (line := piece[inside])
                         or 13 in line
                     ):
-                        keep(piece)
+                        inspect(piece)
                 except TypeError:
-                    keep(piece)
-                return self._send_timed(message) if self._is_timed else send(message)
+                    inspect(piece)
+                return self._send_excluding_wait(message) if self._excludes_waits else send(message)
         kind = message.get("type")
         if kind == "http.response.start":
             if self._start is None:
@@ -186,12 +186,12 @@ class RequestExchange(AnswerClassification):
                 self._is_sent_by_server = True
             if not message.get("more_body"):
                 return self._send_last(message) if not self._ended_ns else send(message)
-            self._note_chunk(message)
+            self._record_chunk(message)
         elif kind == "http.response.trailers" and not message.get("more_trailers"):
             return self._send_trailers(message)
-        if self._is_timed or kind == "http.response.start":
-            return self._send_timed(message)
-        return self._send_watched(message) if self._observer.sends_may_raise else send(message)
+        if self._excludes_waits or kind == "http.response.start":
+            return self._send_excluding_wait(message)
+        return self._send_detecting_disconnect(message) if self._observer.sends_may_raise else send(message)
 
     def end(self, error: BaseException | None = None) -> None:
         """Count the exchange, if it has not been: the app has returned or raised."""
@@ -200,14 +200,14 @@ class RequestExchange(AnswerClassification):
             try:
                 self._count(error)
             except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-                self._observer.complain("a request could not be counted")
+                self._observer.log_failure("a request could not be counted")
             finally:
                 # The app may continue for a long time.
                 self._last = self._request = self._shape = None
                 if self._body is not None:
                     self._body.close()
 
-    def end_if_overdue(self, now_ns: int) -> None:
+    def count_if_overdue(self, now_ns: int) -> None:
         """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
         latency_ns = (self._upload_ns or self._sending_ns or now_ns) - self._began_ns
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
@@ -216,7 +216,7 @@ class RequestExchange(AnswerClassification):
             outcome = Outcome.EXCLUDED if self._is_no_interaction() else Outcome.TIMED_OUT
             self._observer.count(outcome, latency_ns, None, now_ns)
 
-    def _keep_request(self, body: bytes) -> None:
+    def _append_request(self, body: bytes) -> None:
         """Keep the beginning and the end of a body that is long, or comes in several messages."""
         if not isinstance(self._request, RequestBody):
             first, self._request = self._request, RequestBody()
@@ -224,8 +224,8 @@ class RequestExchange(AnswerClassification):
                 self._request.append(first)
         self._request.append(body)
 
-    def _note_chunk(self, message: Message) -> None:
-        """Note the first bytes of a body in several messages, and the needed facts about the others."""
+    def _record_chunk(self, message: Message) -> None:
+        """Record the first byte of a body in several messages, and the facts for its classification."""
         start, observer = self._start, self._observer
         if start is None or self.is_counted:
             return
@@ -234,35 +234,36 @@ class RequestExchange(AnswerClassification):
             if self._body is None:
                 self._shape = None
                 sent = {**start, "headers": self._headers}
-                self._content = content = self._content_of(sent)
-                self._is_timed = content is not EVENTS or not observer.streams_by_first_byte
+                self._content = content = self._claimed_content(sent)
+                self._excludes_waits = content is not EVENTS or not observer.streams_by_first_byte
                 self._body = StreamedBody(sent, self._scope, content, observer.max_inspected_bytes)
             if self._shape is None or not has_shape(self._shape, piece):
                 self._body.append(piece)
-                self._note_shape()
+                self._update_shape()
             if not self._first_byte_ns and (piece or message["type"] != _BODY):
                 self._first_byte_ns = observer.now_ns()
                 if not observer.sends_may_raise:
-                    self._keep = self._body.append if self._body.kept is None else self._keep_piece
+                    self._inspect = self._body.append if self._body.kept is None else self._inspect_chunk
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            observer.complain("an answer could not be inspected")
+            observer.log_failure("an answer could not be inspected")
 
-    def _keep_piece(self, piece: bytes) -> None:
-        """Keep, or read, one piece of a body that is inspected."""
+    def _inspect_chunk(self, piece: bytes) -> None:
+        """Keep, or read, one chunk of a body that is inspected."""
         body = self._body
         if body is None or self.is_counted:
             return
         try:
             body.append(piece)
-            self._note_shape()
+            self._update_shape()
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            self._observer.complain("an answer could not be inspected")
+            self._observer.log_failure("an answer could not be inspected")
 
-    def _note_shape(self) -> None:
+    def _update_shape(self) -> None:
+        """Take over the shape of events that need no parsing from now on."""
         if self._content is EVENTS and self._body is not None and isinstance(self._body.kept, EventsBody):
             self._shape = self._body.kept.shape
 
-    async def _send_timed(self, message: Message) -> None:
+    async def _send_excluding_wait(self, message: Message) -> None:
         """Send a message; what the app waits here is the time of a caller that reads slowly."""
         observer = self._observer
         now_ns = observer.now_ns
@@ -283,7 +284,7 @@ class RequestExchange(AnswerClassification):
                     self._first_byte_ns += waited_ns
             self._sending_ns = 0
 
-    async def _send_watched(self, message: Message) -> None:
+    async def _send_detecting_disconnect(self, message: Message) -> None:
         """Send a message; since HTTP spec 2.4, OSError means that the caller has left."""
         try:
             await self._send(message)
@@ -334,7 +335,7 @@ class RequestExchange(AnswerClassification):
                     if (
                         read is GOOD_ANSWER
                         or (read is UNNAMED_RESULT and not self._is_mcp())
-                        or (read is REST_ANSWER and not self._is_rpc_request())
+                        or (read is REST_ANSWER and not self._may_be_rpc_request())
                         or (read is OTHER_JSON and not self._may_expect_json())
                     ):
                         self.is_counted = True
@@ -349,13 +350,13 @@ class RequestExchange(AnswerClassification):
                         count_tool_result(latency_ns, ended_ns)
                         return
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            observer.complain("a request could not be counted")
+            observer.log_failure("a request could not be counted")
         # An empty message may be a middleware's way to close an answer that failed.
-        if body or self._is_sent_by_server or _is_empty_by_right(start):
+        if body or self._is_sent_by_server or _may_be_empty(start):
             self.end()
 
     async def _send_trailers(self, message: Message) -> None:
-        await self._send_watched(message)
+        await self._send_detecting_disconnect(message)
         if self._ended_ns:
             self._is_complete = True
             self.end()
@@ -399,5 +400,5 @@ def sends_may_raise(scope: Scope) -> bool:
     return version not in {"2.0", "2.1", "2.2", "2.3"}
 
 
-def _is_empty_by_right(start: Message) -> bool:
+def _may_be_empty(start: Message) -> bool:
     return start.get("status") in {204, 304} or header(start, b"content-length") == b"0"

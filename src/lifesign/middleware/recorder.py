@@ -42,7 +42,7 @@ _TOOL_RESULTS = _INSPECTIONS + Inspection.TOOL_RESULT
 _MOST_PENDING = 256
 """Maximum number of quick answers that are added to the window at once: that takes 30 µs."""
 _RETRY_NS = 50_000_000
-_COMPLAINT_INTERVAL_NS = 60_000_000_000
+_LOG_INTERVAL_NS = 60_000_000_000
 _MAX_SHOWN_CHARS = 40
 
 QUICK_NS = (1 << 30) - 1
@@ -99,7 +99,7 @@ class AgentHealth:
         )
         self.clock = clock or RecorderClock()
         self._is_sampled = tuple(side is not None for side in SIDES[self.settings.counting].values())
-        self._complaint_due_ns: dict[str, int] = {}
+        self._log_due_ns: dict[str, int] = {}
         if self.settings.state_dir is not None:
             self.count_quick_answer = self._count_quick_answer_at_once  # type: ignore[method-assign]
             self.count_inspected_answer = self._count_inspected_answer_at_once  # type: ignore[method-assign]
@@ -151,7 +151,7 @@ class AgentHealth:
         try:
             self.count(known, latency_ns, first_byte_ns, self.clock.monotonic_ns(), inspection)
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            self.complain("an interaction could not be counted")
+            self.log_failure("an interaction could not be counted")
 
     def interaction(self) -> Interaction:
         """Return a context manager, or a decorator, that measures its body and counts the outcome.
@@ -269,7 +269,7 @@ class AgentHealth:
             with self._lock:
                 self._catch_up(self.clock.monotonic_ns())
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            self.complain("the windows could not be opened")
+            self.log_failure("the windows could not be opened")
 
     def close(self) -> None:
         """Close shared files, which keep their content; counts in memory are lost."""
@@ -284,11 +284,11 @@ class AgentHealth:
             self._windows.close()
         self._begin()
 
-    def complain(self, what: str) -> None:
-        """Log the exception being handled; each complaint once a minute, as traffic may repeat it."""
+    def log_failure(self, what: str) -> None:
+        """Log the exception being handled; each description once a minute, as traffic may repeat it."""
         now_ns = self.clock.monotonic_ns()
-        if now_ns >= self._complaint_due_ns.get(what, 0):
-            self._complaint_due_ns[what] = now_ns + _COMPLAINT_INTERVAL_NS
+        if now_ns >= self._log_due_ns.get(what, 0):
+            self._log_due_ns[what] = now_ns + _LOG_INTERVAL_NS
             _log.exception("lifesign: %s (not logged again for a minute)", what)
 
     def _begin(self) -> None:
@@ -448,7 +448,7 @@ class AgentHealth:
             else:
                 notice = self._renewed(windows, now_ns, wall_ns)
         except Exception:  # noqa: BLE001 - the endpoint must answer, whatever is wrong with the windows
-            self.complain("the health document could not be made; it says `unknown`")
+            self.log_failure("the health document could not be made; it says `unknown`")
             notice = self._unknown(now_ns)
         finally:
             self._is_refreshing = False
@@ -546,7 +546,7 @@ class AgentHealth:
         try:
             return moment_now(moment)
         except Exception:  # noqa: BLE001 - an operator's function must not take the document down
-            self.complain(f"{name} returned no time and is left out")
+            self.log_failure(f"{name} returned no time and is left out")
             return None
 
 

@@ -30,10 +30,10 @@ from lifesign.domain.a2a.response_outcome import (
     UNKNOWN_BODY,
     UNNAMED_RESULT,
     call_of_excerpt,
+    classify_json,
     expects_rpc_answer,
     is_poll,
     is_rest_path,
-    judge_json,
 )
 from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.health.outcome import Outcome
@@ -133,16 +133,16 @@ def test_error_member_outside_json_rpc_counts_as_answered() -> None:
      [{"id": 1, "error": {}}], rpc(method="ping"), [rpc(method="ping")]],
 )  # fmt: skip
 def test_json_that_is_no_json_rpc_answer_is_marked(answer: object) -> None:
-    assert judge_json(json.dumps(answer).encode()) is OTHER_JSON
+    assert classify_json(json.dumps(answer).encode()) is OTHER_JSON
 
 
 def test_json_rpc_without_result_and_error_is_malformed() -> None:
     for nothing in (rpc(), rpc(error=None), rpc(task={})):
-        assert judge_json(json.dumps(nothing).encode()) is MALFORMED_ANSWER
+        assert classify_json(json.dumps(nothing).encode()) is MALFORMED_ANSWER
         assert outcome_of_json([rpc(result={}), nothing]) is Outcome.MALFORMED
         assert read_event_stream(event(rpc(result={})) + event(nothing)).has_other_data
-    assert judge_json(json.dumps(rpc(result=None)).encode()) is NULL_RESULT
-    assert judge_json(json.dumps(rpc(result={})).encode()) is EMPTY_RESULT
+    assert classify_json(json.dumps(rpc(result=None)).encode()) is NULL_RESULT
+    assert classify_json(json.dumps(rpc(result={})).encode()) is EMPTY_RESULT
 
 
 # --- task states ------------------------------------------------------------------------------------------
@@ -284,19 +284,19 @@ def test_failed_tool_of_mcp_is_a_tool_error() -> None:
 @pytest.mark.parametrize("value", [True, "true", "false", "", 1, 0, None, [], {}])
 def test_any_is_error_value_except_false_is_a_tool_error(value: object) -> None:
     failed = rpc(result={"content": [], "isError": value})
-    assert judge_json(json.dumps(failed).encode()) is FAILED_TOOL
+    assert classify_json(json.dumps(failed).encode()) is FAILED_TOOL
     assert streamed(event(failed)) is Outcome.TOOL_ERROR
 
 
 def test_result_with_a_content_member_is_a_tool_result() -> None:
-    assert judge_json(b'{"jsonrpc":"2.0","result":{"content":[]}}') is GOOD_TOOL_RESULT
-    assert judge_json(b'{"jsonrpc":"2.0","result":{"tools":[]}}') is UNNAMED_RESULT
-    assert judge_json(b'{"content":[]}') is OTHER_JSON
+    assert classify_json(b'{"jsonrpc":"2.0","result":{"content":[]}}') is GOOD_TOOL_RESULT
+    assert classify_json(b'{"jsonrpc":"2.0","result":{"tools":[]}}') is UNNAMED_RESULT
+    assert classify_json(b'{"content":[]}') is OTHER_JSON
 
 
 @pytest.mark.parametrize("member", ["message", "kind", "contents", "messages", "completion"])
 def test_result_of_a_known_operation_needs_no_request(member: str) -> None:
-    assert judge_json(json.dumps(rpc(result={member: {}})).encode()) is GOOD_ANSWER
+    assert classify_json(json.dumps(rpc(result={member: {}})).encode()) is GOOD_ANSWER
 
 
 # --- polls and sends --------------------------------------------------------------------------------------
@@ -517,9 +517,9 @@ def test_number_of_any_length_is_read(digits: int, extra: bytes) -> None:
     """The lone surrogate is one that only Python's own parser takes."""
     number = b"1" * digits
     answer = b'{"jsonrpc":"2.0","result":{"n":%s,"x":0.%s}%s}' % (number, number, extra)
-    assert judge_json(answer).outcome is ANSWERED
+    assert classify_json(answer).outcome is ANSWERED
     fault = b'{"jsonrpc":"2.0","error":{"code":-32602,"data":%s}%s}' % (number, extra)
-    assert judge_json(fault).outcome is Outcome.CALLER_FAULT
+    assert classify_json(fault).outcome is Outcome.CALLER_FAULT
 
 
 SCALARS = (
@@ -548,7 +548,7 @@ ANSWERS = JSON | st.one_of(
 @example(rpc(result={"task": {"status": {"state": {}}}}))
 def test_any_json_is_classified(message: object) -> None:
     raw = json.dumps(message).encode()
-    assert judge_json(raw).outcome in Outcome
+    assert classify_json(raw).outcome in Outcome
     assert read_event_stream(b"data: " + raw + b"\n\n").outcome in Outcome
     assert read_event_stream(b"event: error\ndata: " + raw + b"\n\n").outcome in Outcome
     assert is_poll("POST", "/", message) in {True, False}
@@ -558,7 +558,7 @@ def test_any_json_is_classified(message: object) -> None:
 @given(st.binary())
 def test_any_bytes_are_classified_or_invalid_json(raw: bytes) -> None:
     try:
-        outcome = judge_json(raw).outcome
+        outcome = classify_json(raw).outcome
     except (NotJson, TooComplex):
         assert parse_or_none(raw) is None
     else:

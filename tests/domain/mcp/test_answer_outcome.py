@@ -7,9 +7,9 @@ from lifesign.domain.a2a.response_outcome import GOOD_TOOL_RESULT, JsonAnswer, j
 from lifesign.domain.health.outcome import Outcome
 from lifesign.domain.mcp.answer_outcome import (
     NO_INTERACTION,
+    classify_as_mcp,
     is_interaction,
     is_mcp,
-    judge_as_mcp,
     operation_of,
     outcome_of_mcp_status,
 )
@@ -34,7 +34,7 @@ CODES = {
 
 
 def as_mcp(message: dict[str, Any], operation: str = "tools/call", status: int = 200) -> Outcome:
-    return judge_as_mcp(judge_message(message), operation, status).outcome
+    return classify_as_mcp(judge_message(message), operation, status).outcome
 
 
 @pytest.mark.parametrize(
@@ -137,27 +137,27 @@ def test_code_of_a2a_is_the_callers_fault_unless_a_method_of_mcp_was_called(
     code: int, operation: str
 ) -> None:
     assert as_mcp(rpc_error(code), operation) is Outcome.CALLER_FAULT
-    by_header = judge_as_mcp(judge_message(rpc_error(code)), "tools/call", is_called=False)
+    by_header = classify_as_mcp(judge_message(rpc_error(code)), "tools/call", is_called=False)
     assert by_header.outcome is Outcome.CALLER_FAULT
     assert as_mcp(rpc_error(code), "tools/call") is Outcome.SERVER_FAULT
 
 
 def test_result_of_a_method_of_a2a_is_an_answer() -> None:
     listed = judge_message(rpc(result={"tasks": []}))
-    assert judge_as_mcp(listed, "ListTasks") is listed
-    assert judge_as_mcp(listed, "ListTasks", is_called=False) is NO_INTERACTION
+    assert classify_as_mcp(listed, "ListTasks") is listed
+    assert classify_as_mcp(listed, "ListTasks", is_called=False) is NO_INTERACTION
 
 
 def test_result_without_known_members_counts_by_its_operation() -> None:
     listed = judge_message(rpc(result={"tools": []}))
-    assert judge_as_mcp(listed, "") is NO_INTERACTION
-    assert judge_as_mcp(listed, "tools/list") is NO_INTERACTION
-    assert judge_as_mcp(listed, "tools/call") is GOOD_TOOL_RESULT
-    assert judge_as_mcp(listed, "resources/read") == JsonAnswer(Outcome.ANSWERED)
+    assert classify_as_mcp(listed, "") is NO_INTERACTION
+    assert classify_as_mcp(listed, "tools/list") is NO_INTERACTION
+    assert classify_as_mcp(listed, "tools/call") is GOOD_TOOL_RESULT
+    assert classify_as_mcp(listed, "resources/read") == JsonAnswer(Outcome.ANSWERED)
 
 
 def batch(*outcomes: dict[str, Any]) -> JsonAnswer:
-    return judge_as_mcp(
+    return classify_as_mcp(
         JsonAnswer(Outcome.ANSWERED, members=tuple(judge_message(one) for one in outcomes)), ""
     )
 

@@ -115,7 +115,7 @@ FAILED_TOOL: Final = JsonAnswer(Outcome.TOOL_ERROR, is_tool=True)
 MALFORMED_ANSWER: Final = JsonAnswer(Outcome.MALFORMED)
 
 
-def judge_json(body: bytes) -> JsonAnswer:
+def classify_json(body: bytes) -> JsonAnswer:
     """Judge a whole JSON answer.
 
     Raises NotJson or TooComplex. Knows JSON-RPC by the top-level `jsonrpc`; other JSON is A2A's

@@ -57,7 +57,7 @@ _OUTCOME_OF_CODE: Final[Mapping[int, Outcome]] = MappingProxyType({
     -32800: Outcome.ABANDONED,     # cancelled by the caller (SDKs)
     -32042: ANSWERED,              # URL elicitation required
 })  # fmt: skip
-JUDGED_BY_CODE: Final = frozenset({400, 404})
+CLASSIFIED_BY_CODE: Final = frozenset({400, 404})
 """HTTP statuses of MCP for which the JSON-RPC code decides: SDKs send them with invalid parameters and
 unknown methods.
 """
@@ -99,7 +99,7 @@ def is_interaction(http_method: str, operation: str) -> bool:
     return not operation.startswith(_NOTIFICATION)
 
 
-def judge_as_mcp(
+def classify_as_mcp(
     answer: JsonAnswer, operation: str, status: int = 200, *, is_called: bool = True
 ) -> JsonAnswer:
     """Return the outcome of an answer with this HTTP status to an MCP request.
@@ -108,7 +108,7 @@ def judge_as_mcp(
     caller may send it to an A2A agent.
     """
     if answer.members:
-        return worst_of(tuple(judge_as_mcp(one, "", status) for one in answer.members))
+        return worst_of(tuple(classify_as_mcp(one, "", status) for one in answer.members))
     if answer.is_rpc_error:
         return JsonAnswer(_outcome_of_error(answer.code, status, is_mcp=is_called and operation in _METHODS))
     if not answer.is_unnamed or (is_called and operation in _A2A_METHODS):
@@ -134,5 +134,5 @@ def _outcome_of_error(code: object, status: int, *, is_mcp: bool) -> Outcome:
         known = Outcome.SERVER_FAULT if is_mcp else outcome_of_rpc_code(code)
     if 200 <= status < 300:
         return known
-    is_of_transport = status not in JUDGED_BY_CODE or (isinstance(code, int) and code in _TRANSPORT_CODES)
+    is_of_transport = status not in CLASSIFIED_BY_CODE or (isinstance(code, int) and code in _TRANSPORT_CODES)
     return outcome_of_mcp_status(status) if is_of_transport else known
