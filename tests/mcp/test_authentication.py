@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 from tests.support.servers import PATIENCE_SECONDS
+from tests.support.uvicorn_thread import served
 
 from lifesign.errors import InvalidValue
 from lifesign.mcp.authentication import (
@@ -110,16 +111,33 @@ async def test_missing_request_body_times_out() -> None:
 
 
 async def test_endless_request_body_is_refused() -> None:
-    status, headers, _ = await ask(
-        Guard(never, TOKEN), f"Bearer {TOKEN}", body=(b" " * MAX_BODY_BYTES, b" ", None)
-    )
+    guard = Guard(never, TOKEN, linger_seconds=0.01)
+    status, headers, _ = await ask(guard, f"Bearer {TOKEN}", body=(b" " * MAX_BODY_BYTES, b" ", None))
     assert (status, headers[b"connection"]) == (413, b"close")
 
 
 @pytest.mark.parametrize("length", [b"262145", b"1000000000000", 5_000 * b"9"])
 async def test_body_with_a_large_content_length_is_refused_at_once(length: bytes) -> None:
-    status, headers, _ = await ask(Guard(never, TOKEN), f"Bearer {TOKEN}", body=(None,), length=length)
+    guard = Guard(never, TOKEN, linger_seconds=0.01)
+    status, headers, _ = await ask(guard, f"Bearer {TOKEN}", body=(None,), length=length)
     assert (status, headers[b"connection"]) == (413, b"close")
+
+
+@pytest.mark.parametrize("is_chunked", [False, True])
+async def test_client_that_sends_a_long_body_to_its_end_gets_the_answer(*, is_chunked: bool) -> None:
+    body = b" " * (32 * MAX_BODY_BYTES)
+    framing = "Transfer-Encoding: chunked" if is_chunked else f"Content-Length: {len(body)}"
+    lines = (f"POST {PATH} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {TOKEN}", framing, "", "")
+    sent = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if is_chunked else body
+    with served(lambda _url: Guard(taken, TOKEN)) as url:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write("\r\n".join(lines).encode() + sent)
+            await writer.drain()
+            answer = await reader.read()
+            writer.close()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == -32600
 
 
 async def test_size_limit_of_a_body_is_configurable() -> None:

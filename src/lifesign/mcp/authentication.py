@@ -10,6 +10,7 @@ import hmac
 import json
 import re
 import secrets
+from contextlib import suppress
 from hashlib import sha256
 from http import HTTPStatus
 from typing import Final
@@ -25,6 +26,10 @@ BODY_SECONDS: Final = 10.0
 """Time limit from a request's head to the end of its body."""
 CALL_SECONDS: Final = 90.0
 """Time limit for all of one request, including the longest check of an agent."""
+LINGER_SECONDS: Final = 5.0
+"""Time for which the rest of a body that is too long is received, so that its client gets the answer."""
+MAX_DROPPED_BYTES: Final = 16 * 1_048_576
+"""Maximum size of this rest; the connection of a longer one is closed, and its client may get a reset."""
 TOKEN_BYTES: Final = 32
 MIN_TOKEN_CHARS: Final = 22
 """Minimum length of a token from outside: 128 bits, if it is random."""
@@ -34,7 +39,7 @@ _TOKEN: Final = re.compile(r"[!-~]+")
 _CLOSES: Final = {"connection": "close"}
 _REFUSED: Final = -32_600
 """JSON-RPC's code of a request that is none."""
-_TOO_LONG: Final = f"a body has at most {MAX_BODY_BYTES} bytes"
+_TOO_LONG: Final = (413, f"a body has at most {MAX_BODY_BYTES} bytes", _CLOSES)
 
 
 def new_token() -> str:
@@ -60,11 +65,13 @@ class Guard:
         *,
         body_seconds: float = BODY_SECONDS,
         call_seconds: float = CALL_SECONDS,
+        linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._app = app
         self._digest = _digest(token.encode("ascii"))
         self._body_seconds = body_seconds
         self._call_seconds = call_seconds
+        self._linger_seconds = linger_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -72,10 +79,12 @@ class Guard:
             await self._app(scope, receive, send)
             return
         refusal = self._refusal(scope)
-        if refusal is not None:
+        if refusal is _TOO_LONG:
+            await self._refuse_long(receive, send, is_more=True)
+        elif refusal is not None:
             await _answer(send, *refusal)
-            return
-        await self._bounded(scope, receive, send)
+        else:
+            await self._bounded(scope, receive, send)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
@@ -91,8 +100,19 @@ class Guard:
             return 405, "only POST is allowed here", {"allow": "POST"}
         lengths = [value for name, value in scope["headers"] if name == b"content-length"]
         if any(_is_too_long(value) for value in lengths):
-            return 413, _TOO_LONG, _CLOSES
+            return _TOO_LONG
         return None
+
+    async def _refuse_long(self, receive: Receive, send: Send, *, is_more: bool) -> None:
+        """Refuse a body that is too long, and receive the rest of it if `is_more`.
+
+        A connection that is closed while its client still sends is reset, and the answer is lost.
+        """
+        await _answer(send, *_TOO_LONG, is_whole=False)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._linger_seconds):
+                await _drop_rest(receive, is_more=is_more)
+        await send({"type": "http.response.body", "body": b""})
 
     async def _bounded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on once it has arrived, if neither it nor its answer takes too long.
@@ -101,14 +121,14 @@ class Guard:
         """
         try:
             async with asyncio.timeout(self._body_seconds):
-                body = await _body(receive)
+                body, is_more = await _body(receive)
         except TimeoutError:
             await _answer_late(send, 408, self._body_seconds)
             return
         except ClientDisconnect:
             return
         if len(body) > MAX_BODY_BYTES:
-            await _answer(send, 413, _TOO_LONG, _CLOSES)
+            await self._refuse_long(receive, send, is_more=is_more)
             return
         read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         has_begun = False
@@ -140,23 +160,31 @@ class Guard:
             await _answer_late(send, 504, self._call_seconds)
 
 
+async def _drop_rest(receive: Receive, *, is_more: bool) -> None:
+    """Receive the rest of a body, up to MAX_DROPPED_BYTES of it."""
+    left_bytes = MAX_DROPPED_BYTES
+    while is_more and left_bytes > 0:
+        message = await receive()
+        left_bytes -= len(message.get("body", b""))
+        is_more = message.get("more_body", False)
+
+
 def _is_too_long(length: bytes) -> bool:
     """Return whether a body of this declared length is too long."""
     digits = length.strip().lstrip(b"0")
     return digits.isdigit() and (len(digits) > len(str(MAX_BODY_BYTES)) or int(digits) > MAX_BODY_BYTES)
 
 
-async def _body(receive: Receive) -> bytes:
-    """Return a complete body, or the reason why it is too long; ClientDisconnect."""
-    body = bytearray()
-    while len(body) <= MAX_BODY_BYTES:
+async def _body(receive: Receive) -> tuple[bytes, bool]:
+    """Return a body up to the piece that makes it too long, and whether there is more; ClientDisconnect."""
+    body, is_more = bytearray(), True
+    while is_more and len(body) <= MAX_BODY_BYTES:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
-        if not message.get("more_body", False):
-            break
-    return bytes(body)
+        is_more = message.get("more_body", False)
+    return bytes(body), is_more
 
 
 async def _disconnected(receive: Receive) -> None:
@@ -174,7 +202,9 @@ def _digest(token: bytes) -> bytes:
     return sha256(token).digest()
 
 
-async def _answer(send: Send, status: int, message: str, headers: dict[str, str]) -> None:
+async def _answer(
+    send: Send, status: int, message: str, headers: dict[str, str], *, is_whole: bool = True
+) -> None:
     members: dict[str, object] = {"error": message}
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         # In the form that MCP clients pass on: for any other they only report an error.
@@ -183,4 +213,4 @@ async def _answer(send: Send, status: int, message: str, headers: dict[str, str]
     fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send({"type": "http.response.body", "body": body})
+    await send({"type": "http.response.body", "body": body, "more_body": not is_whole})
