@@ -131,7 +131,7 @@ def _health_text(agent: AgentSummary) -> str:
         if agent.evidence_at is not None:
             notes[-1] += f", last measured {utc_text(agent.evidence_at, 'seconds')}"
     if agent.failing_probes:
-        notes.append(f"last {agent.failing_probes} probes failed")
+        notes.append(f"last {pluralize(agent.failing_probes, 'probe')} failed")
     elif agent.is_unreachable:
         notes.append("interface fails")
     return f"{agent.health} ({'; '.join(notes)})" if notes else str(agent.health)
