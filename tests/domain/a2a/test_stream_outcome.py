@@ -132,6 +132,28 @@ def test_error_beside_a_method_counts_outside_mcp() -> None:
         assert reader.end() == StreamEnd(ANSWERED, is_rpc=True, has_events=True)
 
 
+@pytest.mark.parametrize("is_mcp", [True, False])
+def test_worst_answer_of_a_batch_decides_wherever_it_stands(*, is_mcp: bool) -> None:
+    good, notice = rpc(result=update_10("COMPLETED")), rpc(method="notifications/progress")
+    failed, fault, refused = rpc(result=update_10("FAILED")), rpc_error(-32603), rpc_error(-32602)
+    request = rpc(method="ping", error={"code": -32603})
+    cases = [
+        ([good, failed], FAILED),
+        ([good, refused, failed], FAILED),
+        ([refused, fault, failed], FAULT),
+        ([good, refused], Outcome.CALLER_FAULT),
+        ([good, rpc_error(-32601)], ANSWERED),
+        ([good, notice], ANSWERED),
+        ([request, good], ANSWERED if is_mcp else FAULT),
+        ([rpc(result={"content": []}), rpc(result={"content": [], "isError": True})], Outcome.TOOL_ERROR),
+    ]
+    for members, outcome in cases:
+        for batch in (members, members[::-1], [7, None, *members, {"a": 1}]):
+            reader = EventStreamReader(KIB * KIB, is_mcp=is_mcp)
+            reader.append(event(batch))
+            assert reader.end().outcome is outcome, batch
+
+
 @pytest.mark.parametrize(("missing", "outcome"), [(1, FAILED), (2, FAILED), (3, ANSWERED), (60, ANSWERED)])
 def test_failure_in_an_unterminated_last_event_counts(missing: int, outcome: Outcome) -> None:
     completed, failed = (

@@ -167,6 +167,11 @@ def worst_of(answers: tuple[JsonAnswer, ...]) -> JsonAnswer:
     return max(answers, key=_badness)
 
 
+def badness_of(message: Mapping[str, Any]) -> tuple[int, bool, bool, bool]:
+    """Return how bad a JSON-RPC answer is in a batch; values compare."""
+    return _badness(judge_message(message))
+
+
 def _badness(answer: JsonAnswer) -> tuple[int, bool, bool, bool]:
     return _WEIGHT_IN_BATCH[answer.outcome], answer.is_tool, not answer.is_unnamed, not answer.is_empty
 

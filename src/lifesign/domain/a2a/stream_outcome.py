@@ -15,6 +15,7 @@ from lifesign.domain.a2a.response_outcome import (
     FAILED_TOOL,
     MALFORMED_ANSWER,
     JsonAnswer,
+    badness_of,
     is_failed,
     is_final,
     is_open,
@@ -419,20 +420,27 @@ class EventStreamReader:
         if isinstance(message, dict):
             self._note_message(message)
         elif isinstance(message, list):
-            for one in message:
-                if isinstance(one, dict) and "jsonrpc" in one:
-                    self._note_message(one)
+            self._note_batch([one for one in message if isinstance(one, dict) and "jsonrpc" in one])
+
+    def _note_batch(self, messages: list[dict[str, Any]]) -> None:
+        """Note a JSON-RPC batch in one event, whose worst answer decides, wherever it stands."""
+        answers = [one for one in messages if not self._is_request(one)]
+        worst = max(answers, key=badness_of, default=None)
+        for one in messages:
+            if one is not worst and (one.get("error") is None or self._is_request(one)):
+                self._note_message(one)
+        if worst is not None:
+            self._note_message(worst)
+
+    def _is_request(self, message: dict[str, Any]) -> bool:
+        """Return whether JSON-RPC is a request or a notification; in MCP, whatever other members it has."""
+        return "method" in message and (self._is_mcp or not ("result" in message or "error" in message))
 
     def _note_message(self, message: dict[str, Any]) -> None:
         is_rpc = "jsonrpc" in message
         self._is_rpc = self._is_rpc or is_rpc
         self._is_rest = self._is_rest or (not is_rpc and is_rest_event(message))
-        if (
-            is_rpc
-            and "method" in message
-            and (self._is_mcp or not ("result" in message or "error" in message))
-        ):
-            # Only MCP has requests of the server, whatever other members they have.
+        if is_rpc and self._is_request(message):
             return
         if message.get("error") is not None:
             if self._error is None:
