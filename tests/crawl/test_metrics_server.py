@@ -2,11 +2,15 @@ import asyncio
 import re
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from tests.support.crawling import Shown
+from tests.support.hostile_mcp import HTML, TOOL, Parts, older, reacting, reply, whole
+from tests.support.mcp_stream_server import old, streaming
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
-from tests.support.mixed_directory import mixed_directory
+from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.cli import main
@@ -62,6 +66,56 @@ async def test_crawl_reports_its_progress_as_metrics(tmp_path: Path, monkeypatch
     assert {f"{each.name}_total" if each.type == "counter" else each.name for each in found.families} == set(
         named
     )
+
+
+async def test_crawl_of_mcp_servers_moves_the_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def tools(message: dict[str, Any]) -> Parts:
+        tool = TOOL | {"name": "search", "annotations": {"readOnlyHint": True}}
+        content = [{"type": "text", "text": "nothing"}]
+        return whole(reply(message, tools=[tool], content=content))
+
+    async with (
+        reacting(tools) as answering,
+        reacting(older(lambda message: whole(reply(message)))) as handshaking,
+        reacting(lambda _: whole(b"<html>", kind=HTML)) as page,
+        reacting(lambda _: whole(status=401)) as gated,
+        streaming(old) as streamed,
+        open_local_backend("sqlite:///mcp.db", None, is_once=True) as home,
+    ):
+        ask = {"tools": True, "call": {"tool": "search", "arguments": {}}}
+        checks = [{"of": "tool", "text_contains": text} for text in ("nothing", "something")]
+        targets: list[dict[str, Any]] = [
+            {"url": answering, "ask": ask, "assertions": checks},
+            *({"url": url} for url in (handshaking, page, gated, streamed.url)),
+        ]
+        defined = yaml.safe_load(DEFINITION) | {
+            "targets": [target | {"kind": "mcp"} for target in targets],
+            "directories": [],
+            "ask": {"health": False},
+        }
+        file = tmp_path / "mcp.yml"
+        file.write_text(yaml.safe_dump(defined))
+        crawl = Crawl(read_definition_file(file), home, Shown(), asyncio.Event())
+        async with serving_metrics("127.0.0.1:0", lambda: crawl_families(crawl)) as port:
+            assert port is not None
+            before = Scraped(await asyncio.to_thread(fetch, port))
+            await crawl.once(processes=1)
+            after = Scraped(await asyncio.to_thread(fetch, port))
+    assert not [*before.labels(f"{PREFIX}probes_total")]
+    (worker,) = {labels["worker"] for labels in after.labels(f"{PREFIX}targets")}
+
+    def counts(name: str) -> dict[str, float]:
+        results = [labels["result"] for labels in after.labels(PREFIX + name)]
+        values = {result: after.value(PREFIX + name, worker=worker, result=result) for result in results}
+        return {result: value for result, value in values.items() if value}
+
+    assert counts("probes_total") == {"ok": 3, "not_an_agent": 1, "gated": 1}
+    assert counts("assertions_total") == {"ok": 1, "assertion_failed": 1}
+    assert after.value(f"{PREFIX}results_reported_total", worker=worker) == 5
 
 
 @pytest.mark.parametrize(
