@@ -3,22 +3,18 @@
 import asyncio
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import aiohttp
-from yarl import URL
 
 from lifesign.client.candidate_urls import (
     ANOTHERS_CARD,
-    ANOTHERS_DOCUMENT,
     NO_ANNOUNCEMENT,
-    Announced,
     CandidateUrl,
-    ParsedAgentUrl,
     announced_health,
     health_places,
     is_anothers,
@@ -27,6 +23,17 @@ from lifesign.client.candidate_urls import (
     place_under,
     server_health_url,
 )
+from lifesign.client.health_answers import (
+    CardAnswer,
+    CheckRequest,
+    HealthAnswer,
+    ServerAnswer,
+    assess_card,
+    assess_document,
+    takes_token,
+    with_document_at_root,
+)
+from lifesign.client.health_findings import NOT_HTTPS, check_findings
 from lifesign.client.server_detection import DetectedServer, detect_server
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
@@ -36,31 +43,22 @@ from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.observation.served_body import classify_card, classify_document, is_absent
+from lifesign.domain.observation.served_body import is_absent
 from lifesign.domain.observation.server_answer import may_be_server
 from lifesign.domain.targets.target import TargetKind
-from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
 from lifesign.http_client.answer import Answer
 from lifesign.http_client.bounded_get import Ask, Get, bounded_get
 from lifesign.http_client.guarded_sessions import GuardedSessions
-from lifesign.http_client.redirects import is_same_origin, parsed
 
 if TYPE_CHECKING:
     from lifesign.domain.net.allowed_addresses import Network
 
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
-CARD_SHARE = 0.5
-"""Share of the time for the card: a slow one must not hide the health document."""
-MAX_CLOCK_DIFFERENCE_SECONDS = 300
-"""A peer's `Date` that differs more from our clock is worth a finding."""
 MAX_TOKEN_CHARS = 4096
 
 _TOKEN = re.compile(r"[!-~]+")
-_NOT_HTTPS = Finding(
-    "not_https", "", "read over plain HTTP, which any host on the way can change", "draft 4.1"
-)
 _NO_CARD = "an MCP server has no card"
 # The server is unreachable: a second request is useless.
 _UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE})
@@ -143,7 +141,7 @@ async def fetch_health(
         raise InvalidValue("kind", kind, "a2a or mcp")
     networks = _networks(allowed_networks)
     started_s = asyncio.get_running_loop().time()
-    visit = _HealthCheck(url, given, started_s, timeout_seconds, detail_token, kind, identify)
+    visit = CheckRequest(url, given, started_s, timeout_seconds, detail_token, kind, identify)
     if get is not None:
         return await _check(get, visit)
     async with GuardedSessions(networks, trusted=given.url, session=session) as sessions:
@@ -166,7 +164,7 @@ async def fetch_document(
         # Redirects stay on the named host, so no other host has to be vetted.
         ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=deadline_s)
         answer = await bounded_get(sessions, place, ask)
-    findings = [] if answer.url.scheme == "https" else [_NOT_HTTPS]
+    findings = [] if answer.url.scheme == "https" else [NOT_HTTPS]
     if not answer.is_json:
         message = f"expected application/json; got {answer.content_type or 'none'}"
         findings.append(Finding("wrong_content_type", "", message, "draft 4.1"))
@@ -197,53 +195,7 @@ def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
     return read_networks(allowed, "allowed_networks")
 
 
-@dataclass(frozen=True, slots=True)
-class _HealthCheck:
-    """One check and its deadline."""
-
-    url: str
-    given: ParsedAgentUrl
-    started_s: float
-    timeout_seconds: float
-    token: str | None
-    kind: str | None
-    identify: bool
-
-    @property
-    def card_deadline_s(self) -> float:
-        return self.started_s + CARD_SHARE * self.timeout_seconds
-
-    @property
-    def deadline_s(self) -> float:
-        return self.started_s + self.timeout_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class _CardAnswer:
-    answer: Answer
-    card: AgentCard | None
-
-
-@dataclass(frozen=True, slots=True)
-class _HealthAnswer:
-    answer: Answer
-    place: CandidateUrl
-    document: HealthDocument | None = None
-    findings: tuple[Finding, ...] = ()
-    is_at_root: bool = False
-    """Whether there is a document at the origin's root, where it counts for another agent."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """An MCP server: that the URL is one, and its answer if it was asked."""
-
-    health: _HealthAnswer
-    is_server: bool
-    answer: DetectedServer | None = None
-
-
-async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
+async def _check(get: Get, visit: CheckRequest) -> HealthCheck:
     if visit.kind == TargetKind.MCP:
         return await _check_server(get, visit)
     card = await _find_card(get, visit)
@@ -263,34 +215,34 @@ async def _check(get: Get, visit: _HealthCheck) -> HealthCheck:
     if health.document is None and card.card is None and visit.kind is None:
         server = await _find_server(get, visit, card, health)
         return _conclude(
-            visit, card, server.health, _findings(visit, announced, card, server.health), server=server
+            visit, card, server.health, check_findings(visit, announced, card, server.health), server=server
         )
-    return _conclude(visit, card, health, _findings(visit, announced, card, health))
+    return _conclude(visit, card, health, check_findings(visit, announced, card, health))
 
 
-async def _check_server(get: Get, visit: _HealthCheck) -> HealthCheck:
+async def _check_server(get: Get, visit: CheckRequest) -> HealthCheck:
     """Check a URL that the caller says is the endpoint of an MCP server."""
     url = visit.given.url
-    card = _CardAnswer(Answer(url=url, result=ResultClass.NOT_MEASURED, reason=_NO_CARD), None)
+    card = CardAnswer(Answer(url=url, result=ResultClass.NOT_MEASURED, reason=_NO_CARD), None)
     health = await _ask_server_health(get, visit)
     if health.answer.result in _UNREACHABLE:
-        return _conclude(visit, card, None, (), server=_Server(health, is_server=True))
+        return _conclude(visit, card, None, (), server=ServerAnswer(health, is_server=True))
     answer = None
     if health.document is None:
         answer = await detect_server(get, url, visit.deadline_s)
-    server = _Server(health, is_server=True, answer=answer)
-    return _conclude(visit, card, health, _findings(visit, NO_ANNOUNCEMENT, card, health), server=server)
+    server = ServerAnswer(health, is_server=True, answer=answer)
+    return _conclude(visit, card, health, check_findings(visit, NO_ANNOUNCEMENT, card, health), server=server)
 
 
-async def _find_card(get: Get, visit: _HealthCheck) -> _CardAnswer:
+async def _find_card(get: Get, visit: CheckRequest) -> CardAnswer:
     """Ask for the card in its places until one has an answer; the first place's answer if none has."""
     first = None
     ask = Ask(max_bytes=MAX_CARD_BYTES, deadline_s=visit.card_deadline_s, may_leave_origin=True)
     for url in visit.given.card_urls:
-        found = _assess_card(await get(url, ask))
+        found = assess_card(await get(url, ask))
         if found.card is not None and is_anothers(found.card, url, visit.given):
             answer = replace(found.answer, result=ResultClass.NOT_AN_AGENT, reason=ANOTHERS_CARD)
-            return _CardAnswer(answer, None)
+            return CardAnswer(answer, None)
         first = first or found
         if not is_absent(found.answer.result, found.answer.status):
             return found
@@ -298,20 +250,20 @@ async def _find_card(get: Get, visit: _HealthCheck) -> _CardAnswer:
     return first
 
 
-async def _find_health(get: Get, visit: _HealthCheck, places: Iterable[CandidateUrl]) -> _HealthAnswer:
+async def _find_health(get: Get, visit: CheckRequest, places: Iterable[CandidateUrl]) -> HealthAnswer:
     """Ask for the document in its places until one has an answer; the first place's answer if none has."""
     first = None
     for place in places:
         ask = Ask(
             max_bytes=MAX_DOCUMENT_BYTES,
             deadline_s=visit.deadline_s,
-            token=visit.token if _takes_token(visit, place) else None,
+            token=visit.token if takes_token(visit, place) else None,
         )
-        found = _assess_document(place, await get(place.url, ask))
+        found = assess_document(place, await get(place.url, ask))
         first = first or found
         if place.is_root:
             if found.document is not None:
-                return _with_document_at_root(first)
+                return with_document_at_root(first)
         elif found.document is not None or not (
             place.is_guess or is_absent(found.answer.result, found.answer.status)
         ):
@@ -320,134 +272,39 @@ async def _find_health(get: Get, visit: _HealthCheck, places: Iterable[Candidate
     return first
 
 
-async def _find_server(get: Get, visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer) -> _Server:
+async def _find_server(get: Get, visit: CheckRequest, card: CardAnswer, health: HealthAnswer) -> ServerAnswer:
     """Ask a URL without a card and a document of its own whether it is an MCP server.
 
     A document at the usual URL of servers may be that of another agent there. It counts if it names the given
     URL, or if that URL is the endpoint of an MCP server.
     """
-    given, none = visit.given, _Server(health, is_server=False)
+    given, none = visit.given, ServerAnswer(health, is_server=False)
     if given.is_card or given.is_health:
         return none
     # Without a path, that document was requested already.
     own = await _ask_server_health(get, visit) if given.prefix else health
     if own.document is not None and own.document.agent_id == str(given.url):
-        return _Server(own, is_server=True)
+        return ServerAnswer(own, is_server=True)
     is_asked = visit.identify and may_be_server(card.answer.result, card.answer.status)
     if own.document is None and not is_asked:
         return none
     answer = await detect_server(get, given.url, visit.deadline_s)
     if not answer.is_server:
         return replace(none, answer=answer)
-    return _Server(own, is_server=True, answer=answer)
+    return ServerAnswer(own, is_server=True, answer=answer)
 
 
-async def _ask_server_health(get: Get, visit: _HealthCheck) -> _HealthAnswer:
+async def _ask_server_health(get: Get, visit: CheckRequest) -> HealthAnswer:
     """Ask for the document below the parent of an endpoint's path."""
     # Unless the caller says that this is a server, the document may be that of another agent.
     is_known = visit.kind == TargetKind.MCP
     place = CandidateUrl(server_health_url(visit.given.url), is_root=not is_known)
-    token = visit.token if _takes_token(visit, place) else None
+    token = visit.token if takes_token(visit, place) else None
     ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s, token=token)
-    return _assess_document(place, await get(place.url, ask))
+    return assess_document(place, await get(place.url, ask))
 
 
-def _with_document_at_root(own: _HealthAnswer) -> _HealthAnswer:
-    """Return the answer of the agent's own URL, with the finding that another agent has a document."""
-    reason = f"{own.answer.reason}; {ANOTHERS_DOCUMENT}"
-    return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
-
-
-def _takes_token(visit: _HealthCheck, place: CandidateUrl) -> bool:
-    """Return whether a token for the given URL may be sent there."""
-    return is_same_origin(place.url, visit.given.url) and not place.is_root
-
-
-def _assess_card(answer: Answer) -> _CardAnswer:
-    if answer.result is not ResultClass.OK:
-        return _CardAnswer(answer, None)
-    served = classify_card(answer.body, is_json=answer.is_json)
-    return _CardAnswer(replace(answer, result=served.result, reason=served.reason), served.card)
-
-
-def _assess_document(place: CandidateUrl, answer: Answer) -> _HealthAnswer:
-    if answer.result is not ResultClass.OK:
-        return _HealthAnswer(answer, place)
-    served = classify_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
-    classified = replace(answer, result=served.result, reason=served.reason)
-    return _HealthAnswer(classified, place, served.document, served.findings)
-
-
-def _findings(
-    visit: _HealthCheck, announced: Announced, card: _CardAnswer, health: _HealthAnswer
-) -> tuple[Finding, ...]:
-    """Return the findings about the document, then those about its transport."""
-    found = list(health.findings)
-    is_answer = health.answer.status is not None and health.answer.result is not ResultClass.NOT_AN_AGENT
-    if is_answer and health.answer.url.scheme != "https":
-        found.append(_NOT_HTTPS)
-    found.extend(_access_findings(visit, health))
-    if health.is_at_root:
-        found.append(Finding("found_at_origin_root", "", ANOTHERS_DOCUMENT))
-    if announced.elsewhere is not None:
-        message = f"the card announces {announced.elsewhere!a}, which is not followed"
-        found.append(Finding("health_on_other_origin", "", message, "draft 4.1"))
-    if announced.passed_over is not None:
-        message = (
-            f"the card announces {announced.passed_over!a}; its Link header names another URL, which is used"
-        )
-        found.append(Finding("announcements_differ", "", message, "RFC 8631"))
-    if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
-        found.append(Finding("card_on_other_origin", "", f"the card was read at {_origin(card.answer.url)}"))
-    if (named := _named_elsewhere(visit, card, health)) is not None:
-        message = f"it belongs to {named} by its name, and was read at {_origin(health.answer.url)}"
-        found.append(Finding("agent_id_elsewhere", "/agent_id", message, "draft 4.2"))
-    served_at = health.answer.served_at
-    if served_at is not None:
-        difference_s = abs((served_at - datetime.now(UTC)).total_seconds())
-        if difference_s > MAX_CLOCK_DIFFERENCE_SECONDS:
-            message = f"by the answer's Date, its clock and ours differ by {duration_text(difference_s)}"
-            found.append(Finding("clocks_differ", "", message))
-    return tuple(found)
-
-
-def _named_elsewhere(visit: _HealthCheck, card: _CardAnswer, health: _HealthAnswer) -> str | None:
-    """Return the host in the document's agent id, if nothing was read from that host.
-
-    Scheme and port do not count, nor a name that is no URL.
-    """
-    if health.document is None:
-        return None
-    try:
-        named = parsed(health.document.agent_id)
-    except ValueError:
-        return None
-    read_at = {visit.given.url.raw_host, health.answer.url.raw_host}
-    if card.card is not None:
-        read_at.add(card.answer.url.raw_host)
-    is_url = named.scheme in {"http", "https"} and named.raw_host is not None
-    return named.raw_host if is_url and named.raw_host not in read_at else None
-
-
-def _access_findings(visit: _HealthCheck, health: _HealthAnswer) -> Iterator[Finding]:
-    """Return whether the token was accepted, and whether the document is readable without one."""
-    has_sent_token = visit.token is not None and _takes_token(visit, health.place)
-    if health.answer.result is ResultClass.GATED and has_sent_token:
-        message = "the server refused the token; without it, the basic state may be readable"
-        yield Finding("token_refused", "", message)
-    elif health.answer.result is ResultClass.GATED:
-        message = "the basic state must be readable without credentials"
-        yield Finding("health_is_gated", "", message, "draft 4.1")
-    if visit.token is not None and not has_sent_token:
-        message = "the document is not at the URL for which the token is meant"
-        yield Finding("token_not_sent", "", message)
-
-
-def _origin(url: URL) -> str:
-    return f"{url.scheme}://{url.raw_authority}"
-
-
-def _login(card: _CardAnswer, health: _HealthAnswer | None, server: DetectedServer | None) -> Login | None:
+def _login(card: CardAnswer, health: HealthAnswer | None, server: DetectedServer | None) -> Login | None:
     """Return the login that refused requests ask for; None if no request was refused."""
     answers = [card.answer] if health is None else [card.answer, health.answer]
     answers += [] if server is None else [server.answer]
@@ -459,11 +316,11 @@ def _login(card: _CardAnswer, health: _HealthAnswer | None, server: DetectedServ
 
 
 def _conclude(
-    visit: _HealthCheck,
-    card: _CardAnswer,
-    health: _HealthAnswer | None,
+    visit: CheckRequest,
+    card: CardAnswer,
+    health: HealthAnswer | None,
     findings: tuple[Finding, ...],
-    server: _Server | None = None,
+    server: ServerAnswer | None = None,
 ) -> HealthCheck:
     """Combine the results, and decide; `health` is None if no server could be reached."""
     last = card.answer if server is None else server.health.answer

@@ -1,0 +1,97 @@
+"""Parts of one check: its request, and the answers for the card, the document and the MCP server."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lifesign.client.candidate_urls import ANOTHERS_DOCUMENT, CandidateUrl, ParsedAgentUrl
+from lifesign.client.server_detection import DetectedServer
+from lifesign.domain.a2a.agent_card import AgentCard
+from lifesign.domain.common.finding import Finding
+from lifesign.domain.health.document import HealthDocument
+from lifesign.domain.observation.results import ResultClass
+from lifesign.domain.observation.served_body import classify_card, classify_document
+from lifesign.http_client.answer import Answer
+from lifesign.http_client.redirects import is_same_origin
+
+CARD_SHARE: Final = 0.5
+"""Share of the time for the card: a slow one must not hide the health document."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRequest:
+    """One check and its deadline."""
+
+    url: str
+    given: ParsedAgentUrl
+    started_s: float
+    timeout_seconds: float
+    token: str | None
+    kind: str | None
+    identify: bool
+
+    @property
+    def card_deadline_s(self) -> float:
+        """When to give up the card, on the event loop's clock."""
+        return self.started_s + CARD_SHARE * self.timeout_seconds
+
+    @property
+    def deadline_s(self) -> float:
+        """When to give up everything, on the event loop's clock."""
+        return self.started_s + self.timeout_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class CardAnswer:
+    """Answer to a request for the card, and the card if there is one."""
+
+    answer: Answer
+    card: AgentCard | None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthAnswer:
+    """Answer to a request for the health document, and the document if there is one."""
+
+    answer: Answer
+    place: CandidateUrl
+    document: HealthDocument | None = None
+    findings: tuple[Finding, ...] = ()
+    is_at_root: bool = False
+    """Whether there is a document at the origin's root, where it counts for another agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """An MCP server: that the URL is one, and its answer if it was asked."""
+
+    health: HealthAnswer
+    is_server: bool
+    answer: DetectedServer | None = None
+
+
+def with_document_at_root(own: HealthAnswer) -> HealthAnswer:
+    """Return the answer of the agent's own URL, with the finding that another agent has a document."""
+    reason = f"{own.answer.reason}; {ANOTHERS_DOCUMENT}"
+    return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
+
+
+def takes_token(visit: CheckRequest, place: CandidateUrl) -> bool:
+    """Return whether a token for the given URL may be sent there."""
+    return is_same_origin(place.url, visit.given.url) and not place.is_root
+
+
+def assess_card(answer: Answer) -> CardAnswer:
+    """Return the card in an answer, or why there is none."""
+    if answer.result is not ResultClass.OK:
+        return CardAnswer(answer, None)
+    served = classify_card(answer.body, is_json=answer.is_json)
+    return CardAnswer(replace(answer, result=served.result, reason=served.reason), served.card)
+
+
+def assess_document(place: CandidateUrl, answer: Answer) -> HealthAnswer:
+    """Return the health document in the answer of a place, or why there is none."""
+    if answer.result is not ResultClass.OK:
+        return HealthAnswer(answer, place)
+    served = classify_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)
+    classified = replace(answer, result=served.result, reason=served.reason)
+    return HealthAnswer(classified, place, served.document, served.findings)
