@@ -185,6 +185,18 @@ async def test_document_at_the_root_is_not_that_of_a_server_which_does_not_answe
     assert [got.path for got in serving.got if got.method == "GET"] == ["/a/.well-known/agent-health"]
 
 
+@pytest.mark.parametrize("status", ["healthy", "degraded", "unhealthy", "unknown"])
+async def test_document_of_any_status_is_a_liveness_signal_of_a_server_that_fails(status: str) -> None:
+    async with agent(lambda got: refused(got, -32603, 500), {}) as serving:
+        own = "/a/.well-known/agent-health"
+        serving.others = lambda got: Says(document(status)) if got.path == own else Says(status=404)
+        url = f"{serving.url}/a/mcp"
+        observation = await see(url, targets=[{"url": url, "kind": "mcp"}])
+    assert layer(observation.discovery).has_failed
+    assert observation.is_liveness_signal
+    assert not observation.is_measured_failure
+
+
 async def test_handshake_is_remembered_for_a_day() -> None:
     async with agent(handshaking, {}) as serving:
         url = f"{serving.url}/mcp"
