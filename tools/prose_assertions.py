@@ -11,7 +11,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -39,12 +39,15 @@ Names = Mapping[str, list[ast.expr]]
 
 def prose_assertions(path: Path) -> Iterator[ProseAssertion]:
     """Return the assertions of a test module that compare with prose."""
-    tree = _parsed(path)
-    module = _module_names(path)
-    for function in ast.walk(tree):
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            names = {**module, **_assigned(ast.walk(function)), **_parameters(function)}
-            for line, operand in _operands(function):
+    tree = ast.parse(path.read_text())
+    module = _module_names(path, tree)
+    for function in _walked(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        nodes = _walked(function)
+        if operands := list(_operands(nodes)):
+            names = {**module, **_assigned(nodes), **_parameters(function)}
+            for line, operand in operands:
                 for text in _texts(operand, names):
                     if PROSE.search(text):
                         yield ProseAssertion(path, line, text)
@@ -60,21 +63,27 @@ def all_prose_assertions() -> list[ProseAssertion]:
     return list(found.values())
 
 
-@cache
-def _parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def _walked(tree: ast.AST) -> list[ast.AST]:
+    """Return a node and all below it in the order of `ast.walk`, in half of its time; without contexts."""
+    nodes = [tree]
+    for node in nodes:
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                nodes += [each for each in value if isinstance(each, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                nodes.append(value)
+    return nodes
 
 
-@cache
-def _module_names(path: Path) -> dict[str, list[ast.expr]]:
+def _module_names(path: Path, tree: ast.Module) -> dict[str, list[ast.expr]]:
     """Return what names of a module stand for: its constants, and those that it imports from tests."""
-    tree = _parsed(path)
     names: dict[str, list[ast.expr]] = {}
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("tests."):
             source = REPOSITORY / f"{node.module.replace('.', '/')}.py"
             if source.is_file() and source != path:
-                constants = _assigned(_parsed(source).body)
+                constants = _constants(source)
                 names |= {
                     alias.asname or alias.name: constants[alias.name]
                     for alias in node.names
@@ -83,7 +92,14 @@ def _module_names(path: Path) -> dict[str, list[ast.expr]]:
     return names | _assigned(tree.body)
 
 
-def _assigned(nodes: Iterator[ast.AST] | list[ast.stmt]) -> dict[str, list[ast.expr]]:
+# Not whole trees: Python's garbage collection would walk through those of all modules again and again.
+@cache
+def _constants(path: Path) -> dict[str, list[ast.expr]]:
+    """Return the constants of a module that others import."""
+    return _assigned(ast.parse(path.read_text()).body)
+
+
+def _assigned(nodes: Sequence[ast.AST]) -> dict[str, list[ast.expr]]:
     names: dict[str, list[ast.expr]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign):
@@ -129,11 +145,11 @@ def _column(table: ast.expr, index: int) -> list[ast.expr]:
     return [row[index] for row in rows if index < len(row)]
 
 
-def _operands(function: ast.AST) -> Iterator[tuple[int, ast.expr]]:
-    """Return the compared expressions of each assertion in the function, with the assertion's line."""
-    for node in ast.walk(function):
+def _operands(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, ast.expr]]:
+    """Return the compared expressions of each assertion among the nodes, with the assertion's line."""
+    for node in nodes:
         if isinstance(node, ast.Assert):
-            for compared in ast.walk(node.test):
+            for compared in _walked(node.test):
                 if isinstance(compared, ast.Compare) and any(isinstance(op, COMPARED) for op in compared.ops):
                     yield from ((node.lineno, operand) for operand in (compared.left, *compared.comparators))
         elif (
@@ -168,13 +184,20 @@ def _texts_of_call(call: ast.Call, names: Names, depth: int) -> Iterator[str]:
     if isinstance(call.func, ast.Attribute):
         if call.func.attr == "read_text":
             for name in _texts(call.func.value, names, depth + 1):
-                files = [] if not name.strip(".") else sorted(TESTS.rglob(Path(name).name))
-                yield from (file.read_text() for file in files[:1] if file.suffix in {".txt", ".json", ".md"})
+                file = _first_file(Path(name).name) if name.strip(".") else None
+                if file is not None and file.suffix in {".txt", ".json", ".md"}:
+                    yield file.read_text()
             return
         yield from _texts(call.func.value, names, depth + 1)
     if isinstance(call.func, ast.Attribute | ast.Name):
         for argument in (*call.args, *(word.value for word in call.keywords)):
             yield from _texts(argument, names, depth + 1)
+
+
+@cache
+def _first_file(name: str) -> Path | None:
+    """Return the first of the files below `tests` whose name matches."""
+    return min(TESTS.rglob(name), default=None)
 
 
 def main() -> int:
