@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy import Engine, event, make_url
+from sqlalchemy import Connection, Engine, event, make_url
 
 from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database
-from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.sqlite import SqliteDatabase
 from lifesign.storage.engine.table_definitions import metadata
 from lifesign.storage.engine.transaction import Clock, Database, Transaction
@@ -39,8 +38,9 @@ _numbers = itertools.count(1)
 class _CompiledStatements(dict[Any, Any]):
     """Statements that were compiled by any database of this process.
 
-    SQLAlchemy keeps them for one engine alone, by its dialect. Each test has engines of its own, which would
-    compile the same statements again; what dialects of one class and version make of them is equal.
+    SQLAlchemy keeps them for one engine alone, by its dialect. Each test, server and command in this process
+    has engines of its own, which would compile the same statements again; what dialects of one class and
+    version make of them is equal.
     """
 
     def get(self, key: Any, default: Any = None) -> Any:
@@ -56,6 +56,11 @@ class _CompiledStatements(dict[Any, Any]):
 
 
 _compiled = _CompiledStatements()
+
+
+@event.listens_for(Engine, "engine_connect")
+def _share_compiled_statements(connection: Connection) -> None:
+    connection.execution_options(compiled_cache=_compiled)
 
 
 class WoundClock:
@@ -224,13 +229,6 @@ def _do_not_wait_for_the_disk(connection: sqlite3.Connection, _record: object) -
     connection.execute("PRAGMA synchronous=OFF")
 
 
-def _engines(database: Database) -> list[Engine]:
-    if isinstance(database, SqliteDatabase):
-        return [database._write_engine, database._read_engine]
-    assert isinstance(database, PostgresqlDatabase)
-    return [database._engine.sync_engine]
-
-
 @asynccontextmanager
 async def opened(kind: str, directory: Path, clock: Clock | None = None) -> AsyncIterator[Database]:
     """A new database with all tables, open until the end of the block."""
@@ -238,9 +236,8 @@ async def opened(kind: str, directory: Path, clock: Clock | None = None) -> Asyn
     if kind == "sqlite":
         put_file(Path(url.removeprefix("sqlite:///")), _sqlite_file(_create_tables))
     database = open_database(url, clock=clock)
-    for engine in _engines(database):
-        engine.update_execution_options(compiled_cache=_compiled)
-        if kind == "sqlite":
+    if isinstance(database, SqliteDatabase):
+        for engine in (database._write_engine, database._read_engine):
             event.listen(engine, "connect", _do_not_wait_for_the_disk)
     try:
         yield database
