@@ -326,6 +326,42 @@ async def test_a_redirect_to_a_url_with_a_secret_is_refused() -> None:
     assert not any(path.startswith("/log") for path in server.paths)
 
 
+def echoing_in_each_field(status: int) -> Reply:
+    """Send the request's header back as header fields, and the token in those that are read."""
+
+    async def reply(writer: Any, head: str) -> None:
+        token = TOKEN if TOKEN in head else "nothing"
+        values = {
+            "Link": f'<https://x.example/{token}>; rel="status"',
+            "ETag": f'"{token}"',
+            "WWW-Authenticate": f'Bearer realm="{token}", error="{token}", {token} x="y"',
+        }
+        names = ("Content-Type", "Last-Modified", "Allow", "Mcp-Session-Id", "Age", "Date", "Retry-After")
+        values |= dict.fromkeys(names, token)
+        values |= {"Location": f"/{token}"} if status // 100 == 3 else {}
+        fields = [f"HTTP/1.1 {status} {token}", *(f"{name}: {value}" for name, value in values.items())]
+        fields += [f"X-Line-{number}: {line}" for number, line in enumerate(head.split("\r\n")) if line]
+        writer.write("\r\n".join([*fields, "Content-Length: 2", "Connection: close", "", "{}"]).encode())
+
+    return reply
+
+
+@pytest.mark.parametrize("status", [200, 302, 307, 400, 401, 403, 404, 405, 429, 500])
+async def test_echo_of_every_header_leaves_no_secret(status: int) -> None:
+    evidence = Bodies()
+    async with serving({RPC: echoing_in_each_field(status)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        given = settings(server.url) | {"ask": {"health": False, "message": {"text": "hello"}}}
+        async with probing(evidence, **given) as probes:
+            reports = [await probes.report(server.url) for _ in range(2)]
+    assert f"GET {RPC}" in carried(server)
+    left = [text for each in reports for text in (each.observation.model_dump_json(), each.memory.to_json())]
+    left += [body.decode() for body in evidence.kept.values()]
+    for text in left:
+        assert not leaks(text)
+        assert TOKEN.lower() not in text.lower()
+
+
 async def test_secret_that_comes_back_after_a_redirect_is_removed() -> None:
     evidence = Bodies()
     async with serving({}, host="127.0.0.2") as other, serving({}) as server:
