@@ -99,7 +99,7 @@ def test_an_empty_directory_has_an_empty_census() -> None:
         ("xn--mnchen-3ya.de", "xn--mnchen-3ya.de"),
     ],
 )
-def test_a_platform_is_a_registrable_domain(host: str, platform: str) -> None:
+def test_targets_are_grouped_by_registrable_domain(host: str, platform: str) -> None:
     assert platform_of(host) == platform
 
 

@@ -145,7 +145,7 @@ async def test_endless_chunk_extension_is_cut_off() -> None:
     assert checked.document_result in {ResultClass.TIMEOUT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE}
 
 
-async def test_a_drip_of_bytes_ends_at_the_deadline() -> None:
+async def test_slow_dripping_answer_ends_at_the_deadline() -> None:
     drip = hostile.drip(lambda: asyncio.sleep(0.01))
     checked = await check({HEALTH_PATH: drip}, timeout_seconds=SHORT_SECONDS)
     assert checked.document_result is ResultClass.TIMEOUT

@@ -158,7 +158,7 @@ async def test_several_accept_headers_are_combined() -> None:
 # Caching.
 
 
-async def test_the_age_counts_down_to_the_refresh() -> None:
+async def test_max_age_counts_down_to_the_refresh() -> None:
     clock = HandClock()
     middleware = agent(clock=clock, refresh_seconds=10)
     seen = []
@@ -174,7 +174,7 @@ async def test_the_age_counts_down_to_the_refresh() -> None:
         assert len({timestamp for _, timestamp in seen[at : at + age]}) == 1
 
 
-async def test_the_age_is_never_negative_nor_longer_than_the_refresh() -> None:
+async def test_max_age_is_between_zero_and_the_refresh_interval() -> None:
     clock = HandClock()
     middleware = agent(clock=clock, refresh_seconds=1)
     for _ in range(50):

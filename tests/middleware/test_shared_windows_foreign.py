@@ -176,7 +176,7 @@ def test_each_flipped_byte_of_the_header_is_detected(
     assert [line.levelname for line in caplog.records] == ["WARNING"]
 
 
-def test_a_longer_or_shorter_window_in_the_header_is_foreign(place: Place) -> None:
+def test_file_with_another_window_length_is_foreign(place: Place) -> None:
     """A file that was copied from the directory of another window length."""
     path = place.leave_behind()
     other = agent(place.clock, state_dir=place.state_dir, window_seconds=3600)

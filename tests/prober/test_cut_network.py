@@ -43,7 +43,7 @@ def test_lost_ipv6_of_the_prober_fails_no_ipv6_target(cut: str) -> None:
         assert {result for result, *_ in told[f"10.9.0.{number}"]} <= {"ok", "not_measured"}
 
 
-def test_an_agent_beside_the_prober_is_no_witness_for_hosts_behind_a_cut_cable() -> None:
+def test_agent_on_the_probers_machine_is_no_witness_for_remote_hosts() -> None:
     told = _in_namespace("all others")
     assert {(result, network_class) for result, _, network_class in told[OWN]} == {("ok", "this_machine")}
     for number in range(1, HOSTS + 1):

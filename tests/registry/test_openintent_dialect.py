@@ -115,7 +115,7 @@ async def test_bare_version_matches_in_a_later_incarnation(api: RegistryApi) -> 
     assert answer.status == 200
 
 
-async def test_a_page_that_is_full_links_to_the_next_one(api: RegistryApi) -> None:
+async def test_full_page_of_the_dialect_links_to_the_next(api: RegistryApi) -> None:
     for agent_id in ("one", "two"):
         await registered(api, agent_id)
     first = await api.ask("GET", f"{AGENTS}?limit=1")

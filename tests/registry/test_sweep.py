@@ -77,14 +77,14 @@ async def test_agent_that_sends_heartbeats_is_postponed_without_an_event(api: Re
     assert await _judge_times(api.database) == [api.clock.at_s - 60 + 90]
 
 
-async def test_a_long_silence_found_at_once_is_two_steps(api: RegistryApi) -> None:
+async def test_long_silence_found_by_one_sweep_makes_two_transitions(api: RegistryApi) -> None:
     await api.register("agent-1")
     api.clock.advance(301)
     await api.sweep()
     assert [step[1] for step in await api.lifecycle("agent-1")] == ["active", "unhealthy", "dead"]
 
 
-async def test_the_leases_of_the_dead_expire_after_the_agents_event(api: RegistryApi) -> None:
+async def test_leases_of_a_dead_agent_expire_after_its_event(api: RegistryApi) -> None:
     await api.register("agent-1")
     await give_lease(api.database, "agent-1", "task:t1")
     api.clock.advance(301)
@@ -143,7 +143,7 @@ async def test_drain_timeout_with_leases_is_death_with_a_warning(
 
 
 @pytest.mark.both_databases
-async def test_a_lease_whose_time_is_over_ends_and_its_holder_stays(
+async def test_expired_lease_ends_without_a_change_of_its_holder(
     database: Database, clock: WoundClock
 ) -> None:
     await add_agents(database, 1)
@@ -167,9 +167,7 @@ async def test_a_lease_whose_time_is_over_ends_and_its_holder_stays(
 
 
 @pytest.mark.both_databases
-async def test_a_command_whose_time_is_over_is_forgotten_with_an_event(
-    database: Database, clock: WoundClock
-) -> None:
+async def test_expired_command_is_removed_with_an_event(database: Database, clock: WoundClock) -> None:
     await add_agents(database, 1)
     now_s = clock.at_s
     command = StoredCommand(

@@ -77,7 +77,7 @@ def test_data_may_be_spread_over_many_lines_as_the_rest_binding_of_03_does() -> 
     assert streamed(spread.encode() + b"\r\n\r\n") is FAILED
 
 
-def test_a_colon_needs_no_space_after_it() -> None:
+def test_space_after_the_colon_of_an_event_field_is_optional() -> None:
     assert streamed(event(rpc_error(-32001)).replace(b"data: ", b"data:")) is Outcome.CALLER_FAULT
 
 

@@ -34,7 +34,7 @@ def test_card_decides_where_the_api_key_is_sent(schemes: tuple[str, ...], expect
         (KeyPlace.QUERY, None, "/a?b=1&k%26y=key%2Fcanary%2B1"),
     ],
 )
-def test_a_request_has_the_key_in_one_place(
+def test_api_key_is_sent_in_exactly_one_place(
     place: KeyPlace, header: tuple[str, str] | None, target: str
 ) -> None:
     found = ApiKeyPlace(place, "k&y")

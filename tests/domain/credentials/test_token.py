@@ -58,7 +58,7 @@ def test_without_a_lifetime_a_token_is_used_for_five_minutes() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bearer", "BEARER", "Bearer"])
-def test_the_type_is_read_without_its_case(kind: str) -> None:
+def test_token_type_is_case_insensitive(kind: str) -> None:
     assert taken(token_type=kind).value == TOKEN
 
 

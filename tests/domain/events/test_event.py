@@ -197,7 +197,7 @@ def test_lifecycle_event_has_the_members_of_rfc_0016_2_3_and_of_a_replay() -> No
     }
 
 
-def test_a_payload_cannot_be_that_of_another_type() -> None:
+def test_event_with_a_payload_of_another_type_is_refused() -> None:
     with pytest.raises(ValidationError, match="payload"):
         EventDraft(type=EventType.AGENT_UPDATED, actor="monitor", payload=LIFECYCLE)
 

@@ -29,7 +29,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
 
 
-def test_an_agent_begins_with_its_registration() -> None:
+def test_replayed_agent_begins_with_its_registration() -> None:
     assert replayed(REGISTERED).agents == {"a": A}
 
 

@@ -154,7 +154,7 @@ def test_changing_a_registration_body_does_not_change_the_declaration() -> None:
     assert declaration.registration()["capabilities"] == ["translation", "proofreading"]
 
 
-def test_an_agent_whose_role_is_not_written_has_its_key_as_its_role() -> None:
+def test_agent_without_role_id_gets_its_key_as_role_id() -> None:
     assert only("agents: {proof-reader: {capabilities: [proofreading]}}").role_id == "proof-reader"
 
 

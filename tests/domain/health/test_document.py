@@ -573,7 +573,7 @@ SURROGATES = st.recursive(
 
 
 @given(st.binary() | SURROGATES.map(lambda value: json.dumps(value).encode()))
-def test_no_bytes_raise_anything_but_invalid_document(raw: bytes) -> None:
+def test_any_bytes_raise_only_invalid_document(raw: bytes) -> None:
     faults_of(raw)
 
 
@@ -633,7 +633,9 @@ def test_implausible_member_is_a_finding_and_no_fault(
     ],
 )
 @pytest.mark.parametrize("status", HealthStatus)
-def test_a_status_follows_from_the_ratio(ratio: float, fitting: set[str], status: HealthStatus) -> None:
+def test_status_that_contradicts_its_ratio_is_a_finding(
+    ratio: float, fitting: set[str], status: HealthStatus
+) -> None:
     members = changed("health/status", status)
     members["calibration"] |= {"response_ratio": ratio, "error_ratio": 1 - ratio}
     odd = [("status_does_not_follow", "/health/status")]

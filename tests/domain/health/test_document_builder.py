@@ -286,7 +286,7 @@ def test_failures_of_other_answers_decide_though_most_were_not_inspected(
     assert calibrated(0, failed, missing, inspected=0) == expected
 
 
-def test_a_slow_agent_most_of_whose_answers_were_not_inspected_is_unknown() -> None:
+def test_slow_agent_with_mostly_uninspected_answers_is_unknown() -> None:
     assert calibrated(20, 0, 20, baseline_p99_ms=0.1)[0] == "degraded"
     assert calibrated(20, 0, 21, baseline_p99_ms=0.1)[0] == "unknown"
 

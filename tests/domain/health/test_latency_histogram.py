@@ -49,7 +49,7 @@ def test_a_latency_falls_into_the_bin_that_hdr_histogram_gives_it(latency_ns: in
     assert bin_of(latency_ns) == LAYOUT.get_counts_array_index(latency_ns)
 
 
-def test_the_bins_are_those_of_hdr_histogram_at_every_magnitude_and_its_edges() -> None:
+def test_histogram_bins_equal_those_of_hdr_histogram_at_each_magnitude() -> None:
     edges = {
         edge + step
         for exponent in range(42)
@@ -182,7 +182,7 @@ def test_adding_a_histogram_to_another_does_not_change_the_first(one: list[int],
     assert second.bins() == bins_of(one + other)
 
 
-def test_a_cleared_histogram_has_forgotten_everything() -> None:
+def test_cleared_histogram_is_empty() -> None:
     histogram = histogram_of([1_000_000])
     histogram.clear()
     assert total(histogram) == 0

@@ -100,7 +100,7 @@ def test_matched_route_matters_only_for_404() -> None:
     assert matters == [404]
 
 
-def test_a_404_of_the_router_never_reached_an_operation() -> None:
+def test_status_404_of_the_router_is_no_operation() -> None:
     assert counted(outcome_of_status(404, has_route=False)) == NEVER_REACHED
 
 
@@ -214,7 +214,7 @@ def test_caller_errors_do_not_change_the_ratio_of_server_faults(counts: list[int
     assert count_samples(counts, CountingProfile.SERVER_FAULTS) == before
 
 
-def test_no_evidence_is_not_a_ratio_of_zero() -> None:
+def test_ratio_without_samples_is_absent() -> None:
     assert Samples().response_ratio is None
     assert Samples(errors=1).response_ratio == 0
     assert Samples(responses=1).response_ratio == 1

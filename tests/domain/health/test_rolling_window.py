@@ -133,9 +133,7 @@ def test_one_worker_takes_less_than_4_megabytes_whatever_the_traffic() -> None:
 @given(st.integers(0, WINDOW_NS), st.integers(0, 3 * WINDOW_NS))
 @example(0, WINDOW_NS - SLOT_NS)
 @example(SLOT_NS - 1, WINDOW_NS)
-def test_a_sample_leaves_its_window_after_the_window_or_up_to_a_slot_early(
-    phase_ns: int, age_ns: int
-) -> None:
+def test_sample_leaves_its_window_up_to_one_slot_early(phase_ns: int, age_ns: int) -> None:
     at_ns = START_NS + phase_ns
     totals = read([written(answered(at_ns))], at_ns + age_ns)
     if age_ns <= WINDOW_NS - SLOT_NS:
@@ -443,7 +441,7 @@ def test_slot_tag_in_the_wrong_row_is_refused(row: int, tag: int) -> None:
 
 
 @given(st.integers(-ROWS, 10 * ROWS), st.integers(0, 10**6))
-def test_a_fitting_tag_is_refused_only_if_it_lies_far_in_the_future(ahead: int, now_slot: int) -> None:
+def test_slot_tag_in_its_row_is_refused_only_if_far_in_the_future(ahead: int, now_slot: int) -> None:
     slot = max(now_slot + ahead, 0)
     block = written(answered(slot * SLOT_NS))
     assert is_plausible(block, WINDOW_NS, now_slot * SLOT_NS) is (slot <= now_slot + SLOTS_PER_WINDOW)

@@ -202,7 +202,7 @@ def test_small_clock_setback_continues_the_current_half_hour() -> None:
 
 
 @pytest.mark.parametrize("at_s", [-6e10, -1.0, 0.0, 1e12])
-def test_any_time_lies_in_a_half_hour_that_can_be_kept(at_s: float) -> None:
+def test_any_time_has_a_storable_half_hour_number(at_s: float) -> None:
     held = closed(gathered(None, observed(transport="ok"), at_s))
     assert unpacked(packed([held])) == (held,)
 

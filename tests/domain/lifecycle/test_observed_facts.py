@@ -206,7 +206,7 @@ def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
         ({}, ""),
     ],
 )
-def test_an_observation_is_one_interaction_at_most(layers: dict[str, Any], remembered: str) -> None:
+def test_observation_counts_as_at_most_one_interaction(layers: dict[str, Any], remembered: str) -> None:
     assert add_up(observed(0, **layers)).recent_interactions == remembered
 
 
@@ -362,7 +362,7 @@ def test_consecutive_counts_stop_at_their_limit() -> None:
         '{"last_observed_at_s": NaN}',
     ],
 )
-def test_a_stored_value_that_was_not_written_here_is_refused(text: str) -> None:
+def test_foreign_stored_facts_are_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         Observed.from_json(text)
 

@@ -700,13 +700,13 @@ def test_a_draining_agent_that_still_holds_leases_dies_at_the_deadline() -> None
     assert "2 leases" in verdict.explanation
 
 
-def test_a_draining_agent_that_goes_silent_stays_draining() -> None:
+def test_draining_agent_without_heartbeats_stays_draining() -> None:
     verdict = assessed(draining(leases_held=1, last_heartbeat_at_s=NOW - 10**6))
     assert verdict.signals == ()
     assert verdict.explanation == "draining for another 2 min, 1 lease is held"
 
 
-def test_a_drain_without_an_end_waits() -> None:
+def test_drain_without_a_deadline_waits() -> None:
     verdict = assessed(draining(leases_held=1, drain_deadline_s=None), NOW + 10**6)
     assert (verdict.signals, verdict.assess_at_s) == ((), None)
 

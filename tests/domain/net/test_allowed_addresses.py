@@ -379,7 +379,7 @@ def test_localhost_by_any_name_needs_an_allowed_loopback(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["localhost.example", "notlocalhost", "localhosts"])
-def test_a_name_that_only_resembles_localhost_is_a_name(host: str) -> None:
+def test_name_similar_to_localhost_is_an_ordinary_name(host: str) -> None:
     assert isinstance(vet_url(f"http://{host}/"), TargetUrl)
 
 

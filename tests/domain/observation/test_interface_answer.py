@@ -63,7 +63,7 @@ def test_status_404_of_a_post_only_interface_is_recognised() -> None:
 
 
 @given(STATUSES | st.none(), st.lists(st.sampled_from(["GET", "post", "PUT", "POSTS", ""]), max_size=4))
-def test_only_a_good_answer_that_names_the_method_counts(status: int | None, methods: list[str]) -> None:
+def test_only_a_successful_options_answer_with_post_counts(status: int | None, methods: list[str]) -> None:
     is_good = status is not None and 200 <= status < 300
     assert takes_post(status, " ,\t".join(methods)) == (is_good and "post" in methods)
 

@@ -45,7 +45,7 @@ def test_probe_memory_is_unchanged_after_json(memory: ProbeMemory) -> None:
     assert ProbeMemory.from_json(text.encode()) == memory
 
 
-def test_a_target_that_was_never_probed_leaves_nothing() -> None:
+def test_memory_of_an_unprobed_target_is_empty() -> None:
     assert ProbeMemory().to_json() == "{}"
     assert ProbeMemory.from_json("{}") == ProbeMemory()
 

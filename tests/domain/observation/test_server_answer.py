@@ -36,7 +36,7 @@ def test_url_without_a_card_is_checked_for_mcp_unless_its_server_fails(
         ("not_an_agent", [METADATA], False),
     ],
 )
-def test_only_a_challenge_of_oauth_with_metadata_is_that_of_a_server(
+def test_only_a_bearer_challenge_with_metadata_suggests_an_mcp_server(
     result: str, challenges: list[str], *, expected: bool
 ) -> None:
     assert is_login_of_server(ResultClass(result), challenges) is expected

@@ -82,7 +82,7 @@ def test_a_line_break_and_a_tab_may_stay() -> None:
     assert reading(a="one\ttwo\nthree").text("a") == "one\ttwo\nthree"
 
 
-def test_only_the_objects_of_a_list_are_read_and_only_so_many() -> None:
+def test_list_reading_skips_other_values_and_is_bounded() -> None:
     place = reading(list=[{"a": 1}, 7, {"a": 2}, {"a": 3}])
     assert [(one.way, one.members) for one in place.objects("list", 3)] == [
         (("place", "list", 0), {"a": 1}),

@@ -201,7 +201,7 @@ def test_a_timer_that_wakes_early_does_not_probe_a_tick_twice() -> None:
     )
 
 
-def test_a_probe_that_is_late_by_more_than_half_an_interval_costs_the_next_tick() -> None:
+def test_probe_late_by_more_than_half_an_interval_skips_the_next_tick() -> None:
     tick_s = next_probe_at_s(SUBJECT, ProbeMemory(), CADENCE, START_S)
     for late_s, skipped in ((INTERVAL_S * 0.49, 0), (INTERVAL_S * 0.51, 1)):
         memory = ProbeMemory(probed_at_s=tick_s + late_s, result=ResultClass.OK)
@@ -225,7 +225,7 @@ def fullest_second(due_s: Iterable[float]) -> int:
     return max(counts.values())
 
 
-def test_no_second_gets_more_than_its_share_at_a_start_a_restart_or_when_targets_are_added() -> None:
+def test_probes_are_spread_evenly_at_start_restart_and_added_targets() -> None:
     ids = [f"tgt_{number}" for number in range(TARGETS)]
     share = TARGETS / INTERVAL_S
     # Six deviations: about 67 a second, and no burst of thousands.

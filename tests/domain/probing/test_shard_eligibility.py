@@ -63,9 +63,7 @@ def test_worker_of_another_key_takes_no_shard() -> None:
 
 
 @pytest.mark.parametrize(("reported_s", "has"), [(3_600, True), (3_601, False)])
-def test_a_worker_that_probes_once_a_day_has_not_reported_lately_for_a_day(
-    reported_s: float, *, has: bool
-) -> None:
+def test_worker_with_a_daily_interval_counts_as_reporting_for_a_day(reported_s: float, *, has: bool) -> None:
     seldom = LivingWorker(holder="key:one/a", interval_s=86_400.0, reported_at_s=NOW_S - reported_s)
     assert seldom.has_reported_lately(NOW_S) is has
 

@@ -256,7 +256,7 @@ def test_lease_duration_is_bounded_below_and_above(ttl_seconds: float) -> None:
 # Renew
 
 
-def test_a_renewal_counts_from_now() -> None:
+def test_renewed_lease_counts_from_the_time_of_renewal() -> None:
     renewed = decide_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1180.0, ttl_seconds=300)
     assert renewed == Renewal(1480.0)
 
@@ -331,7 +331,7 @@ def test_a_lease_that_was_lost_cannot_be_released(
         (RELEASED, "agent_a", 7, 1100.0, RefusalCode.LEASE_ENDED),
     ],
 )
-def test_a_late_or_foreign_write_is_refused(
+def test_write_after_the_deadline_or_of_another_holder_is_refused(
     claim: Claim | None, holder: str, token: int, now_s: float, code: RefusalCode
 ) -> None:
     assert check_write(claim, holder, token, now_s) == Refusal(code, claim)
@@ -344,7 +344,7 @@ def test_the_holder_writes_until_its_deadline() -> None:
 # Ends
 
 
-def test_a_death_ends_a_lease_now() -> None:
+def test_death_of_the_holder_ends_a_lease_at_once() -> None:
     dead = ended(HELD, EndReason.AGENT_DEAD, 1250.0)
     assert (dead.ended_at_s, dead.end_reason, dead.token) == (1250.0, EndReason.AGENT_DEAD, 7)
 

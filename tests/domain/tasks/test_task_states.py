@@ -83,7 +83,7 @@ def test_only_a_cancellation_removes_a_queued_task() -> None:
     assert ways == {TaskSignal.GRANTED, TaskSignal.CANCELLED}
 
 
-def test_every_end_of_a_lease_is_the_end_of_a_run() -> None:
+def test_each_lease_end_ends_its_run() -> None:
     assert {exit_reason_of(reason) for reason in EndReason} == {ExitReason.KILLED, ExitReason.LEASE_EXPIRED}
 
 

@@ -15,6 +15,6 @@ from lifesign.domain.text.units import unit_hint
         ([], None),
     ],
 )
-def test_the_first_member_with_a_unit_is_named(pointers: list[str], named: str | None) -> None:
+def test_error_names_the_first_member_with_a_unit(pointers: list[str], named: str | None) -> None:
     hint = unit_hint(pointers)
     assert hint.split(" ")[0] == (named or "")

@@ -82,7 +82,7 @@ def test_invalid_cursor_is_refused() -> None:
         REGISTRY.read(document({"agents": [], "cursor": ["x"]}))
 
 
-async def test_a_real_registry_is_read_with_a_key_and_not_without(tmp_path: Path) -> None:
+async def test_reading_a_registry_requires_a_key(tmp_path: Path) -> None:
     networks = read_networks(["127.0.0.0/8"])
     with registry_server(tmp_path) as server:
         async with RegistryClient(server.url, key=ADMIN_KEY) as client:

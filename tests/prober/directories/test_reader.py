@@ -766,7 +766,7 @@ async def test_failing_format_leaves_a_document_to_the_others(
     assert "Traceback" in caplog.text
 
 
-async def test_a_module_without_a_name_does_not_end_an_agntcy_directory(tmp_path: Path) -> None:
+async def test_agntcy_module_without_a_name_is_skipped_with_a_count(tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     file.write_text('[{"name":"x","schema_version":"1.0.0","modules":[{"name":{},"data":{}}]}]')
     found = await read_directory(ListSource(file=file))

@@ -13,11 +13,11 @@ from lifesign.prober.network.source_address import is_own_address, source_toward
     # All of 127.0.0.0/8 answers here, from 127.0.0.1; 192.0.2.0/24 and 2001:db8::/32 are for documentation.
     [("127.0.0.1", True), ("127.0.0.2", False), ("192.0.2.199", False), ("2001:db8::199", False)],
 )
-def test_an_address_is_own_if_packets_to_it_come_from_it(address: str, *, is_own: bool) -> None:
+def test_address_is_local_if_it_is_its_own_source_address(address: str, *, is_own: bool) -> None:
     assert is_own_address(ip_address(address)) is is_own
 
 
-def test_the_source_of_packets_to_the_network_is_own() -> None:
+def test_source_address_of_outgoing_packets_is_local() -> None:
     source = source_towards(ip_address("203.0.113.9"))
     if source is None:
         pytest.skip("NOT RUN: this machine has no route to the network")
@@ -25,7 +25,7 @@ def test_the_source_of_packets_to_the_network_is_own() -> None:
     assert not source.is_loopback
 
 
-def test_without_a_route_there_is_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_address_is_absent_without_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
     def unreachable(*_: object) -> None:
         raise OSError
 

@@ -104,7 +104,7 @@ async def test_canaries_are_requested_at_once_and_then_every_30_s_for_all_failur
 
 
 @in_virtual_time
-async def test_a_hundred_thousand_failures_cost_one_round_in_30_s() -> None:
+async def test_hundred_thousand_failures_cause_one_witness_round_per_30_s() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
     for _ in range(100):
         for _ in range(50):

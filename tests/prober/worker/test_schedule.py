@@ -117,7 +117,7 @@ def test_missed_ticks_of_a_day_are_reported_once_and_the_last_is_probed_late() -
     assert last_s == pytest.approx(tick_s(287))
 
 
-def test_a_probe_that_came_an_interval_late_has_missed_one_tick() -> None:
+def test_probe_one_interval_late_missed_one_tick() -> None:
     count, last_s = missed(ProbeMemory(probed_at_s=tick_s(0)), tick_s(2) + 10) or (0, 0.0)
     assert count == 1
     assert last_s == pytest.approx(tick_s(1))

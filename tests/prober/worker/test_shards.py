@@ -41,7 +41,7 @@ def with_one_shard(*entries: TargetEntry) -> tuple[OwnedShards, Shard]:
     return holdings, shard
 
 
-def test_a_shard_is_worked_on_once_its_targets_were_read_and_until_its_claim_is_over() -> None:
+def test_shard_is_probed_after_its_targets_are_read_until_its_claim_ends() -> None:
     holdings = OwnedShards()
     ((shard,), lost) = holdings.take([claim(7)])
     assert (lost, holdings.tokens(), holdings.versions()) == ([], {7: 1}, {7: 0})

@@ -87,7 +87,7 @@ async def test_an_agent_that_is_not_ready_is_no_fault_of_the_registry(
     assert (counted.get("server_fault", 0), counted["excluded"]) == (0, 50)
 
 
-def test_the_alert_about_faults_leaves_the_path_out() -> None:
+def test_server_error_alert_excludes_the_readiness_path() -> None:
     alerts = (REPOSITORY / "docs" / "monitoring" / "alerts.yml").read_text()
     (rule,) = re.findall(r"- alert: ServerFaults\n.*?(?=- alert)", alerts, re.DOTALL)
     assert rule.count(f'path!="{READY_AGENT_PATH}"') == 2

@@ -44,7 +44,7 @@ async def test_agent_without_capacity_has_no_free_capacity(api: RegistryApi) -> 
     assert await _ids(api, "min_available_capacity=0") == ["a", "b"]
 
 
-async def test_a_draining_agent_is_not_offered(api: RegistryApi) -> None:
+async def test_draining_agent_is_not_found_by_default(api: RegistryApi) -> None:
     await _some(api)
     key = await api.add_agent_key("a")
     await api.send_heartbeat("a", key, status="draining")
@@ -106,7 +106,7 @@ async def test_pages_show_each_agent_once(api: RegistryApi, sort: str) -> None:
     assert len(seen) == 23
 
 
-async def test_a_pool_adds_up_its_active_members(api: RegistryApi) -> None:
+async def test_pool_totals_are_sums_of_its_active_members(api: RegistryApi) -> None:
     for number in range(3):
         await api.register(f"m{number}", role_id="billing-processor", capacity={"max_concurrent_tasks": 5})
     await api.register("quiet", role_id="billing-processor")

@@ -18,7 +18,7 @@ async def found(api: RegistryApi, query: str = "", key: str | Role = Role.READER
 
 
 @pytest.mark.both_databases
-async def test_an_agent_is_a_target_with_labels(api: RegistryApi) -> None:
+async def test_agent_is_a_scrape_target_with_labels(api: RegistryApi) -> None:
     await api.register("a", endpoint="http://10.0.0.1:9000/a2a", role_id="billing")
     answer = await api.ask("GET", PATH, key=Role.READER)
     assert (answer.status, answer.header("content-type")) == (200, "application/json")

@@ -72,7 +72,9 @@ async def test_pool_maintenance_covers_all_members_of_one_pool(api: RegistryApi)
 
 
 @pytest.mark.both_databases
-async def test_a_pool_of_too_many_is_refused(api: RegistryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_maintenance_of_a_too_large_pool_is_refused(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("lifesign.registry.agents.override_status.MAX_MEMBERS", 1)
     for name in ("agent-1", "agent-2"):
         await api.register(name, role_id="billing")

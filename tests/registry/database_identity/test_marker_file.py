@@ -142,7 +142,9 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         assert refused.value.name == "state_dir"
 
 
-def test_without_a_home_a_directory_has_to_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_marker_directory_must_be_given_without_a_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 

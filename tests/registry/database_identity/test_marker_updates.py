@@ -70,7 +70,7 @@ def set_ahead(file: MarkerFile) -> DatabaseMarker:
     return known
 
 
-async def test_the_marker_follows_the_log(api: RegistryApi, file: MarkerFile) -> None:
+async def test_marker_is_updated_with_the_log(api: RegistryApi, file: MarkerFile) -> None:
     await api.registry.marker.begin()
     assert file.read() == await current(api)
     assert await registered(api, "agent-1") == (201, "")

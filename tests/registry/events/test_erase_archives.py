@@ -77,7 +77,7 @@ async def test_archived_events_of_an_agent_are_erased(api: RegistryApi, tmp_path
     assert archived.path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_where_nothing_was_archived_there_is_nothing_to_erase(api: RegistryApi, tmp_path: Path) -> None:
+async def test_erasing_without_archives_changes_nothing(api: RegistryApi, tmp_path: Path) -> None:
     await api.register("agent-1")
     assert await erase(api) == 0
     assert await erase_pending(api, tmp_path / "none") == 0

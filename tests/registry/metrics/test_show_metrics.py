@@ -117,7 +117,7 @@ async def test_requests_of_this_server_are_counted(api: RegistryApi, clock: Woun
     assert value("sweep_failures_total") == 0
 
 
-async def test_an_undone_transaction_is_counted_as_no_event(api: RegistryApi) -> None:
+async def test_rolled_back_transaction_counts_no_event(api: RegistryApi) -> None:
     await api.register("agent-1")
     assert (await api.ask("POST", AGENTS, {"agent_id": "agent-1"})).status == 409
     found = await scrape(api)

@@ -98,7 +98,7 @@ async def test_measured_failures_make_no_unknown_health_healthy(api: RegistryApi
 
 
 @pytest.mark.both_databases
-async def test_an_agent_of_which_only_a_web_server_is_left_is_marked_in_lists(
+async def test_agent_with_a_card_and_a_failing_interface_is_marked_in_lists(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     """The server still serves the card, which is a liveness signal; the interface is gone."""

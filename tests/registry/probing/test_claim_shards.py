@@ -67,7 +67,7 @@ async def test_surplus_shards_move_to_a_new_worker(api: RegistryApi) -> None:
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-async def test_a_key_that_drops_its_shards_again_and_again_gets_few_new_ones(
+async def test_key_that_repeatedly_drops_its_shards_gets_few_new_ones(
     api: RegistryApi,
     clock: WoundClock,
     monkeypatch: pytest.MonkeyPatch,

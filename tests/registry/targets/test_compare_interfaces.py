@@ -78,7 +78,7 @@ async def test_comparison_of_deleted_versions_is_refused(
     assert (answer.status, answer.json()["error"]["code"]) == (status, code)
 
 
-async def test_a_single_version_equals_itself(api: RegistryApi, clock: WoundClock) -> None:
+async def test_single_interface_version_has_no_changes(api: RegistryApi, clock: WoundClock) -> None:
     answer = await api.ask("GET", f"{VERSIONS}/comparison", key=Role.READER)
     assert answer.status == 404
     await read(api, clock, card())

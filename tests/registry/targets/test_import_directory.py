@@ -98,7 +98,7 @@ async def test_reasons_of_refusals_are_bounded(api: RegistryApi, monkeypatch: py
 
 
 @pytest.mark.both_databases
-async def test_a_page_that_comes_twice_counts_once(api: RegistryApi) -> None:
+async def test_repeated_import_page_counts_once(api: RegistryApi) -> None:
     await upload(api, "dir", "one", urls(1, 2))
     record = await upload(api, "dir", "one", urls(1, 2))
     assert (record["received"], record["pages"]) == (2, 1)
@@ -289,7 +289,7 @@ async def test_abandoned_import_is_continued_by_the_server(
 
 
 @pytest.mark.both_databases
-async def test_a_registered_agent_does_not_leave_with_its_directory(api: RegistryApi) -> None:
+async def test_registered_agent_stays_when_its_directory_no_longer_lists_it(api: RegistryApi) -> None:
     await put(api, "dir", "one", urls(1, 2))
     (url,) = urls(1)
 

@@ -288,7 +288,7 @@ async def test_another_key_cannot_report_with_a_copied_token(api: RegistryApi, c
     assert (answer.status, answer.json()["error"]["code"]) == (403, "not_holder")
 
 
-async def test_a_registered_agents_probes_count_by_its_id(api: RegistryApi, clock: WoundClock) -> None:
+async def test_probes_of_a_registered_agent_are_stored_by_its_id(api: RegistryApi, clock: WoundClock) -> None:
     await api.register("one", monitoring="probe", card_url=URLS[0])
     token = (await claim(api))[SHARD]
     clock.advance(1)
