@@ -45,7 +45,7 @@ class TaskSelection:
     """Tasks that an adapter accepts."""
 
     task_id: str | None = None
-    """Only this task."""
+    """Claim only this task."""
     role_id: str | None = None
     """Only tasks that name the agent's pool, which this is."""
     is_once: bool = False

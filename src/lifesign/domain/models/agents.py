@@ -81,7 +81,7 @@ class DeclaredAgent(Body):
     """First members of a record."""
 
     agent_id: AgentId | None = None
-    """Ours to choose if absent: `agent_<ulid>`."""
+    """Id of the agent; absent: the registry chooses `agent_<ulid>`."""
     role_id: RoleId | None = None
     name: Name | None = None
     capabilities: Capabilities = []  # noqa: RUF012 - pydantic copies it
@@ -249,7 +249,7 @@ class ObservedLayer(BaseModel):
 
     result: ResultClass
     reason: str
-    """The evidence, as a text."""
+    """Finding in words, for people."""
     status_code: int | None = None
     latency_ms: float | None = None
     observed_at: Time

@@ -20,7 +20,7 @@ class CredentialPlace(Body):
     """URLs to which a prober sends one of its credentials."""
 
     name: CredentialName
-    """Its name in the prober's definition."""
+    """Name of the credential in the prober's definition."""
     origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
     """Scheme, host and port."""
     path: Annotated[str, StringConstraints(pattern="^/[!-~]{0,511}$")] = "/"
@@ -30,7 +30,7 @@ class CredentialPlace(Body):
     fault_seconds: (
         Annotated[float, Field(ge=0, le=MAX_FAULT_SECONDS, allow_inf_nan=False, strict=True)] | None
     ) = None
-    """For how many seconds it has had a fault, at most 30 days."""
+    """Time for which the credential has had a fault, in seconds, at most 30 days."""
     detail: FaultDetail | None = None
     """Answer that rejected the credential, or why there is no token."""
 
@@ -44,13 +44,13 @@ class MissingCredential(BaseModel):
     """A place for which one prober has no credential, and another living one has."""
 
     holder: str
-    """Prober that lacks it: its key, a slash, and the worker's name."""
+    """Prober that lacks the credential: the id of its key, a slash, and the worker's name."""
     name: str
     """Name of the credential in the definition of the other prober."""
     origin: str
     path: str
     held_by: str
-    """Prober that has it."""
+    """Prober that has the credential."""
 
     @property
     def other(self) -> OtherCredential:

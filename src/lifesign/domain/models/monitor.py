@@ -39,7 +39,7 @@ class Confirmation(Body):
 
 
 class Confirmed(BaseModel):
-    """The answer to it."""
+    """The answer to a confirmation."""
 
     network_class: str | None = None
     agent_id: str | None = None

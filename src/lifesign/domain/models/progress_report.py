@@ -26,7 +26,7 @@ class Attempt(Body):
 
 
 class ProgressReport(Body):
-    """A structured checkpoint, with the members of the source; at most 64 KiB."""
+    """A progress report, from which another holder can continue; at most 64 KiB."""
 
     model_config = ConfigDict(populate_by_name=True)
 

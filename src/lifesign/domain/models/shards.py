@@ -116,7 +116,7 @@ class ShardGrant(BaseModel):
 
 
 class LivingProber(BaseModel):
-    """A worker that lives."""
+    """A living worker of a prober."""
 
     holder: str
     """Holder of the leases: id of the key, a slash, and the name of the worker."""

@@ -38,7 +38,7 @@ class TargetSummary(BaseModel):
     why: str | None = None
     """Summary of that probe: the liveness signals, or what was found instead."""
     gone_at: Time | None = None
-    """Time since which it is no longer probed."""
+    """Time since which the target is no longer probed."""
     gone_reason: str | None = None
 
 
@@ -70,7 +70,7 @@ class ObservedTarget(BaseModel):
     """Name that the agent reports; never a key."""
     certificate_expires_at: Time | None = None
     tools: LayerResult | None = None
-    """The list of an MCP server's tools; it decides nothing."""
+    """Result of listing an MCP server's tools. It affects no verdict."""
     paths: dict[str, LayerResult] | None = None
     """Results of further requests, by path; they affect no verdict."""
     assertions: list[AssertionResult] | None = None
@@ -97,7 +97,7 @@ class TargetRecord(TargetSummary):
     host: str
     shard: int
     directories: list[str]
-    """Directories that list it."""
+    """Directories that list the target."""
     is_registered: bool
     """True if an agent has registered itself to be probed."""
     added_at: Time
@@ -123,6 +123,6 @@ class RecheckRecord(BaseModel):
     recheck_at: Time
     """Time of the request. The target is probed a few seconds later, but not before `not_before`."""
     observed_at: Time | None = None
-    """End of its last probe, whatever the result."""
+    """End of the last probe of the target, whatever its result."""
     not_before: Time | None = None
     """Time before which the target asked not to be probed (`Retry-After`); absent if it did not."""

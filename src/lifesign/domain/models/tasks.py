@@ -117,7 +117,7 @@ class TaskClaim(Body):
     """The body of `POST /api/v1/tasks/claim`."""
 
     task_id: TaskId | None = None
-    """Only this task."""
+    """Claim only this task."""
     role_id: RoleId | None = None
     """Pool of the tasks, which must be the agent's own."""
     capabilities: Needs | None = None
@@ -232,7 +232,7 @@ class RunRecord(BaseModel):
 
     run_id: str
     number: int
-    """From 1."""
+    """Number of the run, counted from 1."""
     holder: str | None = None
     """Holder; absent once the agent was erased."""
     fencing_token: int
@@ -260,7 +260,7 @@ class ReportRecord(BaseModel):
     run_id: str
     reported_at: Time
     report: dict[str, Any]
-    """A ProgressReport."""
+    """Content of the report."""
 
 
 class CommentRecord(BaseModel):
@@ -321,9 +321,9 @@ class TaskRecord(TaskSummary):
     comments: list[CommentRecord] = Field(default_factory=list)
     """Latest comments, newest first; for a fix, also those of the rejected task."""
     runs: list[RunRecord]
-    """The latest, newest first."""
+    """Latest runs of the task, the newest first."""
     children: list[TaskSummary]
-    """The latest, newest first."""
+    """Latest child tasks, the newest first."""
     names: dict[str, str] = Field(default_factory=dict)
     """Names of the keys in `created_by` and `written_by`, for callers that may read all events."""
 

@@ -72,7 +72,7 @@ class OAuthMetadata(_LoginFacts):
 
 
 class Login(_LoginFacts):
-    """What a target that refused a request asks for."""
+    """Login that a target asks for when it refuses a request."""
 
     origin: Annotated[str, Field(max_length=MAX_ORIGIN_CHARS), _QUOTED] | None = None
     """Origin that refused the request, such as the interface's; absent if it is the target's own."""

@@ -108,14 +108,14 @@ class ProbeMemory(BaseModel):
     oauth_metadata: OAuthMetadata | None = None
     """OAuth metadata that was read last, after a refusal."""
     oauth_metadata_at_s: _Moment = None
-    """When it was read, or found to be missing."""
+    """Time at which the metadata was read, or found to be missing."""
     health_url: _Url = None
     """URL of the last health document; before the first one, the URL in the card."""
 
     mcp_generation: Annotated[Generation, Field(strict=False)] | None = None
     """Protocol generation of an MCP server."""
     mcp_generation_at_s: _Moment = None
-    """When that was found out."""
+    """Time at which the generation was determined."""
     link_registry: Annotated[str, Field(max_length=MAX_URL_CHARS)] | None = None
     """Registry that the card's health extension names; goes with `link_agent_id`."""
     link_agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None

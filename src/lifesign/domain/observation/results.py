@@ -173,7 +173,7 @@ class Phases(_Wire):
     connect_ms: _Milliseconds | None = None
     """Time until the TCP connection was open; None for an existing connection."""
     tls_ms: _Milliseconds | None = None
-    """Until it was encrypted."""
+    """Time of the TLS handshake; None without TLS or for an existing connection."""
     first_byte_ms: _Milliseconds | None = None
     """Time from the request's last byte to the answer's first."""
     last_byte_ms: _Milliseconds | None = None
@@ -251,7 +251,7 @@ class Observation(_Wire):
     agent_id: Annotated[str, Field(pattern=AGENT_ID_PATTERN)] | None = None
     """The agent's record; None for a target that has none yet."""
     target_url: Annotated[str, Field(max_length=MAX_URL_CHARS, pattern=URL_PATTERN)] | None = None
-    """The target; exactly one of the two is given."""
+    """URL of the target. Give either this member or `agent_id`."""
     observed_at: Time
     """When the probe ended, by the prober's clock."""
     kind: Annotated[TargetKind, Field(strict=False)] | None = None
@@ -274,7 +274,7 @@ class Observation(_Wire):
     card_etag: Annotated[str, Field(max_length=MAX_ETAG_CHARS), _QUOTED] | None = None
     """The card's entity tag, as it was sent; None if there was none."""
     certificate_expires_at: Time | None = None
-    """When the certificate that was shown ends."""
+    """Expiry of the server's certificate."""
     paths: Annotated[dict[_Path, LayerResult], Field(max_length=MAX_PATHS)] | None = None
     """Results of further requests of the definition by path, such as /ping: shown, without effect."""
     assertions: (
@@ -282,7 +282,7 @@ class Observation(_Wire):
     ) = None
     """Results of the target's assertions, in the order of the definition; absent if it has none."""
     login: Login | None = None
-    """What the target asks for, if it refused a request; it decides nothing."""
+    """Login that the target asked for, if it refused a request. It has no effect on the result."""
     inconclusive_reason: Annotated[InconclusiveReason, Field(strict=False)] | None = None
     """Reason why nothing was measured, if `result` is inconclusive; absent: `result` alone decides the
     reason.

@@ -67,7 +67,7 @@ class Budget:
     settled: Amount = NO_AMOUNT
     """Spent: by calls, and by finished children."""
     reserved: Amount = NO_AMOUNT
-    """Reserved for running calls."""
+    """Part of the budget that is reserved for running calls."""
     delegated: Amount = NO_AMOUNT
     """Set aside for children: for a finished one, only what its own unfinished children may still spend."""
     overrun: Amount = NO_AMOUNT
@@ -171,11 +171,11 @@ class BudgetRecord(BaseModel):
 
     envelope: AmountRecord
     settled: AmountRecord
-    """Spent: by calls, and by children that have ended."""
+    """Part of the budget that was spent by calls, and by child tasks that have ended."""
     reserved: AmountRecord
-    """Reserved for running calls."""
+    """Part of the budget that is reserved for running calls."""
     delegated: AmountRecord
-    """Carved out for children that have not ended."""
+    """Part of the budget that was given to child tasks which have not ended."""
     overrun: AmountRecord
     """Costs beyond the remaining budget; not in `settled`."""
     available: AmountRecord

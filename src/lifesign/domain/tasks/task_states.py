@@ -57,7 +57,7 @@ FINISHED = frozenset({TaskStatus.DONE, TaskStatus.CANCELLED})
 
 
 class TaskSignal(StrEnum):
-    """Event in a task's life."""
+    """Event that changes the status of a task."""
 
     GRANTED = "granted"
     REPORTED = "reported"

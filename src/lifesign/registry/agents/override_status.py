@@ -53,7 +53,7 @@ class Maintenance(Body):
     seconds: (
         Annotated[float, Field(gt=0, le=MAX_OVERRIDE_SECONDS, allow_inf_nan=False, strict=True)] | None
     ) = None
-    """Duration from now on; exactly one of the two is given."""
+    """Duration from now on. Give either this member or `until`."""
     reason: Name
 
     @model_validator(mode="after")
@@ -82,9 +82,9 @@ class PoolMaintenance(BaseModel):
 
     role_id: str
     agents: list[str]
-    """Members of the maintenance: all that are alive now; at its end, all agents that were in it."""
+    """Agents in the maintenance: the living members of the pool. At its end: all agents that were in it."""
     until: Time | None = None
-    """Absent: it has ended."""
+    """End of the maintenance; absent if it has ended."""
 
 
 def begin_maintenance(transaction: Transaction, call: Call) -> OperationReply:

@@ -37,11 +37,11 @@ class NewWebhook(Body):
     """The body of `POST /api/v1/webhooks`."""
 
     url: Url
-    """Takes POST; private networks need the server's setting `webhook_networks`."""
+    """URL that accepts POST requests. The setting `webhook_networks` must allow a private address."""
     types: Annotated[tuple[EventType, ...], Field(max_length=len(EventType))] = ()
-    """Types of events; empty: all."""
+    """Types of the events that are sent; empty: all."""
     agent_id: AgentId | None = None
-    """Agent of the events; absent: any."""
+    """Only events about this agent; absent: about any."""
 
 
 class SecretRotation(Body):
@@ -61,15 +61,15 @@ class WebhookRecord(BaseModel):
     created_at: Time
     created_by: str
     delivered_sequence: int
-    """Up to here nothing is missing."""
+    """Sequence number up to which the webhook has received all events."""
     failures: int
-    """Failures in a row; 0 after a success."""
+    """Number of failed deliveries in a row; 0 after a success."""
     failing_since: Time | None
     last_error: str | None
     next_try_at: Time | None
-    """Absent unless it is failing."""
+    """Time of the next attempt; absent unless the last one failed."""
     is_disabled: bool
-    """Deliveries failed for three days, or the receiver answered 410. Create the webhook again."""
+    """True if deliveries failed for three days, or the receiver answered 410. Create the webhook again."""
     previous_secret_expires_at: Time | None
     """Time until which deliveries are also signed with the secret before the rotation; absent otherwise."""
 
@@ -99,9 +99,9 @@ class WebhookDelivery(BaseModel):
     """The payload of one delivery to a webhook."""
 
     type: Literal["registry.events"] = PAYLOAD_TYPE
-    """Always the same: each event has a type of its own."""
+    """Type of the delivery, which is always the same. Each event in it has its own type."""
     timestamp: Annotated[str, Field(pattern=MOMENT_PATTERN, json_schema_extra={"format": "date-time"})]
-    """When the last of these events happened."""
+    """Time of the last of these events."""
     data: WebhookBatch
 
 

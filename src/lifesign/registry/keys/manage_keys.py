@@ -115,7 +115,7 @@ class KeyListing(Body):
 
 
 class KeyRecord(BaseModel):
-    """A key without the key."""
+    """Facts about a key, without the key itself."""
 
     key_id: str
     name: str

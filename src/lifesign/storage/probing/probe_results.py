@@ -26,7 +26,7 @@ class Subject:
     shard: int | None
     is_gone: bool
     directories: tuple[int, ...]
-    """Directories that list it."""
+    """Directories that list the target."""
     agent: int | None
     """Row number of the agent record; None without one. A linked target has the registered agent's record."""
     observed_at_s: float | None
