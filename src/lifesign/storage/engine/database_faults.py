@@ -15,8 +15,11 @@ PRIMARY_CODE = 0xFF
 # PostgreSQL: serialization_failure, deadlock_detected, and unique_violation, which means that another
 # transaction added the row first.
 _TRY_AGAIN = frozenset({"40001", "40P01", "23505"})
-# Classes: connection exception, insufficient resources, operator intervention, system error.
-_POSTGRESQL_UNAVAILABLE = frozenset({"08", "53", "57", "58"})
+# Classes: connection exception, invalid authorization, no such database, insufficient resources, object not
+# in the required state (a database that accepts no connections), operator intervention, system error.
+_POSTGRESQL_UNAVAILABLE = frozenset({"08", "28", "3D", "53", "55", "57", "58"})
+_POSTGRESQL_READ_ONLY = "25006"
+"""A standby, or a former primary after a failover."""
 _SQLITE_UNAVAILABLE = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
@@ -80,11 +83,14 @@ def _is_unreachable(error: DBAPIError) -> bool:
         error.connection_invalidated
         or isinstance(error, OperationalError | InterfaceError)
         or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_UNAVAILABLE)
+        or sqlstate == _POSTGRESQL_READ_ONLY
     )
 
 
 def _unreachable_reason(error: DBAPIError) -> str:
     if not isinstance(error.orig, sqlite3.Error):
+        if getattr(error.orig, "sqlstate", None) == _POSTGRESQL_READ_ONLY:
+            return "the database accepts no changes (it is read-only)"
         # PostgreSQL's message may contain hosts and users.
         return f"the database does not answer ({type(error.orig).__name__})"
     return _sqlite_reason(error.orig)
