@@ -103,7 +103,7 @@ def test_operators_read_how_long_the_replacement_of_a_lost_prober_takes() -> Non
     # A line may end within the sentence.
     text = " ".join((REPOSITORY / "docs" / "operating.md").read_text().split())
     promised = re.search(
-        r"within (\d+) s: its leases end after (\d+) s, and the others renew (?:theirs )?every (\d+) s", text
+        r"within (\d+) s: its leases end after (\d+) s, and the others renew theirs every (\d+) s", text
     )
     assert promised is not None
     assert [int(each) for each in promised.groups()] == [
