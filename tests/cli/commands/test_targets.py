@@ -4,7 +4,6 @@ import io
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from tests.support.memory_ledger import batch_of
@@ -30,10 +29,10 @@ SEEN = {
 }
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    """The URL of a crawl's database: of five targets in one directory three were probed."""
-    url = f"sqlite:///{tmp_path}/crawl.db"
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of a database that is only read: of five targets in one directory three were probed."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('crawl')}/crawl.db"
 
     async def filled() -> None:
         async with open_local_backend(url) as home:
