@@ -232,7 +232,7 @@ def test_archives_that_still_contain_erased_agents_are_reported(
     assert json.loads(verify(capsys, registry.database_url, "--json"))["archive_erasures"] == 0
     assert "archives" not in verify(capsys, registry.database_url)
     with closing(sqlite3.connect(registry.directory / "registry.db")) as connection, connection:
-        connection.execute("INSERT INTO archive_erasures VALUES (9, 'agent-1', '[[1,5]]')")
+        connection.execute("INSERT INTO archive_erasures VALUES (9, 'agent-1', '[[1,5]]', 0)")
     assert json.loads(verify(capsys, registry.database_url, "--json"))["archive_erasures"] == 1
     assert "may still contain 1 erased agent\n" in verify(capsys, registry.database_url)
 
