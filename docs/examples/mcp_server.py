@@ -4,13 +4,14 @@ uvicorn --app-dir docs/examples mcp_server:app
 """
 
 from mcp.server import MCPServer
+from mcp.types import ToolAnnotations
 
 from lifesign import AgentHealthMiddleware
 
 server = MCPServer("weather")
 
 
-@server.tool()
+@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
 def forecast(city: str) -> str:
     """Return the weather of a city."""
     if city == "Atlantis":

@@ -87,7 +87,7 @@ def probe(
 ) -> int:
     """Probe agents once: card, interface and health document, with the result and the latency of each.
 
-    An MCP server gets `server/discover`, or a handshake; no tool is called.
+    An MCP server gets `server/discover`, or a handshake. A tool is called only if a definition names it.
 
     The command needs no file, no database and no registry, and stores nothing. Private addresses are
     contacted only in networks of --allow-network.
