@@ -255,14 +255,12 @@ async def _shown(client: "RegistryClient", given: str) -> "tuple[AgentRecord, bo
             client
         )
     except TargetNotFound:
-        text = f"no prober is running at {given}; if the agent only sends heartbeats, give its id"
+        text = f"no target has the URL {given}; if the agent only sends heartbeats, give its id"
         raise NotFound(text) from None
     except NotFound:
         if not is_url(given):
             raise
-        text = (
-            f"{given} is probed and has not given a liveness signal yet: `lifesign recheck` probes it again"
-        )
+        text = f"{given} has not given a liveness signal yet: `lifesign targets list` shows its last result"
         raise NotFound(text) from None
 
 

@@ -118,7 +118,7 @@ async def _call(
         if tool is None:
             why = "lists no such tool" if found.is_whole else "did not list its tools to the end"
         else:
-            why = "does not mark it readOnlyHint"
+            why = "does not mark it readOnlyHint, and call has no allow_side_effects: true"
         return not_measured(f"tool {call.tool!a} is not called: the server {why}")
     request = call_request(session, call.tool, call.arguments, tool, request_id=exchange.next_id())
     answer = await exchange.send(request, purpose=Purpose.MESSAGE)
