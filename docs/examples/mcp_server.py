@@ -11,7 +11,7 @@ from lifesign import AgentHealthMiddleware
 server = MCPServer("weather")
 
 
-@server.tool(annotations=ToolAnnotations(readOnlyHint=True))
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))
 def forecast(city: str) -> str:
     """Return the weather of a city."""
     if city == "Atlantis":
