@@ -20,10 +20,10 @@ TOO_LONG: Final = -31_002
 """Our own error in place of an answer that is longer than a line may be."""
 NOT_SENT: Final = -31_003
 """Our own error in place of the answer of a server that could not be reached."""
-SESSION_LOST: Final = -31_005
-"""Our own error in place of the answer of a server that does not know our session any more."""
 SERVER_ERROR: Final = -31_004
 """Code of a server's refusal without a usable code."""
+SESSION_LOST: Final = -31_005
+"""Our own error in place of the answer of a server that does not know our session any more."""
 
 # The last two are the SDK's: the connection has ended, and the answer of a URL cannot be read.
 _OF_NO_ANSWER: Final = frozenset(

@@ -102,7 +102,7 @@ def _shown(row: FeedRow, prober_key: str, ended_keys: Collection[str]) -> dict[s
             # Another key may have invented content of the card, such as an interface: the card is read again.
             memory = memory.model_copy(update={"card_etag": None, "card_digest": None})
         if row.reported_by in ended_keys:
-            # It may have invented wishes of the target, so that nobody probes it.
+            # A hostile key may have invented the wait, so that the target is not probed.
             memory = without_waits(memory)
         shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:
