@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HostileServer, Reply, as_json, serving
+from tests.support.process_tree import worker_processes
 from tests.support.registry_server import KEYS, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
@@ -111,14 +112,6 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def children(pid: int) -> list[int]:
-    """The processes of a crawl that probe; multiprocessing has one more, which only tracks resources."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [
-        int(child) for child in found if "spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes().decode()
-    ]
-
-
 def is_running(pid: int) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return (
@@ -166,7 +159,7 @@ async def test_ctrl_c_ends_a_crawl_and_the_next_one_continues(
 async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Path) -> None:
     async with slow_targets(tmp_path) as servers, crawling(tmp_path, "--workers", "2") as process:
         await until_requested(servers, 3)
-        os.kill(children(process.pid)[0], signal.SIGKILL)
+        os.kill(worker_processes(process.pid)[0], signal.SIGKILL)
         code, told = await ended(process)
     assert code == 0, told
     assert re.search(r"worker-\d died \(signal 9\) and is replaced in 1 s", told)
@@ -179,7 +172,7 @@ async def test_killed_crawl_leaves_no_processes(tmp_path: Path) -> None:
     async with slow_targets(tmp_path) as servers:
         async with crawling(tmp_path, "--workers", "2") as process:
             await until_requested(servers, 3)
-            processes = children(process.pid)
+            processes = worker_processes(process.pid)
             assert len(processes) == 2
             process.kill()
             await until(lambda: not any(is_running(pid) for pid in processes))

@@ -28,6 +28,7 @@ from tests.support.oauth_provider import (
     Provider,
     serving_provider,
 )
+from tests.support.process_tree import descendants
 from tests.support.registry_server import KEYS, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
@@ -92,15 +93,6 @@ def leaks(data: bytes, secrets: Iterable[str] = (TOKEN, FILED)) -> bool:
 def unescaped(data: bytes) -> bytes:
     data = re.sub(rb"(?:%|\\u00|\\x)([0-9A-Fa-f]{2})", lambda found: bytes.fromhex(found[1].decode()), data)
     return re.sub(rb"\\[nrt]|[\\\s]", b"", data)
-
-
-def children(pid: int) -> list[int]:
-    """Return the ids of all processes below one."""
-    found = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found += [child, *children(child)]
-    return found
 
 
 def about(pid: int, name: str) -> bytes:
@@ -169,7 +161,7 @@ async def test_crawl_leaves_no_secret_in_files_or_output(database: str, tmp_path
             await asyncio.wait(
                 [output, asyncio.create_task(seen[TOKEN].wait())], return_when=asyncio.FIRST_COMPLETED
             )
-            workers = children(process.pid)
+            workers = descendants(process.pid)
             arguments = [about(pid, "cmdline") for pid in (process.pid, *workers)]
             environments = [about(pid, "environ") for pid in workers]
             cores = core_limits([process.pid, *workers])
@@ -272,7 +264,7 @@ async def test_a_login_and_the_crawl_with_its_token_leave_no_secret_behind(tmp_p
             await asyncio.wait(
                 [output, asyncio.create_task(seen.wait())], return_when=asyncio.FIRST_COMPLETED
             )
-            pids = [crawl.pid, *children(crawl.pid)]
+            pids = [crawl.pid, *descendants(crawl.pid)]
             processes = b"".join(about(pid, "cmdline") for pid in pids)
             processes += b"".join(about(pid, "environ") for pid in pids[1:])
             cores = core_limits(pids)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.databases import bare_url, postgresql_server
+from tests.support.process_tree import worker_processes
 from tests.support.registry_process import (
     ADMIN_KEY,
     DATABASE_VARIABLE,
@@ -204,10 +205,8 @@ def test_replacement_process_does_not_serve_another_file_at_the_path(file: Path,
         for _ in range(5):
             # Whichever process answers.
             assert register(server, "agent-2") == (503, "database_replaced")
-        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-        for child in children:
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
+        for worker in worker_processes(server.process.pid):
+            os.kill(worker, signal.SIGKILL)
         until("both are replaced", lambda: log.read_text().count("Application startup complete") >= 4)
         for _ in range(5):
             assert ask(server, "GET", "/healthz") == (503, "database_replaced")

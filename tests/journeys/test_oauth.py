@@ -25,6 +25,7 @@ from tests.support.oauth_provider import (
     serving_provider,
 )
 from tests.support.probing import Bodies, layer, probing, results
+from tests.support.process_tree import children
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.uvicorn_thread import served
 
@@ -164,10 +165,6 @@ def files_in(directory: Path) -> list[Path]:
     return [file for file in directory.rglob("*") if file.is_file()]
 
 
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def found_in(pid: int, wanted: Iterable[bytes]) -> set[bytes]:
     """Return which texts are in the memory of a process."""
     found = set()
@@ -195,7 +192,7 @@ async def test_worker_processes_share_one_token(tmp_path: Path) -> None:
                 # The process that sent the request waits for the answer.
                 in_memory.append([])
                 wanted = (CLIENT_SECRET.encode(), token.encode())
-                for pid in children_of(process.pid):
+                for pid in children(process.pid):
                     in_memory[0] += await asyncio.to_thread(found_in, pid, wanted)
             await (as_json(document()) if is_admitted else answer(401))(writer, head)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.support.databases import bare_url
+from tests.support.process_tree import worker_processes
 from tests.support.raw_http import exchange
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
 
@@ -73,8 +74,7 @@ class Serving:
     @property
     def workers(self) -> set[int]:
         """The server processes that a supervisor has."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return {int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+        return set(worker_processes(self.process.pid))
 
     def ask(self, method: str, path: str, body: object = None, *, key: str | None = None) -> tuple[int, Any]:
         """Send one request over a new connection."""

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from sqlalchemy import make_url
 from tests.support.databases import postgresql_server
 from tests.support.keys_without_events import add_without_event
+from tests.support.process_tree import children
 from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, SCRIPTS, Server, serving
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
@@ -190,5 +191,4 @@ class Freezer:
     def _processes(self) -> list[int]:
         """Return its processes, the one that starts all others first."""
         first = int((self._directory / "postmaster.pid").read_text().split()[0])
-        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-        return [first, *map(int, children)]
+        return [first, *children(first)]
