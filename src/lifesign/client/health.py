@@ -335,7 +335,7 @@ def _conclude(
         document,
         now=now,
         max_age_seconds=answer.max_age_seconds,
-        failure=answer.reason,
+        failure=_document_failure(answer),
         retry_after_seconds=answer.retry_after_seconds,
     )
     document_reason = "" if result is ResultClass.OK else decision.reasons[0]
@@ -364,10 +364,21 @@ def _conclude(
     )
 
 
+def _document_failure(answer: Answer) -> str:
+    """Return why there is no health document, as a statement about the document; empty without a reason."""
+    if answer.reason and answer.result is ResultClass.NOT_AN_AGENT:
+        return f"no health document: {answer.reason}"
+    if answer.reason and answer.result is ResultClass.GATED:
+        return f"the health document could not be read: {answer.reason}"
+    return answer.reason
+
+
 def _server_reason(asked: DetectedServer) -> str:
     """Return what an MCP server without a usable document answered to the requests of MCP."""
     if asked.is_gated:
-        return "an MCP server answers, and asks for a login"
+        return "an MCP server answers, and its endpoint requires credentials"
     if asked.is_server:
         return "an MCP server answers"
+    if asked.answer.result is ResultClass.GATED:
+        return f"the endpoint requires credentials or payment (HTTP {asked.answer.status})"
     return f"no MCP server answers: {asked.answer.reason}"

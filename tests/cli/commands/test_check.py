@@ -263,10 +263,35 @@ async def test_server_that_refuses_only_posts_is_identified_or_has_a_hint(
     assert code == EXIT_CODES["unknown"]
     shown = capsys.readouterr().out
     assert bool(re.search("^endpoint .*gated", shown, re.MULTILINE)) is is_server
-    hint = " ".join(shown.partition("hint ")[2].split())
-    assert ("--kind mcp" in hint) is not is_server
+    assert ("add --kind mcp" in hint_in(shown)) is not is_server
     await checked_server(lambda _: refusal, "--kind", "mcp")
-    assert re.search("^endpoint .*gated", capsys.readouterr().out, re.MULTILINE)
+    shown = capsys.readouterr().out
+    assert re.search("^endpoint .*gated", shown, re.MULTILINE)
+    assert re.search("^because .*endpoint requires credentials", shown, re.MULTILINE)
+    expected = r"/mcp --kind mcp --credential FILE --allow-network 127.0.0.0/8$"
+    assert re.search(rf"lifesign probe http://127.0.0.1:\d+{expected}", hint_in(shown))
+
+
+def hint_in(shown: str) -> str:
+    return " ".join(shown.partition("\nhint ")[2].splitlines()[:1])
+
+
+@pytest.mark.parametrize(
+    ("replies", "because", "hint"),
+    [
+        ({}, "no health document: HTTP 404", "pass its URL, such as {url}/mcp"),
+        ({CARD_PATH: as_json(card())}, "no health document: HTTP 404", "lifesign probe {url}"),
+        ({CARD_PATH: answer(401), HEALTH_PATH: answer(401)}, "HTTP 401", "lifesign probe {url} --credential"),
+    ],
+)
+async def test_agent_without_a_readable_document_has_a_hint_with_its_url(
+    replies: dict[str, Reply], because: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, server = await run(replies)
+    assert code == EXIT_CODES["unknown"]
+    shown = capsys.readouterr().out
+    assert because in shown.partition("\nbecause ")[2].splitlines()[0]
+    assert hint.format(url=server.url) in hint_in(shown)
 
 
 def test_unknown_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

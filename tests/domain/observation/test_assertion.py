@@ -164,7 +164,7 @@ def test_explanation_has_patterns_as_written_and_cut_values_on_one_line() -> Non
         "expected": r"\b42\b",
     }
     assert r"'\b42\b'" in AssertionResult(**given, actual="a\nb").explanation()
-    assert "\n" not in AssertionResult(**given, actual="a\nb").explanation()
+    assert AssertionResult(**given, actual="a\r\n\tb").explanation().endswith(r"got 'a\r\n\tb'")
     assert AssertionResult(**given, actual="").explanation().endswith("got an empty text")
     assert AssertionResult(**given, actual="x" * 100).explanation(max_chars=5).endswith("'xxxxx'")
 
@@ -176,6 +176,10 @@ def test_missing_member_differs_from_missing_answer() -> None:
     assert (nowhere.result, nowhere.actual) == (FAILED, None)
     assert "pointer" in nowhere.actual_text
     assert without_answer.actual_text == "-"
+    refused = evaluate(check, None, "HTTP 401")
+    assert refused.actual_text == "HTTP 401"
+    assert refused.explanation().endswith(": HTTP 401")
+    assert nowhere.reason is None
     assert evaluate(check, CheckedAnswer(status=200, value={"none": "b"})).actual_text == "b"
 
 

@@ -130,6 +130,15 @@ async def test_server_that_rejects_discovery_and_handshake_has_failed(
     assert len(serving.got) <= 2
 
 
+async def test_server_that_refuses_the_connection_is_shown_as_a_server() -> None:
+    """The request for its robots.txt fails, so that no request of MCP is sent."""
+    url = "http://127.0.0.1:1/mcp"
+    robots = {"robots_txt": True}
+    observation = await see(url, targets=[{"url": url, "kind": "mcp"}], opt_out=robots)
+    assert observation.kind is TargetKind.MCP
+    assert results(observation) == {"discovery": "refused"}
+
+
 async def test_server_that_never_answers_times_out() -> None:
     observation, serving = await probed(
         lambda _: Says(after_s=60), ask={"health": False}, timeouts={"first_byte_seconds": SHORT_SECONDS}

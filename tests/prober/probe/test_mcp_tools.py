@@ -95,11 +95,25 @@ async def test_known_protocol_version_keeps_the_request_limit() -> None:
         [{"name": "s"}],
     ],
 )
-async def test_tool_without_read_only_annotation_is_not_called(tools: list[dict[str, Any]]) -> None:
-    observation, serving = await probe_tools(serving_tools(lambda got: rpc(got, result={"tools": tools})))
+async def test_tool_without_read_only_annotation_is_not_called_and_logged_once(
+    tools: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with agent(serving_tools(lambda got: rpc(got, result={"tools": tools})), {}) as serving:
+        url = f"{serving.url}/mcp"
+        async with probing(targets=[{"url": url, "kind": "mcp", "ask": ASK}]) as probes:
+            observation = await probes.see(url)
+            await probes.see(url)
     assert CALL not in methods(serving)
-    assert layer(observation.message).result is ResultClass.NOT_MEASURED
+    called = layer(observation.message)
+    assert called.result is ResultClass.NOT_MEASURED
     assert observation.result is ResultClass.OK
+    assert [record.getMessage() for record in caplog.records] == [f"{url}: {called.reason}"]
+
+
+async def test_tool_that_is_not_listed_is_reported_with_similar_names() -> None:
+    names = [{"name": name} for name in ("searches", "Search2", "other")]
+    observation, _ = await probe_tools(serving_tools(lambda got: rpc(got, result={"tools": names})))
+    assert layer(observation.message).reason.endswith("no such tool, but 'searches', 'Search2'")
 
 
 async def test_tool_without_read_only_annotation_is_called_if_side_effects_are_allowed() -> None:
@@ -228,6 +242,8 @@ async def test_assertions_of_a_tool_that_is_not_called_are_not_measured() -> Non
     observation, _ = await probe_tools(answers, ASK, *CHECKS)
     outcomes = [each.result for each in observation.assertions or ()]
     assert outcomes == ["not_measured", "not_measured", "ok"]
+    reason = layer(observation.message).reason
+    assert [each.reason for each in observation.assertions or ()] == [reason, reason, None]
 
 
 async def test_target_without_a_kind_is_called_once_it_is_known_to_be_a_server() -> None:

@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urljoin
 
 import typer
 
@@ -213,11 +215,7 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
             yield "if the redirect leads to a network of your own, add --allow-network NETWORK"
         if ResultClass.REFUSED in {checked.document_result, checked.card_result}:
             yield REFUSED_HINT
-        server = checked.server
-        if server is not None and server.generation is not None:
-            yield "to measure this MCP server and its tools from outside: lifesign probe URL"
-        elif not checked.is_server and server is not None and server.answer.result is ResultClass.GATED:
-            yield "a POST to this URL asks for a login; if an MCP server is behind it, add --kind mcp"
+        yield from _hints_to_probe(checked)
         return
     calibration, age_s, refresh_in_s = document.calibration, checked.age_seconds, checked.refresh_in_seconds
     is_new = calibration is not None and calibration.sample_count < MINIMUM_SAMPLES
@@ -233,6 +231,40 @@ def hints(checked: "HealthCheck") -> Iterator[str]:
             f"{pluralize(compressed, 'answer')} reached AgentHealthMiddleware compressed and could not "
             "be inspected; put AgentHealthMiddleware inside the compression"
         )
+
+
+def _hints_to_probe(checked: "HealthCheck") -> Iterator[str]:
+    """Say which command finds out more about an agent without a readable document."""
+    from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - see page
+
+    answer = None if checked.server is None else checked.server.answer.result
+    is_gated = ResultClass.GATED in {checked.card_result, checked.document_result}
+    if checked.is_server and answer is ResultClass.OK:
+        yield f"to measure this MCP server and its tools from outside: {_probe_command(checked.url)}"
+    elif checked.is_server and answer is ResultClass.GATED:
+        command = _probe_command(checked.url, "--kind mcp --credential FILE")
+        yield f"to measure this MCP server behind its login: {command}"
+    elif answer is ResultClass.GATED:
+        yield "a POST to this URL asks for a login; if an MCP server is behind it, add --kind mcp"
+    elif is_gated:
+        command = _probe_command(checked.url, "--credential FILE")
+        yield f"to measure this agent behind its login: {command} (for an MCP server, add --kind mcp)"
+    elif checked.document_result is ResultClass.NOT_AN_AGENT and checked.card is not None:
+        yield f"to measure this agent from outside: {_probe_command(checked.url)}"
+    elif checked.document_result is ResultClass.NOT_AN_AGENT:
+        endpoint = urljoin(checked.url, "/mcp")
+        example = "" if checked.url == endpoint else f", such as {endpoint}"
+        yield f"if an agent or an MCP server answers at another path, pass its URL{example}"
+
+
+def _probe_command(url: str, more: str = "") -> str:
+    """Return the command that probes a URL, with the network of an address that is not public."""
+    from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415 - see page
+    from lifesign.domain.targets.target import host_of  # noqa: PLC0415 - see page
+
+    network = range_to_allow(host_of(url))
+    allow = "" if network is None else f"--allow-network {network}"
+    return " ".join(filter(None, ("lifesign probe", quote(url), more, allow)))
 
 
 def _details(document: "HealthDocument") -> Iterator[PageLine]:
@@ -265,7 +297,7 @@ def _card(checked: "HealthCheck") -> Iterator[PageLine]:
     yield PageLine("card", _probe_text(checked.card_url, checked.card_result, None))
     if checked.card is None:
         # Otherwise it is already among the reasons.
-        if checked.card_reason not in checked.decision.reasons:
+        if all(checked.card_reason not in reason for reason in checked.decision.reasons):
             yield PageLine("card", checked.card_reason)
         return
     facts = (

@@ -66,15 +66,7 @@ def write_observation(
 
 def write_assertions(stream: TextIO, assertions: "Iterable[AssertionResult]") -> None:
     """Write the result of each assertion as a table, if there is any."""
-    rows = [
-        (
-            each.name,
-            each.result.value,
-            each.expected,
-            " ".join(each.actual_text.split()),
-        )
-        for each in assertions
-    ]
+    rows = [(each.name, each.result.value, each.expected, each.actual_text) for each in assertions]
     if rows:
         write_table(stream, _ASSERTION_HEADS, rows)
 

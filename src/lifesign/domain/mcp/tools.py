@@ -4,6 +4,7 @@ import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ from lifesign.domain.mcp.conversation import Generation, McpReply, McpRequest, M
 
 MAX_PAGES: Final = 20
 MAX_TOOLS: Final = 1_000
+MAX_COMPARED_TOOLS: Final = 100
+"""Maximum number of names that are compared with one that is not in the list."""
 MAX_LIST_BYTES: Final = 2 * 1024 * 1024
 """Maximum size of all pages of a list of tools together."""
 MAX_CURSOR_CHARS: Final = 4_096
@@ -58,6 +61,12 @@ def read_page(reply: McpReply) -> ToolPage | None:
 def tool_named(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
     """Return the first tool of that name."""
     return next((tool for tool in tools if tool["name"] == name), None)
+
+
+def near_names(tools: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+    """Return the names of tools that resemble a name, at most three; only the first tools are compared."""
+    names = [tool["name"] for tool in tools[:MAX_COMPARED_TOOLS]]
+    return get_close_matches(name, names)
 
 
 def is_marked_read_only(tool: Mapping[str, Any]) -> bool:

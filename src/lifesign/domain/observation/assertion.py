@@ -104,8 +104,13 @@ class CheckedAnswer:
     text: str = ""
 
 
+_ESCAPES: Final = str.maketrans({"\n": r"\n", "\r": r"\r", "\t": r"\t"})
+
+
 def _cut(text: object) -> object:
-    return harmless(text[:MAX_SHOWN_CHARS])[:MAX_SHOWN_CHARS] if isinstance(text, str) else text
+    if not isinstance(text, str):
+        return text
+    return harmless(text[:MAX_SHOWN_CHARS].translate(_ESCAPES))[:MAX_SHOWN_CHARS]
 
 
 _Shown = Annotated[str, Field(max_length=MAX_SHOWN_CHARS), BeforeValidator(_cut)]
@@ -123,9 +128,11 @@ class AssertionResult(BaseModel):
     """JSON pointer of the value that was checked."""
     result: Annotated[AssertionOutcome, Field(strict=False)]
     expected: _Shown
-    """Expected value, up to 200 characters."""
+    """Expected value, up to 200 characters; line breaks and tabs as `\\n`, `\\r` and `\\t`."""
     actual: _Shown | None = None
-    """Actual value, up to 200 characters; absent if there was none."""
+    """Actual value, in the same form; absent if there was none."""
+    reason: _Shown | None = None
+    """Reason why it was not measured, as far as known; absent if it was measured."""
 
     @property
     def name(self) -> str:
@@ -137,13 +144,13 @@ class AssertionResult(BaseModel):
         """The actual value, or why there is none."""
         if self.actual is not None:
             return self.actual or "an empty text"
-        return "no value at the pointer" if self.has_failed else "-"
+        return "no value at the pointer" if self.has_failed else self.reason or "-"
 
     def explanation(self, max_chars: int = MAX_SHOWN_CHARS) -> str:
         """Return the check with its expected and its actual value; each value is cut to `max_chars`."""
         expected = f"{self.name} '{self.expected[:max_chars]}'"
         if self.actual is None and not self.has_failed:
-            return expected
+            return f"{expected}: {self.reason}" if self.reason else expected
         actual = f"'{self.actual[:max_chars]}'" if self.actual else self.actual_text
         return f"{expected}, got {actual}"
 
@@ -168,8 +175,8 @@ class AssertionResult(BaseModel):
         return self.check in GRADUAL
 
 
-def evaluate(assertion: Assertion, answer: CheckedAnswer | None) -> AssertionResult:
-    """Return the result of an assertion. None: no answer arrived."""
+def evaluate(assertion: Assertion, answer: CheckedAnswer | None, reason: str = "") -> AssertionResult:
+    """Return the result of an assertion. None: no answer arrived. `reason`: why it may not be measured."""
     found = None if answer is None else _found(assertion, answer)
     if found is None:
         outcome, actual = AssertionOutcome.NOT_MEASURED, None
@@ -183,6 +190,7 @@ def evaluate(assertion: Assertion, answer: CheckedAnswer | None) -> AssertionRes
         result=outcome,
         expected=_expected_text(assertion),
         actual=actual,
+        reason=reason or None if outcome is AssertionOutcome.NOT_MEASURED else None,
     )
 
 

@@ -40,10 +40,11 @@ def check_assertions(
     results = []
     for assertion in assertions:
         of = assertion.of
+        layer = answers.get(of)
         if of not in seen:
-            layer = answers.get(of)
             seen[of] = None if layer is None else _checked(visit, of, layer)
-        results.append(evaluate(assertion, seen[of]))
+        reason = "" if layer is None or layer.result is ResultClass.OK else layer.reason
+        results.append(evaluate(assertion, seen[of], reason))
     return tuple(results) or None
 
 

@@ -17,10 +17,11 @@ from lifesign.domain.mcp.tools import (
     call_request,
     is_marked_read_only,
     list_request,
+    near_names,
     read_page,
     tool_named,
 )
-from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.tool_answer import classify_tool_answer
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.definition.layer_settings import LayerSettings, ToolCallSettings
@@ -36,6 +37,8 @@ class ToolLayers:
     listed: LayerResult | None = None
     """A separate fact, which decides nothing."""
     called: LayerResult | None = None
+    uncalled: str | None = None
+    """Reason why the tool of the definition may not be called; None unless the server listed all tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,13 @@ async def ask_tools(
     found = await _list_tools(visit, exchange, session)
     if found.is_whole and not found.is_without_credential:
         note_tools(visit, found.tools)
-    called = None if asked.call is None else await _call(visit, exchange, session, asked.call, found)
-    return ToolLayers(found.layer, called)
+    if asked.call is None:
+        return ToolLayers(found.layer)
+    tool = tool_named(found.tools, asked.call.tool)
+    if not asked.call.allow_side_effects and (tool is None or not is_marked_read_only(tool)):
+        why = _why_not_called(asked.call.tool, tool, found)
+        return ToolLayers(found.layer, not_measured(why), why if found.is_whole else None)
+    return ToolLayers(found.layer, await _call(visit, exchange, session, asked.call, tool))
 
 
 async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSession) -> _ToolList:
@@ -111,15 +119,12 @@ def _failed_page(visit: ProbeSession, answer: McpAnswer) -> LayerResult:
 
 
 async def _call(
-    visit: ProbeSession, exchange: McpExchange, session: McpSession, call: ToolCallSettings, found: _ToolList
+    visit: ProbeSession,
+    exchange: McpExchange,
+    session: McpSession,
+    call: ToolCallSettings,
+    tool: Mapping[str, Any] | None,
 ) -> LayerResult:
-    tool = tool_named(found.tools, call.tool)
-    if not call.allow_side_effects and (tool is None or not is_marked_read_only(tool)):
-        if tool is None:
-            why = "lists no such tool" if found.is_whole else "did not list its tools to the end"
-        else:
-            why = "does not mark it readOnlyHint, and call has no allow_side_effects: true"
-        return not_measured(f"tool {call.tool!a} is not called: the server {why}")
     request = call_request(session, call.tool, call.arguments, tool, request_id=exchange.next_id())
     answer = await exchange.send(request, purpose=Purpose.MESSAGE)
     if answer is None:
@@ -136,3 +141,15 @@ async def _call(
         return visit.layer(fetched)
     reason = "the answer is not that of an MCP server"
     return visit.layer(fetched, ResultClass.INVALID_DOCUMENT, reason, visit.keep(fetched.body))
+
+
+def _why_not_called(name: str, tool: Mapping[str, Any] | None, found: _ToolList) -> str:
+    """Return the reason for a tool that is neither marked read-only nor allowed by the definition."""
+    if tool is not None:
+        why = "does not mark it readOnlyHint, and call has no allow_side_effects: true"
+    elif not found.is_whole:
+        why = "did not list its tools to the end"
+    else:
+        near = ", ".join(f"{each!a}" for each in near_names(found.tools, name))
+        why = f"lists no such tool{near and f', but {near}'}"
+    return f"tool {name!a} is not called: the server {why}"[:MAX_REASON_CHARS]

@@ -91,6 +91,8 @@ class Prober:
         self._credentials = credentials
         self._others = OtherOrigins() if definition.opt_out.robots_txt else None
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed))
+        self._with_uncalled_tool: set[str] = set()
+        """URLs of the targets whose tool may not be called, as the log has it."""
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         """Probe a target; return the observation and the memory for the next probe.
@@ -150,10 +152,13 @@ class Prober:
 
     async def _observe(self, visit: ProbeSession) -> Observation:
         asked = self._asked_of(visit)
+        is_server = self._is_server(visit)
+        if is_server:
+            visit.kind = TargetKind.MCP
         if (away := await self._refused_by_rules(visit)) is not None:
             card, document = (away, None) if asked.card else (None, away)
             return self._observation(visit, discovery=card, readiness=document)
-        if self._is_server(visit):
+        if is_server:
             observation = await self._observe_server(visit, asked)
         else:
             observation = await self._observe_agent(visit, asked)
@@ -236,7 +241,6 @@ class Prober:
 
     async def _observe_server(self, visit: ProbeSession, asked: LayerSettings) -> Observation:
         """Probe an MCP server."""
-        visit.kind = TargetKind.MCP
         found = await probe_server(visit, asked)
         if found is None:
             return self._observation(visit, discovery=nothing_asked(visit))
@@ -246,6 +250,8 @@ class Prober:
         self, visit: ProbeSession, asked: LayerSettings, found: ServerLayers
     ) -> Observation:
         visit.kind = TargetKind.MCP
+        if found.tools.uncalled is not None:
+            self._log_uncalled_tool(visit.entry.url, found.tools.uncalled)
         own, root = server_health_url(visit.given.url), root_health_url(visit.given.url)
         visit.health_places = (CandidateUrl(own),)
         # Without an answer of the server, a document at the origin's root shows nothing about it.
@@ -260,6 +266,12 @@ class Prober:
             tools=found.tools.listed,
             paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
         )
+
+    def _log_uncalled_tool(self, url: str, why: str) -> None:
+        """Log once for each target that the tool of the definition may not be called."""
+        if url not in self._with_uncalled_tool:
+            self._with_uncalled_tool.add(url)
+            _log.warning("%s: %s", url, why)
 
     def _shares_origin(self, visit: ProbeSession) -> bool:
         """Return whether another target of the definition or of the worker has the origin of this one."""
