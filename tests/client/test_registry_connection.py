@@ -367,12 +367,13 @@ def test_key_over_plain_http_to_loopback_is_allowed(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["registry.example", "ftp://x", "https://u:p@x", "https://x/?a=b", "https://"]
+    "url", ["registry.example", "ftp://x", "https://u:p@x", "https://x/?a=b", "https://u:p@x?a=b", "https://"]
 )
 def test_invalid_registry_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         RegistryClient(url, key=KEY)
     assert "registry" in refused.value.expected
+    assert "a=b" not in str(refused.value)
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 301, float("nan"), float("inf")])

@@ -373,13 +373,19 @@ def _hint(url: URL, error: BaseException) -> str:
     return TLS_HINT if is_closed and url.scheme == "http" else ""
 
 
+def _without_query(url: str) -> str:
+    """Return a URL with `...` in place of its query, which may be a secret."""
+    place, mark, query = url.partition("?")
+    return f"{place}?..." if mark and query else url
+
+
 def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
     try:
         url = parse_agent_url(text).url
     except InvalidValue as error:
-        raise InvalidValue("url", error.given, _EXPECTED_URL) from None
+        raise InvalidValue("url", _without_query(str(error.given)), _EXPECTED_URL) from None
     if url.raw_query_string:
-        raise InvalidValue("url", text, _EXPECTED_URL)
+        raise InvalidValue("url", _without_query(text), _EXPECTED_URL)
     if url.scheme == "http" and not allow_plain_http and not is_loopback(url.host or ""):
         raise InvalidValue("url", text, "https, since the key must not be sent unencrypted")
     return URL(str(url).rstrip("/"), encoded=True)

@@ -414,6 +414,8 @@ def test_crawl_exit_code_shows_its_result(crawled: Crawled, mode: str, code: int
     [
         ([], "FILE"),
         (["none.yml"], "none.yml"),
+        (["https://me:hunter2@host/list?key=hunter2"], "a file, not a URL"),
+        (["mixed.yml", "--registry", "https://registry.example/?key=hunter2"], "registry.example/?..."),
         (["mixed.yml", "--workers", "0"], "--workers"),
         (["mixed.yml", "--database", "mysql://x/y"], "database"),
         (["mixed.yml", "--database", "sqlite:///no/such/place.db"], "place.db"),
@@ -435,6 +437,7 @@ def test_wrong_usage_is_one_line(
     assert main(["crawl", *arguments]) == 3
     complaint = capsys.readouterr().err
     assert text in complaint
+    assert "hunter2" not in complaint
     assert complaint.count("\n") == 1
 
 

@@ -241,6 +241,24 @@ async def test_assertions_of_other_urls_are_warned_of(
     assert ("warning" in shown.err) is (path == "other")
 
 
+async def test_targets_of_a_definition_are_probed_if_no_url_is_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "probe.yml"
+    file.write_text("name: mine\ndirectories: [{file: probe.yml}]\n")
+    assert await asyncio.to_thread(main, ["probe", "--definition", str(file)]) == 3
+    assert f"hint: for the agents of its directories: lifesign crawl {file}" in capsys.readouterr().err
+    async with serving(agent()) as server:
+        file.write_text(
+            "name: mine\n"
+            f"targets: ['{server.url}', '{server.url}/other']\n"
+            "networks: {allow: [127.0.0.0/8]}\n"
+        )
+        await asyncio.to_thread(main, ["probe", "--json", "--definition", str(file)])
+    probed = [target["url"] for target in json.loads(capsys.readouterr().out)["targets"]]
+    assert probed == [f"{server.url}/", f"{server.url}/other"]
+
+
 async def test_a_message_to_an_mcp_server_is_refused_with_a_hint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

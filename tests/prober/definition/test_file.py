@@ -165,6 +165,18 @@ networks: {allow: [10.0.0.1/8]}
             HEAD + "targets: [a.example]\nresults: {jsonl: ''}\n",
             "line 4: /results/jsonl: expected the path of",
         ),
+        (
+            HEAD + "targets: [a.example]\nask:\n  tools: true\n  call: {tool: a}\n",
+            "line 6: /ask/call: a call belongs to the ask of a single target",
+        ),
+        (
+            HEAD + "targets:\n- b.ex\n- b.ex\n- {url: a.example, assertions: [{of: tool, status: 200}]}\n",
+            "line 6: /targets/2: https://a.example/: an assertion of tool needs call in ask",
+        ),
+        (
+            HEAD + "targets:\n- {url: a.example, kind: mcp}\n- {url: a.example, kind: a2a}\n",
+            "line 5: /targets/1: https://a.example/ is listed twice",
+        ),
     ],
 )
 def test_invalid_definition_is_refused_with_its_line(text: str, fault: str) -> None:

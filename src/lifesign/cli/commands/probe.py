@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,9 +54,15 @@ Timeout = Annotated[
 
 def probe(
     urls: Annotated[
-        list[str],
-        typer.Argument(metavar="URL...", help="Agents to probe: a domain, a base URL or the URL of a card."),
-    ],
+        list[str] | None,
+        typer.Argument(
+            metavar="URL...",
+            help=(
+                "Agents to probe: a domain, a base URL or the URL of a card. Without it: the targets of "
+                "--definition."
+            ),
+        ),
+    ] = None,
     *,
     as_json: AsJson = False,
     timeout_seconds: Timeout = None,
@@ -100,6 +107,7 @@ def probe(
       lifesign probe https://mcp.example/mcp --kind mcp
       lifesign probe http://127.0.0.1:8000 --allow-network 127.0.0.0/8
       lifesign probe https://agent.example --credential credentials.yml
+      lifesign probe --definition servers.yml
       lifesign probe https://agent.example --json | jq -r .targets[].result
 
     \b
@@ -114,9 +122,10 @@ def probe(
 
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
 
-    if len(urls) > MAX_URLS:
-        raise InvalidValue("URL...", len(urls), f"at most {MAX_URLS}; lifesign census FILE accepts more")
-    requested = _definition(urls, definition, timeout_seconds, message, allow_network or (), kind=kind)
+    probed = urls or _targets_of(definition)
+    if len(probed) > MAX_URLS:
+        raise InvalidValue("URL...", len(probed), f"at most {MAX_URLS}; lifesign census FILE accepts more")
+    requested = _definition(probed, definition, timeout_seconds, message, allow_network or (), kind=kind)
     if message is not None:
         _refuse_message_to_mcp(requested, message)
     reports = asyncio.run(_probe_all(with_credentials(requested, credential)))
@@ -140,7 +149,7 @@ def probe(
                     observation,
                     now=datetime.now(UTC),
                 )
-                lines = [PageLine("hint", hint) for hint in hints(observation, urls)]
+                lines = [PageLine("hint", hint) for hint in hints(observation, probed)]
                 write_page(sys.stdout, lines, colours=False)
     code = exit_code([GROUPS[report.observation.result] for report in reports])
     has_failed = any(each.has_failed for report in reports for each in report.observation.assertions or ())
@@ -176,6 +185,18 @@ def check_kind(kind: str | None) -> None:
     """Raise InvalidValue unless the option --kind is absent or names a kind."""
     if kind not in {None, *KINDS.split("|")}:
         raise InvalidValue("--kind", kind, "a2a or mcp")
+
+
+def _targets_of(file: Path | None) -> "Sequence[str]":
+    """Return the targets that a definition names itself; InvalidValue without any."""
+    if file is None:
+        raise InvalidValue("URL...", None, "the URL of an agent, or --definition FILE")
+    from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - see probe
+
+    if urls := read_definition_file(file).target_urls:
+        return urls
+    hint = f"for the agents of its directories: lifesign crawl {quote(str(file))} --once"
+    raise InvalidValue("URL...", None, f"the URL of an agent ({file} names no targets)", hint=hint)
 
 
 def _definition(

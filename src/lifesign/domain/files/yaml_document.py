@@ -92,15 +92,16 @@ class YamlDocument:
         forms: Mapping[str, str] = FORMS,
         at: Path = (),
         skipped: int = 0,
+        place: Callable[[ErrorDetails], Path] = lambda details: details["loc"],
     ) -> InvalidFile:
         """Return the error for values that do not match `model`, in terms of YAML.
 
         `forms` describes patterns. `at` leads to the validated value, and `skipped` further keys lead to the
-        value of which `model` is the shape.
+        value of which `model` is the shape. `place` returns the path to a fault.
         """
         faults = []
         for details in error.errors(include_url=False, include_input=False):
-            path: Path = (*at, *(part for part in details["loc"] if part != "[key]"))
+            path: Path = (*at, *(part for part in place(details) if part != "[key]"))
             expected = _expected(details, model, details["loc"][skipped:], forms)
             faults.append(FileFault(self._line_of(path), _pointer(path), expected))
         return self._refuse(sorted(faults, key=lambda fault: fault.line)[:MAX_FAULTS])

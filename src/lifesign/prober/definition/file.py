@@ -1,15 +1,19 @@
 """Reading a probe definition from its file, with faults reported by line."""
 
+import re
 import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
+from lifesign.domain.files.yaml_document import Path as YamlPath
+from lifesign.domain.targets.target import read_target
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import CREDENTIAL_FORMS, Credentials, CredentialSettings
 from lifesign.prober.definition.layer_settings import DefinitionMapping
@@ -17,6 +21,8 @@ from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.values import FORMS
 from lifesign.prober.errors import InvalidDefinition
 
+_URL: Final = re.compile("[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
+"""Beginning of a URL; as a path it has one slash."""
 _NO_FILE: Final = "no regular file"
 
 
@@ -62,6 +68,9 @@ def _text_of(file: Path, setting: str) -> str:
         with file.open("rb") as opened:
             raw = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
+        if _URL.match(str(file)):
+            # Its user, path and query may be secrets.
+            raise InvalidValue(setting, None, "a file, not a URL") from None
         raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
     return raw.decode("utf-8-sig", "surrogateescape")
 
@@ -69,11 +78,30 @@ def _text_of(file: Path, setting: str) -> str:
 def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
     refuse = partial(InvalidDefinition, file=str(file))
     document = YamlDocument(text, expected="expected a mapping with the key name", refuse=refuse)
+    content = document.to_dict()
     try:
-        read = ProbeDefinition.model_validate(document.to_dict(), context={"directory": file.parent})
+        read = ProbeDefinition.model_validate(content, context={"directory": file.parent})
     except ValidationError as error:
-        raise document.misread(error, ProbeDefinition, forms={**FORMS, **CREDENTIAL_FORMS}) from None
+        forms = {**FORMS, **CREDENTIAL_FORMS}
+        place = partial(_place_of, content.get("targets"))
+        raise document.misread(error, ProbeDefinition, forms=forms, place=place) from None
     return document, read
+
+
+def _place_of(targets: object, details: ErrorDetails) -> YamlPath:
+    """Return the path to a fault. Rules for several members do not know where they are in the file."""
+    if details["type"] == "call_of_all":
+        return "ask", "call"
+    url = details.get("ctx", {}).get("url")
+    listed = targets if isinstance(targets, list) else []
+    places = [place for place, each in enumerate(listed) if isinstance(each, dict) and _url_of(each) == url]
+    # A URL may be listed again without settings, and twice with different ones.
+    return ("targets", places[-1]) if url is not None and places else details["loc"]
+
+
+def _url_of(target: dict[str, Any]) -> object:
+    url = target.get("url")
+    return read_target(url) if isinstance(url, str) else None
 
 
 def _list_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:

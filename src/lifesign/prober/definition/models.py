@@ -441,7 +441,7 @@ class ProbeDefinition(DefinitionMapping):
     def _ask_what_is_asserted(self) -> Self:
         if self.ask.call is not None:
             raise PydanticCustomError(
-                "call_of_all", "ask: a call belongs to the ask of a single target, not to that of all"
+                "call_of_all", "a call belongs to the ask of a single target, not to that of all"
             )
         for target in self.targets:
             require_answers(target, self.ask)
