@@ -16,6 +16,7 @@ async def test_targets_are_found_and_shown(client: RegistryClient) -> None:
     assert sorted(found) == URLS
     assert [target async for target in client.targets.each(result=["ok", "gated"])] == []
     assert [target async for target in client.targets.each(layer_result=["gated"])] == []
+    assert [target async for target in client.targets.each(failed_assertions=True)] == []
     shown = await client.targets.get(target_id(URLS[0]))
     assert (shown.url, shown.directories, shown.result, shown.changes) == (URLS[0], ["dir"], None, [])
     with pytest.raises(NotFound):

@@ -112,14 +112,15 @@ async def test_processes_that_ignore_sigterm_are_killed(
 
 def test_sums_of_a_dead_process_are_kept() -> None:
     statuses = WorkerStatuses(total=200)
-    statuses.note("a", replace(STANDING, unanswered=5, missed=3000, given_up=4))
-    statuses.note("b", replace(STANDING, unanswered=2, missed=400))
+    wrong = replace(STANDING, with_failed_assertions=2)
+    statuses.note("a", replace(wrong, unanswered=5, missed=3000, given_up=4))
+    statuses.note("b", replace(wrong, unanswered=2, missed=400))
     statuses.keep_totals("a")
     statuses.keep_totals("unknown")
     statuses.note("a", replace(STANDING, probed=1, classes={ResultClass.OK: 1}))
     state = statuses.state
     assert (state.probed, state.total, state.unanswered) == (21, 200, 7)
-    assert state.note == "4 results were lost; 3,400 due probes missed"
+    assert state.note == "4 targets with failed assertions; 4 results were lost; 3,400 due probes missed"
     assert state.results == {ResultClass.OK: 9, ResultClass.REFUSED: 12}
 
 

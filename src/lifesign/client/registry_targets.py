@@ -19,6 +19,8 @@ class TargetQuery(TypedDict, total=False):
     result: Sequence[ResultClass | str]
     layer_result: Sequence[ResultClass | str]
     """Last results of a layer, of which one is enough."""
+    failed_assertions: bool
+    """Only targets with an assertion that failed in their last probe with a result."""
     never_probed: bool
     old_evidence: bool
     """True: also targets whose last measured result is too old; False: none of those."""
@@ -65,7 +67,9 @@ class RegistryTargets:
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
     ) -> TargetList:
         """Return one page, at most 1000; `cursor` is that of the page before, with the same query."""
-        flags = {name: "true" for name in ("never_probed", "include_gone") if wanted.get(name)}
+        flags = {
+            name: "true" for name in ("failed_assertions", "never_probed", "include_gone") if wanted.get(name)
+        }
         if (old := wanted.get("old_evidence")) is not None:
             flags["old_evidence"] = "true" if old else "false"
         query = query_of(

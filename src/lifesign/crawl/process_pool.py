@@ -59,6 +59,7 @@ class WorkerStatuses:
     _exited_probed: int = 0
     _past_unanswered: int = 0
     _past_missed: int = 0
+    _past_failed_assertions: int = 0
     _exited_given_up: int = 0
 
     def note(self, worker: str, progress: Progress) -> None:
@@ -74,6 +75,7 @@ class WorkerStatuses:
             self._past_reported += progress.reported
             self._past_unanswered += progress.unanswered
             self._past_missed += progress.missed
+            self._past_failed_assertions += progress.with_failed_assertions
             self._exited_given_up += progress.given_up
 
     @property
@@ -111,9 +113,15 @@ class WorkerStatuses:
             note="; ".join(self._notes()),
         )
 
+    def _wrong_answers(self) -> list[str]:
+        # In a crawl without an end, the successor of a process probes its targets again.
+        past = 0 if self.total is None else self._past_failed_assertions
+        failed = past + sum(progress.with_failed_assertions for progress in self.now.values())
+        return [f"{pluralize(failed, 'target')} with failed assertions"] if failed else []
+
     def _notes(self) -> list[str]:
         now = self.now.values()
-        notes = []
+        notes = self._wrong_answers()
         if any(progress.is_ledger_unreachable for progress in now):
             notes.append(f"results cannot be stored: {sum(progress.held for progress in now):,} are waiting")
         if given_up := self._exited_given_up + sum(progress.given_up for progress in now):

@@ -15,6 +15,7 @@ from lifesign.client import RegistryClient
 from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger
 from lifesign.domain.models.directories import ImportPageRequest
+from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import host_of, shard_of, target_id
@@ -27,6 +28,20 @@ SEEN = {
     URLS[1]: LayerResult(result=ResultClass.REFUSED, reason="=1+1 closed"),
     URLS[2]: LayerResult(result=ResultClass.TIMEOUT, reason="no answer within 5 s"),
 }
+
+
+def assertion(result: AssertionOutcome, actual: str) -> AssertionResult:
+    return AssertionResult(of="tool", check=Check.TEXT_CONTAINS, result=result, expected="a", actual=actual)
+
+
+WRONG = {
+    URLS[0]: (
+        assertion(AssertionOutcome.OK, "a"),
+        *[assertion(AssertionOutcome.ASSERTION_FAILED, "b")] * 2,
+    ),
+    URLS[1]: (assertion(AssertionOutcome.OK, 'a {"result":"assertion_failed"}'),),
+}
+"""Assertions of targets; a text of the last one looks like a failed one."""
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +58,12 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
             claims = {claim.shard: claim for claim in (await ledger.claim("worker-1", 60.0, {})).claims}
             now = datetime.now(UTC)
             for number, (target, card) in enumerate(SEEN.items(), 1):
+                seen = Observation(
+                    target_url=target, observed_at=now, discovery=card, assertions=WRONG.get(target)
+                )
                 report = ProbeReport(
                     subject_id=target_id(target),
-                    observation=Observation(target_url=target, observed_at=now, discovery=card),
+                    observation=seen,
                     memory=ProbeMemory(),
                 )
                 claim = claims[shard_of(host_of(target))]
@@ -63,12 +81,13 @@ def test_each_target_is_listed_with_its_last_result(
     database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--database", database) == 0
-    heads, *rows = capsys.readouterr().out.splitlines()
+    heads, *rows, last = capsys.readouterr().out.splitlines()
+    assert last == "1 of these targets has failed assertions"
     assert heads.split() == ["URL", "IS", "RESULT", "SINCE", "MEASURED", "WHY"]
     found = {row.split()[0]: re.split(r" {2,}", row)[1:] for row in rows}
     assert set(found) == set(URLS)
     assert found[URLS[0]][:2] == ["alive", "ok"]
-    assert found[URLS[0]][4] == "a card only: its interface was not probed"
+    assert found[URLS[0]][4] == "a card only: its interface was not probed; 2 assertions failed"
     assert found[URLS[1]][:2] == ["not alive", "refused"]
     assert found[URLS[2]][4] == "no answer within 5 s"
     assert found[URLS[3]][:4] == ["unknown", "never_probed", "-", "-"]
@@ -90,6 +109,8 @@ def test_each_target_is_listed_with_its_last_result(
         (["--alive", "--result", "never_probed"], [URLS[0], *URLS[3:]]),
         (["--layer-result", "timeout", "--layer-result", "ok"], [URLS[0], URLS[2]]),
         (["--layer-result", "timeout", "--alive"], []),
+        (["--failed-assertions"], URLS[:1]),
+        (["--failed-assertions", "--not-alive"], []),
     ],
 )
 def test_targets_are_filtered_by_the_options(

@@ -1,5 +1,6 @@
 import pytest
 
+from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.worker.progress_counts import Tally
 
@@ -21,6 +22,24 @@ def test_probe_rate_covers_the_time_since_the_start_at_first() -> None:
     for tenth in range(30):
         tally.note(OK, 100 + tenth / 10)
     assert tally.rate_per_s(103.0) == 10.0
+
+
+def test_targets_with_failed_assertions_are_counted_until_their_assertions_pass() -> None:
+    def outcome(name: str) -> AssertionResult:
+        return AssertionResult.model_validate_json(
+            f'{{"of": "card", "check": "status", "expected": "200", "result": "{name}"}}'
+        )
+
+    tally = Tally(100.0)
+    ok, failed, unmeasured = map(outcome, ("ok", "assertion_failed", "not_measured"))
+    for target in "abc":
+        tally.note_assertions(target, [ok, failed])
+    tally.note_assertions("a", [unmeasured])
+    tally.note_assertions("b", [ok])
+    tally.note_assertions("d", [])
+    assert tally.with_failed_assertions == {"a", "c"}
+    tally.forget_targets({"c"})
+    assert tally.with_failed_assertions == {"a"}
 
 
 def test_start_delays_are_reported_by_their_99th_percentile() -> None:

@@ -118,6 +118,21 @@ async def test_targets_are_filtered_by_their_last_result(
 
 
 @pytest.mark.both_databases
+async def test_targets_with_failed_assertions_are_counted_and_found(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS)
+    check = {"of": "card", "check": "status", "expected": "200", "actual": "500"}
+    card = {"result": "ok"}
+    for url, outcome in zip(URLS, ("assertion_failed", "ok", "not_measured"), strict=False):
+        await report(api, clock, url, discovery=card, assertions=[check | {"result": outcome}])
+    assert await listed(api, "failed_assertions=true") == URLS[:1]
+    shown = (await api.ask("GET", PATH, key=Role.READER)).json()["targets"]
+    counts = {each["url"]: each.get("failed_assertions") for each in shown}
+    assert {url: count for url, count in counts.items() if count is not None} == {URLS[0]: 1}
+
+
+@pytest.mark.both_databases
 async def test_a_target_with_a_public_card_is_found_by_the_fault_of_its_credential(
     api: RegistryApi, clock: WoundClock
 ) -> None:

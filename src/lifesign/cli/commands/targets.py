@@ -19,6 +19,7 @@ from lifesign.cli.options.registry_access import (
 )
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json, write_table
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def list_targets(
             help="Only targets with this result of a layer, such as credentials_rejected; may be repeated.",
         ),
     ] = None,
+    has_failed_assertions: Annotated[
+        bool, typer.Option("--failed-assertions", help="Only targets with a failed assertion.")
+    ] = False,
     is_alive: Annotated[
         bool,
         typer.Option(
@@ -106,6 +110,7 @@ def list_targets(
       lifesign targets list --database sqlite:///urls.db --alive
       lifesign targets list --database sqlite:///urls.db --result timeout --result refused
       lifesign targets list --layer-result credentials_rejected --layer-result token_error
+      lifesign targets list --database sqlite:///urls.db --failed-assertions
       lifesign targets list --database sqlite:///urls.db --csv > targets.csv
       lifesign targets list --directory agents.txt --json | jq -r .targets[].url
 
@@ -124,6 +129,7 @@ def list_targets(
         raise InvalidValue("--csv", "given", "one of --json and --csv")
     named = [*(result or []), *_classes(is_alive=is_alive, is_not_alive=is_not_alive)]
     wanted = _wanted(named, layer_result or [], directory)
+    wanted["failed_assertions"] = has_failed_assertions
     if max_evidence_age is not None:
         wanted["max_evidence_age"] = max_evidence_age
     # A registry's targets are probed all the time. A census database is as old as its last pass.
@@ -232,6 +238,9 @@ async def _write_table(pages: AsyncIterator["TargetList"], *, is_continuous: boo
         return
     rows = (_row(target, is_continuous=is_continuous) for target in found)
     write_table(sys.stdout, HEADS, rows)
+    if failed := sum(target.failed_assertions is not None for target in found):
+        have = plural(failed, "has", "have")
+        sys.stdout.write(f"{failed:,} of these targets {have} failed assertions\n")
     if total > len(found):
         sys.stdout.write(f"{len(found):,} of {total:,} (see --limit)\n")
 
@@ -266,7 +275,9 @@ def _reason_text(target: "TargetSummary", *, is_continuous: bool) -> str:
 
 def _result_text(target: "TargetSummary", *, is_continuous: bool) -> str:
     if not is_continuous or target.unknown_reason is None or target.result is None:
-        return target.why or ""
+        failed = target.failed_assertions
+        wrong = "" if failed is None else f"{pluralize(failed, 'assertion')} failed"
+        return "; ".join(filter(None, (target.why, wrong)))
     from lifesign.domain.observation.evidence_age import lost_text  # noqa: PLC0415 - see _classes
 
     return lost_text(target.unknown_reason, target.evidence_at, time.time())

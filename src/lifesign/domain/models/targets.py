@@ -37,6 +37,8 @@ class TargetSummary(BaseModel):
     """
     why: str | None = None
     """Summary of that probe: the liveness signals, or what was found instead."""
+    failed_assertions: int | None = None
+    """Number of the target's assertions that failed in that probe; absent if none did."""
     gone_at: Time | None = None
     """Time since which the target is no longer probed."""
     gone_reason: str | None = None

@@ -285,7 +285,7 @@ class Intake:
         slot, result = probed.slot, report.result
         slot.is_busy = False
         self._tally.note(result, probed.ended_s)
-        self._tally.note_assertions(report.observation.assertions or ())
+        self._tally.note_assertions(slot.subject_id, report.observation.assertions or ())
         now_s = self._clock.boot_s()
         self._report_missed(probed, now_s)
         has_waited = made_at_s is not None or probed.first is not None

@@ -186,6 +186,7 @@ class ProbeWorker:
             probed=self._tally.probed,
             classes=dict(self._tally.classes),
             assertions=dict(self._tally.assertions),
+            with_failed_assertions=len(self._tally.with_failed_assertions),
             missed=self._tally.missed,
             rate_per_s=rate_per_s,
             in_flight=self._limiter.in_flight,
@@ -357,6 +358,7 @@ class ProbeWorker:
 
     def _note_lost(self, lost: Sequence[Shard]) -> None:
         self._credentials.forget_targets({slot.url for shard in lost for slot in shard.slots.values()})
+        self._tally.forget_targets({slot.subject_id for shard in lost for slot in shard.slots.values()})
         self._dispatch.note_lost(lost)
 
 

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +33,8 @@ class Progress:
     """Number of probes by result; `not_measured` includes failures without a witness."""
     assertions: Mapping[AssertionOutcome, int] = field(default_factory=dict)
     """Number of evaluated assertions by result, in the probes that were reported."""
+    with_failed_assertions: int = 0
+    """Number of targets whose assertions failed when they were last evaluated."""
     missed: int
     """Probes that were due and did not take place, as far as known."""
     rate_per_s: float
@@ -88,6 +90,8 @@ class Tally:
         self.missed = 0
         self.classes: Counter[ResultClass] = Counter()
         self.assertions: Counter[AssertionOutcome] = Counter()
+        self.with_failed_assertions: set[str] = set()
+        """Ids of the targets whose assertions failed when they were last evaluated."""
         self.unwitnessed = 0
         self.starts = 0
         self.start_delay_s = 0.0
@@ -106,9 +110,17 @@ class Tally:
             self._second, self._in_second = second, 0
         self._in_second += 1
 
-    def note_assertions(self, results: Iterable[AssertionResult]) -> None:
+    def note_assertions(self, subject_id: str, results: Sequence[AssertionResult]) -> None:
         """Count the results of the assertions of one probe."""
         self.assertions.update(each.result for each in results)
+        if any(each.has_failed for each in results):
+            self.with_failed_assertions.add(subject_id)
+        elif any(each.is_measured for each in results):
+            self.with_failed_assertions.discard(subject_id)
+
+    def forget_targets(self, subject_ids: Collection[str]) -> None:
+        """Forget failed assertions of these targets: another worker probes them from now on."""
+        self.with_failed_assertions.difference_update(subject_ids)
 
     def note_start(self, error_s: float) -> None:
         """Count by how much a probe began later than it was due."""

@@ -22,6 +22,7 @@ from lifesign.domain.models.targets import (
 )
 from lifesign.domain.net.allowed_addresses import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.net.international_host import ascii_host
+from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
@@ -99,6 +100,8 @@ class TargetListing(Body):
     ] = ()
     """Results, separated by commas: only targets with one of them as the last result of a layer (card,
     interface, health document or message)."""
+    failed_assertions: bool = False
+    """Whether to return only targets with an assertion that failed in their last probe with a result."""
     never_probed: bool = False
     """Whether to include targets that were never probed. Without `result`: only these targets."""
     old_evidence: bool | None = None
@@ -126,6 +129,7 @@ def list_targets(transaction: Transaction, call: Call) -> OperationReply:
         subject_id=own,
         results=query.result,
         layer_results=query.layer_result,
+        has_failed_assertions=query.failed_assertions,
         never_probed=query.never_probed,
         old_evidence=query.old_evidence,
         directory=None if query.directory is None else _number_of(transaction, query.directory),
@@ -230,10 +234,16 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
         "url": row.url,
         "result": row.result,
         "why": None if observed is None else observed_reason(observed, row.layers),
+        "failed_assertions": None if observed is None else _failed_assertions(observed) or None,
         "gone_reason": row.gone_reason,
         "unknown_reason": unknown_reason(evidence, now_s) if row.gone_at_s is None else None,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
     }
+
+
+def _failed_assertions(observed: Mapping[str, Any]) -> int:
+    results = [each["result"] for each in observed.get("assertions", ())]
+    return results.count(AssertionOutcome.ASSERTION_FAILED)
 
 
 def observed_at_of(seen: Mapping[str, Any] | None) -> float | None:

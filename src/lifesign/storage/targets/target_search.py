@@ -1,11 +1,12 @@
 """Search of targets in pages, and all facts about one target."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, false, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Row, Select, false, func, literal, or_, select, tuple_
 
+from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.storage.engine.table_definitions import (
     agents,
     directories,
@@ -24,6 +25,8 @@ class TargetFilter:
     results: Sequence[str] = ()
     layer_results: Sequence[str] = ()
     """Last results of a layer, of which one is enough."""
+    has_failed_assertions: bool = False
+    """Only targets whose last observation has a failed assertion."""
     never_probed: bool = False
     """Also targets without a result; with no results given, only those."""
     directory: int | None = None
@@ -136,12 +139,7 @@ def _filtered(
         seen_from_s = transaction.now_s - wanted.max_evidence_age_s
         statement = statement.where(probe_results.c.evidence_at_s >= seen_from_s)
     result = probe_results.c.result.concat("") if is_walk else probe_results.c.result
-    if wanted.layer_results:
-        # No index: each target's layers are read.
-        layers = literal(",").concat(probe_results.c.layers).concat(",")
-        statement = statement.where(
-            or_(*(layers.contains(f",{each},", autoescape=True) for each in wanted.layer_results))
-        )
+    statement = statement.where(*_of_observations(wanted))
     was_measured = result.is_not(None) & probe_results.c.evidence_at_s.is_not(None)
     is_old = was_measured & func.coalesce(probe_results.c.evidence_until_s < transaction.now_s, false())
     if wanted.old_evidence is False:
@@ -155,3 +153,14 @@ def _filtered(
     if conditions:
         statement = statement.where(or_(*conditions))
     return statement.select_from(tables)
+
+
+def _of_observations(wanted: TargetFilter) -> Iterator[ColumnElement[bool]]:
+    """Return conditions without an index: the last results of each target are read."""
+    if wanted.layer_results:
+        layers = literal(",").concat(probe_results.c.layers).concat(",")
+        yield or_(*(layers.contains(f",{each},", autoescape=True) for each in wanted.layer_results))
+    if wanted.has_failed_assertions:
+        # Quotes in texts of peers are escaped there.
+        failed = f'"result":"{AssertionOutcome.ASSERTION_FAILED}"'
+        yield probe_results.c.observed.contains(failed, autoescape=True)
