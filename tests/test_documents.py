@@ -1,8 +1,10 @@
 """Commands and examples of the documentation can be used as written."""
 
+import asyncio
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,20 @@ import pytest
 import typer
 
 from lifesign.cli import application
+from lifesign.cli.options.registry_access import KEY_VARIABLE, read_key
+from lifesign.crawl.contact_rule import require_contact
+from lifesign.dashboard.errors import UnknownHost
+from lifesign.domain.events.database_marker import Mismatch
 from lifesign.domain.tasks.lease import TTL_SECONDS
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.file import read_definition_file
+from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.claims import RENEW_RATIO, takeover_s
+from lifesign.registry import run_server
+from lifesign.registry.errors import UnknownKey
+from lifesign.registry.settings import RegistrySettings
+from lifesign.serving.errors import CannotListen
+from lifesign.storage.errors import DatabaseInUse, SchemaOutdated, SchemaUnknown
 
 REPOSITORY = Path(__file__).parents[1]
 DOCUMENTS = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
@@ -97,6 +110,48 @@ def test_documented_probe_definition_is_valid(tmp_path: Path) -> None:
     (tmp_path / "agents.txt").write_text("agent.example\n")
     definition = read_definition_file(tmp_path / "census.yml")
     assert definition.user_agent in shown.replace("mailto:...", definition.contact or "")
+
+
+def printed_messages(tmp_path: Path) -> Iterator[str]:
+    """Yield messages that a server or a command prints."""
+    yield str(CannotListen("127.0.0.1", 8440, "Address already in use"))
+    yield str(SchemaOutdated("0001", "0002"))
+    yield str(SchemaUnknown("0002", "0001"))
+    yield from Mismatch
+    yield str(DatabaseInUse("sqlite:///registry.db"))
+    yield str(UnknownKey())
+    yield str(UnknownHost("registry.example"))
+    no_directory = tmp_path / "file"
+    no_directory.touch()
+    with pytest.raises(InvalidValue) as refused:
+        run_server.check(
+            RegistrySettings(state_dir=no_directory), run_server.Listening(host="127.0.0.1", port=8440)
+        )
+    yield str(refused.value)
+    with pytest.raises(InvalidValue) as refused:
+        asyncio.run(require_contact(ProbeDefinition(name="one", targets=["https://agent.example"])))
+    yield str(refused.value)
+    with pytest.raises(InvalidValue) as refused:
+        read_key(None)
+    yield str(refused.value)
+
+
+def test_troubleshooting_quotes_messages_as_they_are_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    text = (REPOSITORY / "docs" / "troubleshooting.md").read_text()
+    table = text.partition("| message | what to do |\n")[2].partition("\n\n")[0]
+    cells = [row.split(" | ")[0] for row in table.splitlines()]
+    # A code in brackets is part of the answer. A name of an option replaces the name of its setting.
+    quoted = [
+        quote.removeprefix("HTTP 401: ").partition(": expected ")[2] or quote.removeprefix("HTTP 401: ")
+        for cell in cells
+        for quote in re.findall(r"`([^`(]+)`", cell)
+    ]
+    printed = [*printed_messages(tmp_path)]
+    assert len(quoted) >= 12
+    assert [quote for quote in quoted if not any(quote in message for message in printed)] == []
 
 
 def test_operators_read_how_long_the_replacement_of_a_lost_prober_takes() -> None:
