@@ -4,9 +4,9 @@
     .venv/bin/python docs/examples/crawl_demo.py
 
 Starts a registry and the targets of a small directory: two real A2A agents, one of which fails every second
-request, and the usual targets that are no working agents. A crawl probes each target once, the registry
-decides its status, and a census counts. Then one agent is killed, and a second crawl finds it. Exits with 0
-if every target got the expected result.
+request, and five targets that are not working agents. A crawl probes each target once, the registry
+decides its status, and a census counts the results. Then one agent is killed, and a second crawl detects
+this. Exits with 0 if every target got the expected result.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ HERE = Path(__file__).parent
 DEFINITION = HERE.parents[1] / "probes" / "demo.yml"
 DATABASE = "registry.db"
 MESSAGES = 20
-"""For each agent, so that it has something to say of itself."""
+"""Messages to each agent: its health document needs at least 10 samples."""
 EXPECTED = {
     "well": "ok",
     "half": "ok",
@@ -42,7 +42,7 @@ EXPECTED = {
     "closed": "refused",
     "no name": "dns_failure",
 }
-"""How a probe of each of them has to end."""
+"""Expected result of a probe of each target."""
 
 
 def run(*arguments: str, environment: Mapping[str, str], directory: str) -> None:
@@ -59,12 +59,12 @@ def run(*arguments: str, environment: Mapping[str, str], directory: str) -> None
     )
     print(done.stdout, end="", flush=True)
     if done.returncode:
-        raise SystemExit(f"it ended with {done.returncode}")
+        raise SystemExit(f"the command ended with exit code {done.returncode}")
 
 
 @asynccontextmanager
 async def place(status: str, content_type: str, body: str) -> AsyncIterator[str]:
-    """Answer every request in the same way while the body runs; gives the URL."""
+    """Serve the same answer to every request while the body runs, and yield the URL."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -78,7 +78,7 @@ async def place(status: str, content_type: str, body: str) -> AsyncIterator[str]
 
 
 async def talk(url: str) -> None:
-    """Send an agent some messages; it answers each with HTTP 200, whether it failed or not."""
+    """Send an agent some messages; it answers each with HTTP 200, also if it failed."""
     async with aiohttp.ClientSession(headers={"A2A-Version": "1.0"}) as session:
         for number in range(MESSAGES):
             message = {"messageId": f"m{number}", "role": "ROLE_USER", "parts": [{"text": "hello"}]}
@@ -87,8 +87,8 @@ async def talk(url: str) -> None:
                 await answer.read()
 
 
-async def until_it_tells(url: str) -> None:
-    """Wait until an agent's health document knows of its messages: it is renewed every second here."""
+async def until_document_counts(url: str) -> None:
+    """Wait until an agent's health document, which is computed every second here, counts its messages."""
     deadline_s = time.monotonic() + PATIENCE_SECONDS
     async with aiohttp.ClientSession() as session:
         while time.monotonic() < deadline_s:
@@ -96,28 +96,28 @@ async def until_it_tells(url: str) -> None:
                 if (await answer.json())["calibration"]["sample_count"] >= MESSAGES:
                     return
             await asyncio.sleep(0.1)
-    raise SystemExit(f"{url} knows nothing of its messages")
+    raise SystemExit(f"{url} has no health document that counts its messages")
 
 
 def write_directory(directory: str, urls: Mapping[str, str]) -> None:
-    """Write a list of agents, and the definition that names it."""
+    """Write a list of agents, and a probe definition that names the list."""
     Path(directory, "demo.yml").write_text(DEFINITION.read_text())
     Path(directory, "demo-agents.txt").write_text("".join(f"{url}\n" for url in urls.values()))
 
 
 async def crawl(directory: str, environment: Mapping[str, str]) -> None:
-    """Ask every target once."""
+    """Probe every target once."""
     arguments = ("crawl", "demo.yml", "--once", "--registry", environment["LIFESIGN_REGISTRY"])
     await asyncio.to_thread(run, *arguments, environment=environment, directory=directory)
 
 
 async def check(directory: str, expected: Mapping[str, str]) -> None:
-    """Compare how the targets ended with how they have to end."""
+    """Compare the results of the targets with the expected ones."""
     arguments = [*COMMAND, "census", DATABASE, "--json"]
     taken = await asyncio.to_thread(subprocess.check_output, arguments, cwd=directory)
     found = {row["result"]: row["count"] for row in json.loads(taken)["results"]}
     if found != Counter(expected.values()):
-        raise SystemExit(f"not all were seen as what they are: {found}")
+        raise SystemExit(f"unexpected results of the targets: {found}")
 
 
 async def follow(
@@ -143,7 +143,7 @@ async def follow(
         }
         for kind in agents:
             await talk(urls[kind])
-            await until_it_tells(urls[kind])
+            await until_document_counts(urls[kind])
         write_directory(directory, urls)
         say(
             "a directory: two agents, a gate, a page, an error, a closed port, and a name that does not exist"
@@ -152,7 +152,7 @@ async def follow(
         await check(directory, EXPECTED)
         for kind in agents:
             record = await client.agents.get(target_id(f"{urls[kind]}/"))
-            say(f"{kind} is {record.status} by its first liveness signal, and calls itself {record.health}")
+            say(f"{kind} is {record.status} after its first liveness signal, and reports {record.health}")
 
         agents["well"].kill()
         agents["well"].wait()
@@ -162,21 +162,22 @@ async def follow(
         record = await client.agents.get(target_id(f"{urls['well']}/"))
         interface = record.observed.transport if record.observed else None
         say(
-            f"well was seen {interface and interface.result}, and is {record.status}: one failure is no death"
+            f"the probe of well is {interface and interface.result}, and well stays {record.status}: "
+            "one failure is not enough"
         )
     command = ("census", DATABASE, "--output", "report")
     await asyncio.to_thread(run, *command, environment=environment, directory=directory)
 
 
 def show_report(directory: str) -> None:
-    """Show what stands at the beginning of the census."""
+    """Show the beginning of the census."""
     report = Path(directory, "report", "census.md").read_text()
     print("\nFrom report/census.md:\n")
     print(report.partition("\n## Layer by layer")[0].partition("## How they ended")[2].strip())
 
 
 def main() -> int:
-    print("A small directory, and what becomes of it:\n")
+    print("A small directory, and the verdicts about its targets:\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-"))
         environment = {

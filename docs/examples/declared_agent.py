@@ -22,7 +22,9 @@ from lifesign.agent import (
     run_agent,
 )
 
-arguments = argparse.ArgumentParser(description="Work at lines of standard input until told to leave.")
+arguments = argparse.ArgumentParser(
+    description="Work on the lines of standard input until the agent is drained."
+)
 arguments.add_argument("key_file", help="file for the agent's own key, which the first registration creates")
 
 
@@ -48,8 +50,8 @@ class Reporter:
 
     @on_drain
     async def leave(self) -> None:
-        """Print a line: called once, when a drain begins."""
-        print("takes nothing new", flush=True)
+        """Print a line. The SDK calls this once, when a drain begins."""
+        print("draining", flush=True)
 
 
 async def do(agent: AgentRunner, task: str) -> None:

@@ -31,7 +31,7 @@ from a2a.utils.errors import A2AError
 from lifesign.client import HealthCheck, fetch_health
 
 MESSAGES = 40
-"""For each agent; every other one is streamed."""
+"""Messages to each agent; every other one is streamed."""
 AT_ONCE = 8
 MOST_COLUMNS = 100
 PATIENCE_SECONDS = 10
@@ -45,7 +45,7 @@ AGENTS = {
 
 @contextmanager
 def agent_process(kind: str, log: Path) -> Iterator[str]:
-    """Serve an agent while the body runs; gives its URL."""
+    """Run an agent while the body runs, and yield its URL."""
     command = [sys.executable, str(Path(__file__).with_name("sample_agents.py")), kind]
     with (
         log.open("w") as errors,
@@ -72,7 +72,7 @@ def agent_process(kind: str, log: Path) -> Iterator[str]:
 
 
 async def converse(url: str) -> Counter[int]:
-    """Send an agent its messages; return how often which HTTP status came back."""
+    """Send an agent its messages; return the number of answers by HTTP status."""
     statuses: Counter[int] = Counter()
 
     async def note_status(response: httpx.Response) -> None:
@@ -102,7 +102,7 @@ async def converse(url: str) -> Counter[int]:
 
 
 async def settled_check(url: str) -> HealthCheck:
-    """Ask for the agent's health until it knows of all messages: it is renewed every second here."""
+    """Request the agent's health until its document, which is computed every second, counts all messages."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         check = await fetch_health(url)
@@ -113,7 +113,7 @@ async def settled_check(url: str) -> HealthCheck:
 
 
 async def visit(url: str) -> tuple[Counter[int], HealthCheck]:
-    """Talk to one agent, then ask for its health."""
+    """Send messages to one agent, then request its health."""
     return await converse(url), await settled_check(url)
 
 
@@ -128,7 +128,7 @@ def show(kind: str, statuses: Counter[int], check: HealthCheck) -> None:
 
 
 def compact_json(value: Any, *, indent: str) -> str:
-    """Return an object with one line for each member, and a long member opened likewise."""
+    """Return JSON with one line for each member; a long member is split in the same way."""
     lines = []
     for name, member in value.items():
         line = f"{indent}  {json.dumps(name)}: {json.dumps(member)}"
@@ -149,21 +149,21 @@ async def visit_all(urls: dict[str, str]) -> dict[str, HealthCheck]:
 
 def show_way_on(urls: dict[str, str]) -> None:
     with suppress(KeyboardInterrupt):
-        print("\nThe agents stay up until Ctrl-C. In another terminal:")
+        print("\nThe agents run until Ctrl-C. In another terminal:")
         for url in urls.values():
             print(f"  .venv/bin/lifesign check {url}")
         print(f"  curl -s {urls['half']}/.well-known/agent-health")
         print(f"  curl -si {urls['half']}/.well-known/agent-card.json", flush=True)
         while True:
-            # In short turns: a signal just before a wait would not end it.
+            # Short sleeps: a signal just before a longer one would not end it.
             time.sleep(0.2)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Three real A2A agents, and what becomes known of them.")
-    parser.add_argument("--keep", action="store_true", help="let the agents run until Ctrl-C")
+    parser = argparse.ArgumentParser(description="Three real A2A agents and their health documents.")
+    parser.add_argument("--keep", action="store_true", help="keep the agents running until Ctrl-C")
     is_kept = parser.parse_args().keep
-    print("Three agents, built with the A2A SDK; one line in each makes its health known.")
+    print("Three agents, built with the A2A SDK; one line in each publishes its health.")
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-")))
         urls = {kind: stack.enter_context(agent_process(kind, logs / kind)) for kind in AGENTS}
@@ -171,9 +171,9 @@ def main() -> int:
         if is_kept:
             show_way_on(urls)
     if any(checks[kind].decision.status not in expected for kind, (_, expected) in AGENTS.items()):
-        print("\nNot every agent was seen as what it is.", file=sys.stderr)
+        print("\nNot every agent got the expected decision.", file=sys.stderr)
         return 1
-    print("\nLook around while they stay up: .venv/bin/python docs/examples/demo.py --keep")
+    print("\nTo keep the agents running, use: .venv/bin/python docs/examples/demo.py --keep")
     return 0
 
 
@@ -182,7 +182,7 @@ def end_in_order(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    # SIGINT too: a shell that starts us in the background has it ignored.
+    # SIGINT too: a shell that starts this program in the background lets it ignore SIGINT.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, end_in_order)
     try:

@@ -1,4 +1,4 @@
-"""Programs of a demo: starts them, reads their output, and ends all of them with the demo."""
+"""Programs of a demo: start, output, and end together with the demo."""
 
 import os
 import signal
@@ -44,14 +44,14 @@ def process(command: list[str], environment: Mapping[str, str]) -> Iterator["sub
 
 
 def first_line(running: "subprocess.Popen[str]") -> str:
-    """Return what a program says first; if it ends before, what it complains of."""
+    """Return the first line of a program's output; SystemExit with its error output if it ends before."""
     line = running.stdout.readline().strip() if running.stdout else ""
     if not line:
-        raise SystemExit(f"it did not start:\n{_complaints(running)}")
+        raise SystemExit(f"the program did not start:\n{_error_output(running)}")
     return line
 
 
-def _complaints(running: "subprocess.Popen[str]") -> str:
+def _error_output(running: "subprocess.Popen[str]") -> str:
     if running.stderr is None:
         return ""
     running.stderr.seek(0)
@@ -59,7 +59,7 @@ def _complaints(running: "subprocess.Popen[str]") -> str:
 
 
 def address(server: "subprocess.Popen[str]") -> str:
-    """Return where a registry is: it says so last, once it answers."""
+    """Return the URL of a registry, which it prints once it answers."""
     while "registry at" not in (line := first_line(server)):
         pass
     return line.rpartition(" ")[2]
@@ -72,7 +72,7 @@ def say(text: str) -> None:
 
 def exit_with(main: Callable[[], int]) -> NoReturn:
     """Exit with the demo's result after all its programs have ended, also if the demo is interrupted."""
-    # SIGINT too: a shell that starts us in the background has it ignored.
+    # SIGINT too: a shell that starts this program in the background lets it ignore SIGINT.
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, _end_in_order)
     try:

@@ -4,8 +4,8 @@
     .venv/bin/python docs/examples/mcp_demo.py
 
 Starts both servers of sample_servers.py. One is wrapped by the middleware: its health document shows the
-failures of its callers. The other one is not: a probe finds it alive until a probe definition names a tool
-to call. Exits with 0 if both are found.
+failed calls. The other one is not: a probe reports it as alive until a probe definition names a tool to
+call. Exits with 0 if the failures of both are found.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ networks: {{allow: [127.0.0.0/8]}}
 
 
 async def call_tool(url: str) -> tuple[int, Counter[int]]:
-    """Call the tool of a server; return how often it failed, and how often which HTTP status came back."""
+    """Call the tool of a server; return the number of failures, and of answers by HTTP status."""
     statuses: Counter[int] = Counter()
 
     async def note_status(response: httpx2.Response) -> None:
@@ -54,7 +54,7 @@ async def call_tool(url: str) -> tuple[int, Counter[int]]:
 
 
 async def settled_check(url: str) -> HealthCheck:
-    """Ask for the server's health until it knows of all calls: its document is renewed every second here."""
+    """Request the server's health until its document, which is computed every second, counts all calls."""
     deadline_s = time.monotonic() + PATIENCE_SECONDS
     while True:
         check = await fetch_health(url)
@@ -93,7 +93,7 @@ def main() -> int:
         print(f"\n{definition.name}:\n{definition.read_text()}", end="", flush=True)
         is_found = probe(bare, "--definition", str(definition)) != 0
     if decision.action == "proceed" or not (is_alive and is_found):
-        print("\nNot every server was seen as what it is.", file=sys.stderr)
+        print("\nNot every server got the expected result.", file=sys.stderr)
         return 1
     return 0
 

@@ -26,7 +26,7 @@ def left_behind(name: str) -> dict[str, Any]:
 
 
 async def write_page(tools: Client, seconds: float) -> None:
-    """Write one section after another, each of which takes a while."""
+    """Write one section after another; each takes `seconds`."""
     written = list(left_behind("latest_report.json").get("beliefs", []))
     sections = left_behind("input.json")["sections"]
     for section in sections[len(written) :]:
@@ -51,7 +51,7 @@ async def main(seconds: float) -> None:
 if __name__ == "__main__":
     arguments = argparse.ArgumentParser(description="Write a page, section by section.")
     arguments.add_argument(
-        "seconds", type=float, nargs="?", default=1.0, help="for each section; 1 unless said"
+        "seconds", type=float, nargs="?", default=1.0, help="seconds for each section (default 1)"
     )
     given = arguments.parse_args()
     if "LIFESIGN_PROXY_URL" not in os.environ:

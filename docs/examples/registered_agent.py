@@ -36,7 +36,7 @@ def keep_key(file: Path, key: str) -> None:
 async def register(registry: str, agent_id: str, file: Path) -> str:
     """Register the agent, and return its own key, which is valid for this agent only."""
     known = kept_key(file)
-    # After a crash, the registry may still have the former incarnation as active: the own key may end it.
+    # After a crash, the former incarnation may still be active. The agent's own key may end it.
     async with RegistryClient(registry, key=known or os.environ["LIFESIGN_KEY"]) as client:
         record = await client.agents.register(
             agent_id,

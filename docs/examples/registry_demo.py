@@ -4,8 +4,8 @@
     .venv/bin/python docs/examples/registry_demo.py
 
 Starts `lifesign serve` and three agents, each in a process of its own on this machine. One is asked
-to drain, one is killed while it holds a task, and the third takes the task over. Exits with 0 if the
-registry's log contains all of this.
+to drain. Another one is killed while it holds a lease, and the third acquires the lease. Exits with 0 if the
+registry's event log contains all of this.
 """
 
 import asyncio
@@ -31,12 +31,12 @@ WORKERS = ("worker-1", "worker-2", "worker-3")
 
 
 def key_file(directory: str, agent_id: str) -> Path:
-    """Return where an agent keeps its own key."""
+    """Return the file with an agent's own key."""
     return Path(directory, f"{agent_id}.key")
 
 
 async def until(client: RegistryClient, agent_id: str, status: Status) -> AgentRecord:
-    """Wait until the registry says this of an agent."""
+    """Wait until the registry reports this status of an agent."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while (record := await client.agents.get(agent_id)).status is not status:
         if time.monotonic() > deadline:
@@ -45,15 +45,15 @@ async def until(client: RegistryClient, agent_id: str, status: Status) -> AgentR
     return record
 
 
-async def tell(
+async def run_scenario(
     client: RegistryClient, url: str, keys: dict[str, str], agents: dict[str, "subprocess.Popen[str]"]
 ) -> None:
-    """Let it all happen, and say what the registry makes of it."""
+    """Drain one agent and kill another, and print the decisions of the registry."""
     killed = RegistryClient(url, key=keys["worker-1"])
     heir = RegistryClient(url, key=keys["worker-2"])
     async with killed, heir:
         pool = (await client.agents.list(role_id="reporter")).pool
-        say(f"three agents are active; together they can do {pool and pool.available_capacity} tasks at once")
+        say(f"three agents are active; their pool has capacity for {pool and pool.available_capacity} tasks")
 
         await client.agents.send_command("worker-3", "drain", reason="maintenance")
         record = await until(client, "worker-3", Status.DEREGISTERED)
@@ -65,7 +65,7 @@ async def tell(
         try:
             await heir.leases.acquire(f"intent:{STATE[0]}/{STATE[1]}")
         except Conflict as error:
-            say(f"worker-2 asked for it too: {error.status} {error.code}")
+            say(f"worker-2 requests the same lease: {error.status} {error.code}")
 
         agents["worker-1"].send_signal(signal.SIGKILL)
         say("worker-1 is killed (SIGKILL)")
@@ -74,7 +74,9 @@ async def tell(
             say(f"worker-1 is {record.status}: {record.explanation}")
 
         second = await heir.leases.acquire(f"intent:{STATE[0]}/{STATE[1]}")
-        say(f"its lease ended with it: worker-2 has the report now, with token {second.fencing_token}")
+        say(
+            f"the lease of worker-1 has ended: worker-2 has the report now, with token {second.fencing_token}"
+        )
         try:
             await killed.states.write(*STATE, {"page": "late"}, fencing_token=first.fencing_token)
         except (Stale, Conflict) as error:
@@ -85,8 +87,8 @@ async def tell(
 
 
 async def show_events(client: RegistryClient) -> None:
-    """Show what the event log holds of it."""
-    print("\nThe event log, each event chained to the one before by its hash:")
+    """Show the events of the demo in the event log."""
+    print("\nThe event log, in which each event contains the hash of the previous one:")
     async for event in client.events.each(types=["agent.lifecycle", "lease.acquired", "lease.expired"]):
         payload = event.payload
         what = (
@@ -104,12 +106,12 @@ async def follow(url: str, key: str, directory: str, agents: dict[str, "subproce
         first_line(running)
     keys = {agent_id: key_file(directory, agent_id).read_text().strip() for agent_id in agents}
     async with RegistryClient(url, key=key) as client:
-        await tell(client, url, keys, agents)
+        await run_scenario(client, url, keys, agents)
         await show_events(client)
 
 
 def main() -> int:
-    print("A registry and three agents, each a process of its own:\n")
+    print("A registry and three agents, each in its own process:\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-"))
         database = {

@@ -96,7 +96,7 @@ def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0), backlog=128)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     server = uvicorn.Server(uvicorn.Config(sample_app(kind, url), log_level="critical"))
-    # The program that started this agent holds the other end of its input, so the agent ends with it.
+    # Standard input is a pipe from the program that started this agent: the agent ends with it.
     threading.Thread(target=_end_with_input, daemon=True).start()
     print(url, flush=True)
     server.run(sockets=[listening])

@@ -39,7 +39,7 @@ def main() -> None:
     app: Any = server.streamable_http_app(json_response=True)
     if kind == "wrapped":
         app = AgentHealthMiddleware(app, agent_id=url, refresh_seconds=1)
-    # The program that started this server holds the other end of its input, so the server ends with it.
+    # Standard input is a pipe from the program that started this server: the server ends with it.
     threading.Thread(target=_end_with_input, daemon=True).start()
     print(url, flush=True)
     uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listening])

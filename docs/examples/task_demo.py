@@ -30,9 +30,9 @@ from lifesign.domain.models.tasks import TaskRecord
 
 HERE = Path(__file__).parent
 LEASE_SECONDS = 20.0
-"""Short, so that a lost holder is seen to lose it; a busy machine may starve one that has less."""
+"""Short, so that the lease of the killed holder expires soon; less may be too short on a busy machine."""
 PATIENCE_SECONDS = 90
-"""To start the agent takes a few seconds, and many on a busy machine."""
+"""The start of the agent takes a few seconds, and longer on a busy machine."""
 TOOLS = f"""
 upstreams:
   desk:
@@ -43,7 +43,7 @@ upstreams:
 
 
 def adapter(directory: Path, name: str, seconds: float) -> list[str]:
-    """Return the command that works at tasks, with an agent that takes so long for each section."""
+    """Return the command of an adapter whose agent takes `seconds` for each section."""
     options = [
         "--agent-id",
         name,
@@ -58,34 +58,34 @@ def adapter(directory: Path, name: str, seconds: float) -> list[str]:
     return [*COMMAND, "run", *options, *agent, str(seconds)]
 
 
-def told(running: "subprocess.Popen[str]", what: str) -> dict[str, Any]:
-    """Wait until an adapter prints this."""
-    said: list[str] = []
+def wait_for_event(running: "subprocess.Popen[str]", what: str) -> dict[str, Any]:
+    """Return the next event of this kind that an adapter prints."""
+    texts: list[str] = []
     for line in running.stdout or ():
         read: dict[str, Any] = json.loads(line)
         if read["what"] == what:
             return read
-        said.append(read["text"])
-    raise SystemExit("\n".join([f"an adapter ended, and was not {what}:", *said]))
+        texts.append(read["text"])
+    raise SystemExit("\n".join([f"an adapter ended without the event {what}:", *texts]))
 
 
 def is_there(pid: int) -> bool:
-    """Whether a process is there."""
+    """Return whether a process exists."""
     return Path(f"/proc/{pid}").exists()
 
 
 async def until(client: RegistryClient, task_id: str, is_so: Callable[[TaskRecord], object]) -> TaskRecord:
-    """Wait until something is true of the task."""
+    """Wait until a condition holds for the task."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not is_so(task := await client.tasks.get(task_id)):
         if time.monotonic() > deadline:
-            raise SystemExit(f"the task is {task.status} for too long: {task.explanation}")
+            raise SystemExit(f"the task has been {task.status} for too long: {task.explanation}")
         await asyncio.sleep(0.05)
     return task
 
 
-async def tell(client: RegistryClient, url: str, directory: Path, stack: ExitStack) -> None:
-    """Let it all happen, and say what becomes of the task."""
+async def run_scenario(client: RegistryClient, url: str, directory: Path, stack: ExitStack) -> None:
+    """Kill the first holder of a task, and print what happens to the task."""
     work = {"sections": ["hero", "prices", "contact"]}
     budget = {"usd": 0.05}
     task = await client.tasks.create(
@@ -94,23 +94,23 @@ async def tell(client: RegistryClient, url: str, directory: Path, stack: ExitSta
     say("a task is queued: three sections to write, with 0.05 USD for tools")
 
     first = stack.enter_context(process(adapter(directory, "writer-1", 30), {}))
-    started = told(first, "started")
-    say(f"writer-1 has it with fencing token {started['fencing_token']}; its agent works")
+    started = wait_for_event(first, "started")
+    say(f"writer-1 has the task with fencing token {started['fencing_token']}; its agent is working")
     now = await until(client, task.task_id, lambda task: task.latest_report)
     report = now.latest_report.report if now.latest_report else {}
-    say(f"it has called a tool for {now.budget.settled.usd} USD, and reported: {report['summary']}")
+    say(f"the agent has called a tool for {now.budget.settled.usd} USD, and reported: {report['summary']}")
 
     second = stack.enter_context(process(adapter(directory, "writer-2", 0.1), {}))
-    told(second, "waiting")
+    wait_for_event(second, "waiting")
     first.send_signal(signal.SIGKILL)
     say("writer-1 is killed (SIGKILL); writer-2 waits for a task")
-    granted = told(second, "started")
-    say(f"the lease is over: writer-2 has the task with token {granted['fencing_token']}, and the report")
+    granted = wait_for_event(second, "started")
+    say(f"the lease has expired: writer-2 has the task with token {granted['fencing_token']}, and the report")
 
     agent = int(started["text"].split()[1])
     if is_there(agent):
-        raise SystemExit(f"the agent of writer-1 is still there: process {agent}")
-    say("nothing is left of the agent of writer-1")
+        raise SystemExit(f"the agent of writer-1 is still running: process {agent}")
+    say("no process of the agent of writer-1 is left")
     zombie = HeldRun(task_id=task.task_id, run_id=started["run_id"], fencing_token=started["fencing_token"])
     own_key = (directory / "writer-1" / "own-keys" / "writer-1.key").read_text().strip()
     async with RegistryClient(url, key=own_key) as late:
@@ -120,10 +120,11 @@ async def tell(client: RegistryClient, url: str, directory: Path, stack: ExitSta
         except Stale as error:
             say(f"a late write with token {started['fencing_token']} is refused: {error.status} {error.code}")
 
-    told(second, "completed")
+    wait_for_event(second, "completed")
     done = await until(client, task.task_id, lambda task: task.status == "review")
     say(
-        f"writer-2 went on from there: the task is in {done.status}, for {done.budget.settled.usd} USD in all"
+        f"writer-2 continued from the report: the task is in {done.status}, and cost "
+        f"{done.budget.settled.usd} USD in all"
     )
     for line in (done.output or {}).get("page", []):
         print(f"            {line}")
@@ -136,11 +137,11 @@ async def tell(client: RegistryClient, url: str, directory: Path, stack: ExitSta
 async def follow(url: str, key: str, directory: Path, stack: ExitStack) -> None:
     """Run the demo."""
     async with RegistryClient(url, key=key) as client:
-        await tell(client, url, directory, stack)
+        await run_scenario(client, url, directory, stack)
 
 
 def main() -> int:
-    print("A task, and two adapters that run an agent each:\n")
+    print("A task, and two adapters that each run an agent:\n")
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-")))
         (directory / "tools.yml").write_text(TOOLS)

@@ -35,7 +35,7 @@ class Writer:
         """Work on one task; the result then waits for a review."""
         print(f"begun: {task.title}", flush=True)
         if task.latest_report is not None:
-            print(f"goes on from: {task.latest_report['summary']}", flush=True)
+            print(f"continues from: {task.latest_report['summary']}", flush=True)
         words = task.input.get("words")
         if not isinstance(words, list):
             await task.request_help("which words?")

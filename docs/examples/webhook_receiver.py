@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 webhook = Webhook(os.environ["WEBHOOK_SECRET"])
-last_sequence = 0  # a real receiver keeps it with the results of its work
+last_sequence = 0  # a real receiver stores it together with the results of its work
 
 
 async def take(request: Request) -> Response:

@@ -96,7 +96,7 @@ def test_second_sigterm_ends_a_draining_agent_at_once(registry: RegistryServer, 
         assert line(process) == "begun: 1"
         process.send_signal(signal.SIGTERM)
         assert [line(process) for _ in range(3)] == [
-            "takes nothing new",
+            "draining",
             "report after 1 s",
             "left: finished",
         ]
@@ -116,7 +116,7 @@ def test_second_sigterm_ends_a_draining_agent_at_once(registry: RegistryServer, 
         hand_in(process, "1000")
         assert line(process) == "begun: 1000"
         process.send_signal(signal.SIGTERM)
-        assert line(process) == "takes nothing new"
+        assert line(process) == "draining"
         process.send_signal(signal.SIGTERM)
         rest = [line(process) for _ in range(2)]
         assert "left: dropped" in rest

@@ -57,5 +57,5 @@ class Once:
             self._tell(event)
 
     def is_over(self, subject: str, agent_id: str | None = None) -> bool:
-        """Forget the last event of a subject; return whether there was one."""
+        """Remove the last event of a subject; return whether there was one."""
         return self._last.pop((subject, agent_id), None) is not None

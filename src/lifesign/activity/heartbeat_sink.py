@@ -46,7 +46,7 @@ class Dropped:
 
 
 class HeartbeatSink(Protocol):
-    """Receives heartbeats, and knows their intervals."""
+    """Receives heartbeats, and provides their intervals."""
 
     async def send_heartbeat(self, due: DueHeartbeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
         """Send one heartbeat; raises nothing that a registry can cause."""

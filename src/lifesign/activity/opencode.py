@@ -48,11 +48,11 @@ T = TypeVar("T")
 
 
 class OpencodeUnreachable(NoAnswer):
-    """There is no usable answer now: ask later."""
+    """The server gives no usable answer now; a later request may succeed."""
 
 
 class NotOpencode(NoAnswer):
-    """Something answers, and not as an opencode server does: asking again will hardly mend it."""
+    """The answer is not that of an opencode server; a retry will probably not help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class OpencodeServer:
             response.close()
 
     async def session_statuses(self, sessions: Collection[str]) -> dict[str, SessionStatus]:
-        """Return the present state of these sessions. OpencodeUnreachable, NotOpencode."""
+        """Return the current state of these sessions. OpencodeUnreachable, NotOpencode."""
         try:
             async with asyncio.timeout(ASKING_SECONDS):
                 found = await _all(self._place_of(known) for known in sessions)

@@ -19,7 +19,7 @@ _LOCK: Final = ".lock"
 
 
 def agent_key_file(root: Path, agent_id: str) -> Path:
-    """Return the path of the agent's own key file; InvalidValue if nothing can be stored there."""
+    """Return the path of the agent's own key file; InvalidValue if no file can be stored there."""
     directory = root / KEYS_DIRECTORY
     try:
         directory.mkdir(mode=0o700, exist_ok=True)

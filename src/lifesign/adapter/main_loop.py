@@ -297,7 +297,7 @@ class Adapter:
             await asyncio.sleep(PRUNE_EVERY_SECONDS)
 
     async def _pause(self, failures: int, retry_after_s: float | None = None) -> bool:
-        """Wait, the longer the more often it failed; False if the agent leaves meanwhile."""
+        """Wait longer after each failure; return False if the agent leaves during the wait."""
         now_s = asyncio.get_running_loop().time()
         interval_s = self._place.profile.rhythm.interval_seconds
         due_s = next_try_at_s(now_s, interval_s, failures, self._chance(), retry_after_s)

@@ -42,7 +42,7 @@ class RunOutcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether the run did all that it could, and the registry knows it."""
+        """Whether the run succeeded and its end was reported to the registry."""
         return self.end.is_done and self.was_notified
 
     @property

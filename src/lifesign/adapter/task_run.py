@@ -221,7 +221,7 @@ class TaskRun:
         return RunOutcome(end, exit_code, text, could_start=False)
 
     async def _run_agent(self, workspace: Workspace) -> int:
-        """Return the exit code of the agent's process, once nothing of it is left."""
+        """Return the exit code of the agent's process, once all processes of the agent have ended."""
         settings = self._settings
         async with AsyncExitStack() as stack:
             tools, run_deadline = None, self._start_run_deadline()
@@ -324,7 +324,7 @@ class TaskRun:
             self._run_deadline.set(deadline_s - asyncio.get_running_loop().time())
 
     def _grace_s(self) -> float:
-        """Return how long the agent may continue once it is asked to end, within its own lease."""
+        """Return how long the agent may continue after the request to end, within its own lease."""
         loss, grace_s = self._keeper.loss, self._settings.grace_s
         if self._written is not None:
             return grace_left_s(asyncio.get_running_loop().time(), self._ends_s, grace_s)

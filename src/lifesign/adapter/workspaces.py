@@ -67,7 +67,7 @@ class Workspace:
         self._user: AgentUser | None = None
 
     def put(self, name: str, content: Any) -> None:
-        """Write one JSON file, before the agent is there."""
+        """Write one JSON file, before the agent's process starts."""
         with os.fdopen(create_private(name, dir_fd=self.fd), "w", encoding="utf-8") as file:
             json.dump(content, file, ensure_ascii=False, indent=2)
             file.write("\n")
@@ -101,7 +101,7 @@ class Workspace:
             return AgentOutput(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
 
     def has_output(self) -> bool:
-        """Return whether the agent left an output file, whatever its content."""
+        """Return whether the agent wrote an output file, with any content."""
         try:
             os.stat(OUTPUT_FILE, dir_fd=self.fd, follow_symlinks=False)
         except OSError:
@@ -133,7 +133,7 @@ class Workspace:
         _write_note(self._note_fd, self._note)
 
     def close(self) -> None:
-        """Let go of it: from now on its age decides."""
+        """Release the workspace: from now on its age decides when it is removed."""
         os.close(self.fd)
         os.close(self._note_fd)
 

@@ -89,7 +89,7 @@ class BeatElection:
         return True
 
     def give_lead(self) -> None:
-        """Let another worker take the lead."""
+        """Release the lead, so that another worker gets it."""
         if self._lead_fd is not None:
             os.close(self._lead_fd)
             self._lead_fd = None
@@ -183,7 +183,7 @@ def _opened(path: Path) -> int:
 
 
 def _refuse_unless_private(directory: Path) -> None:
-    """Refuse a place where others could put files under our names, or another place under its name."""
+    """Refuse a directory in which other users could create these files, or which they could replace."""
     for place, theirs in ((directory, 0o022), (directory.parent, 0o002)):
         found = place.lstat()
         is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid in {os.geteuid(), 0}

@@ -113,7 +113,7 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Parts of a class with `@Agent`."""
+    """Declarations that were found in a class with `@Agent`."""
 
     profile: AgentProfile
     handlers: Mapping[str, str]
@@ -131,7 +131,7 @@ class Declared:
 
 
 class Agent:
-    """Declares a class to be an agent; the class stays what it is.
+    """Declares that a class is an agent; the class itself is not changed.
 
         @Agent("billing-01", role_id="billing-processor", capabilities=["billing"], capacity=5)
         class Billing:

@@ -67,7 +67,7 @@ async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
 
 
 async def _finish(leaving: DrainContext) -> None:
-    """Let the agent's own farewell and its work end side by side."""
+    """Wait for the agent's own `on_drain` and for its work at the same time."""
     await asyncio.gather(_say_farewell(leaving), leaving.idle())
 
 

@@ -212,7 +212,7 @@ class HeartbeatLoop:
         return next_heartbeat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
 
     async def _lose_incarnation(self, error: RegistryError) -> float:
-        """Give up what is in progress (RFC-0016 4.6), and register again unless the agent is to leave."""
+        """Drop the work in progress (RFC-0016 4.6), and register again unless the agent leaves."""
         was_drained = not self.is_draining and await self._was_drained()
         self._place.incarnation = None
         self.is_registered.clear()

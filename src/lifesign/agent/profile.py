@@ -135,7 +135,7 @@ class AgentProfile:
         return self.drain_timeout_seconds or float(DEFAULT_DRAIN_SECONDS)
 
     async def register(self, agents: RegistryAgents, *, supersede: bool) -> AgentRecord:
-        """Ask a registry for a life; see `RegistryAgents.register`."""
+        """Register an incarnation at a registry; see `RegistryAgents.register`."""
         return await agents.register(
             self.agent_id,
             role_id=self.role_id,

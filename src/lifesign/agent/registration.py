@@ -107,7 +107,7 @@ class RegistrySession:
         return record
 
     async def send_heartbeat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
-        """Say that it lives; `client_s` is the time by our wall clock. Gone if this life is over."""
+        """Send a heartbeat; `client_s` is the local wall-clock time. Gone if the incarnation has ended."""
         client = await self.client()
         return await client.agents.heartbeat(
             self.agent_id,
@@ -146,7 +146,7 @@ class RegistrySession:
         self.incarnation = None
 
     async def close(self) -> None:
-        """Let the connections go."""
+        """Close the connections."""
         await self._client.close()
 
     async def client(self) -> RegistryClient:

@@ -58,7 +58,7 @@ class HandedIn:
         self._closed_because = ""
 
     def put(self, task: Any, task_id: str | None = None) -> Assignment:
-        """Take a piece of work; WorkRefused if the agent leaves, or too much waits already."""
+        """Queue a piece of work; WorkRefused if the agent leaves, or the queue is full."""
         if self._closed_because:
             raise WorkRefused(self._agent_id, self._closed_because)
         if len(self._waiting) >= MAX_WAITING:

@@ -129,7 +129,7 @@ class RunFacts:
 
 
 def take_census(facts: CensusFacts) -> Census:
-    """Count shares from counts."""
+    """Compute the shares of a census from its counts."""
     results: Counter[ResultClass | None] = Counter()
     generations: Counter[str | None] = Counter()
     platforms: defaultdict[str, _Tally] = defaultdict(_no_targets)

@@ -47,7 +47,7 @@ def check_directory(directory: Path, option: str) -> None:
 
 
 def titled(taken: Census, title: str) -> Census:
-    """Return a census with a name: no pass has given it one if no pass is complete."""
+    """Return a census with a name; it has none from a pass if no pass is complete."""
     return taken if taken.name else taken.model_copy(update={"name": title})
 
 

@@ -65,7 +65,7 @@ class CallAdvisor:
         self._lock = Lock()
 
     async def should_call(self, url: str, *, timeout_seconds: float = DEFAULT_SECONDS) -> Decision:
-        """Return the decision about an agent; see the function of this name."""
+        """Return the decision about an agent; see the function with this name."""
         try:
             check_timeout(timeout_seconds)
             given = parse_entered_url(url).url

@@ -62,7 +62,7 @@ class HealthAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """An MCP server: that the URL is one, and its answer if it was asked."""
+    """Whether the URL is an MCP server, and the server's answer if it was requested."""
 
     health: HealthAnswer
     is_server: bool

@@ -142,5 +142,5 @@ class RegistryClient:
         await self.close()
 
     async def close(self) -> None:
-        """Let the connections go; not needed after `async with`."""
+        """Close the connections; not needed after `async with`."""
         await self._connection.close()

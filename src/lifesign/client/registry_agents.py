@@ -230,7 +230,7 @@ class RegistryAgents:
     async def drain(
         self, agent_id: str, *, drain_timeout_seconds: float | None = None, if_match: str = ANY_VERSION
     ) -> AgentRecord:
-        """Let an agent finish its work and get no more; it is deregistered once it holds no lease."""
+        """Drain an agent: it finishes its work, gets no more, and is deregistered once it holds no lease."""
         members: dict[str, object] = {"status": "draining"}
         if drain_timeout_seconds is not None:
             members["drain_timeout_seconds"] = drain_timeout_seconds
@@ -296,7 +296,7 @@ class RegistryAgents:
         drain_timeout_seconds: float | None = None,
         expires_in_seconds: float | None = None,
     ) -> SentCommand:
-        """Let a command wait for the agent's next heartbeat."""
+        """Store a command that the agent gets with the reply to its next heartbeat."""
         members: dict[str, object] = {
             "command": command,
             "reason": reason,
@@ -315,7 +315,7 @@ class RegistryAgents:
         seconds: float | None = None,
         until: datetime | None = None,
     ) -> AgentRecord:
-        """Let nothing make an agent unhealthy or dead for so many seconds, or until a time.
+        """Begin maintenance: no evidence makes an agent unhealthy or dead for some seconds, or until a time.
 
         At most 30 days.
         """

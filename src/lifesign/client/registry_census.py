@@ -65,7 +65,7 @@ class RegistryCensus:
         raise InvalidAnswer("the list of hosts does not end")
 
     async def begin_run(self, run_id: str, name: str, deadlines: Deadlines | None = None) -> CensusRun:
-        """Report that a pass over all targets begins, or that we take part in it; may be repeated.
+        """Report that a pass over all targets begins, or that this prober takes part in it; may be repeated.
 
         If a pass of this name is running, it is returned, with its own id. `deadlines` are those of our
         requests; a registry without support for them gets none.
@@ -80,7 +80,7 @@ class RegistryCensus:
     async def note_not_read(
         self, run_id: str, name: str, not_read: Sequence[str], deadlines: Deadlines | None = None
     ) -> None:
-        """Report directories that could not be read for a pass in which we take part.
+        """Report directories that could not be read for a pass in which this prober takes part.
 
         They are listed with those of other participants. A registry without support for this gets none.
         """

@@ -193,13 +193,13 @@ class RegistryConnection:
         return f"<{type(self).__name__} {self.url}>"
 
     async def close(self) -> None:
-        """Let the connections go, unless they belong to a session that was given."""
+        """Close the connections, unless they belong to a session that the caller passed in."""
         session, self._own_session = self._own_session, None
         if session is not None:
             await session.close()
 
     async def ask_for(self, model: type[M], question: Question) -> M:
-        """Return the answer as the model; members that it does not know are passed over."""
+        """Return the answer as the model; members that the model does not have are ignored."""
         return read_answer(model, await self.ask(question))
 
     async def ask(self, question: Question) -> RegistryReply:

@@ -164,7 +164,7 @@ class _Following:
         return Question(method="GET", path=path_of("events", "stream"), query=query, headers=headers)
 
     def take(self, message: Message) -> LoggedEvent | None:
-        """Note the place, and return the event unless it was seen before or is a mere sign of life."""
+        """Store the position; return the event unless it was seen before or is only a keep-alive."""
         event = None
         if message.data:
             event = _read(message.data)

@@ -21,12 +21,12 @@ class RegistryOptOuts:
         return await self._connection.ask_for(OptOutRecord, question)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> OptOutList:
-        """Return one page, at most 1000, of the origins that opted out or have yet to prove it."""
+        """Return one page, at most 1000, of the origins that opted out or have not yet served their token."""
         query = query_of(limit=limit, cursor=cursor)
         question = Question(method="GET", path=path_of("opt-outs"), query=query, may_repeat=True)
         return await self._connection.ask_for(OptOutList, question)
 
     async def withdraw(self, url: str) -> None:
-        """Let an origin be probed again; NotFound if it never opted out."""
+        """End the opt-out of an origin; NotFound if it never opted out."""
         question = Question(method="DELETE", path=path_of("opt-outs"), query={"url": url})
         await self._connection.ask(question)

@@ -107,7 +107,7 @@ class RegistryTargets:
     async def compare_interfaces(
         self, target_id: str, *, previous_version: int | None = None, version: int | None = None
     ) -> InterfaceComparison:
-        """Compare two versions of a target's published interface, as usual the newest two; NotFound."""
+        """Compare two versions of a target's published interface, by default the newest two; NotFound."""
         question = Question(
             method="GET",
             path=path_of("targets", target_id, "interface-versions", "comparison"),

@@ -110,7 +110,7 @@ class CrawlBackend(Protocol):
         ...
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since then."""
+        """Return the number of targets that were not probed since a time."""
         ...
 
     async def tend(self) -> None:
@@ -170,7 +170,7 @@ class LocalBackend:
         return await self.database.write(function)
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Forget the pass, unless other machines may have sent requests meanwhile. StoreUnavailable."""
+        """Remove the pass, unless other machines may have sent requests in it. StoreUnavailable."""
         if self.is_alone:
             await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
         else:
@@ -189,7 +189,7 @@ class LocalBackend:
         return {None if result is None else ResultClass(result): count for result, count in counts.items()}
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since then. StoreUnavailable."""
+        """Return the number of targets that were not probed since a time. StoreUnavailable."""
         return await self.database.read(partial(probe_results.count_unprobed, since_s=since_s))
 
     async def tend(self) -> None:
@@ -220,7 +220,7 @@ class LocalBackend:
             await write_report(taken, targets, report.directory)
 
     async def clear(self) -> None:
-        """Release the leases of a crawl that was killed, so that no worker has to wait for them."""
+        """Release the leases of a crawl that was killed; otherwise workers wait until the leases expire."""
         left_behind = await self.database.read(
             lambda transaction: probers.listing(transaction, MAX_STALE_PROBERS)
         )
@@ -284,7 +284,7 @@ class RegistryBackend:
         )
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Store that the pass is over: others may have probed all targets meanwhile. RegistryError."""
+        """Store that the pass is over: other machines may have probed all targets. RegistryError."""
         await self.end_run(run)
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
@@ -298,7 +298,7 @@ class RegistryBackend:
         return {row.result: row.count for row in ended.counts}
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since then. RegistryError."""
+        """Return the number of targets that were not probed since a time. RegistryError."""
         since = datetime.fromtimestamp(since_s, UTC)
         return (await self._client.shards.show(unprobed_since=since)).unprobed or 0
 

@@ -66,7 +66,7 @@ class TakesLists(KnowsLists, Protocol):
     async def put_page(
         self, directory: str, import_id: str, page: int, body: ImportPageRequest
     ) -> ImportRecord:
-        """Hand over one page; the first one is 1."""
+        """Send one page of a list; the first page has the number 1."""
         ...
 
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:

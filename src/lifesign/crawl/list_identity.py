@@ -26,7 +26,7 @@ _STORED_LOCATION: Final = re.compile(rf"(?P<told>.*) \(place (?P<digest>[0-9a-f]
 
 
 class KnowsLists(Protocol):
-    """Knows the lists of directories: a remote registry, or a database."""
+    """A source of known lists of directories: a remote registry, or a database."""
 
     async def all(self) -> list[DirectoryRecord]:
         """Return all directories."""
@@ -78,7 +78,7 @@ def listed_in(source: DirectorySource, definition: ProbeDefinition) -> ListSourc
 
 
 def absolute_path(file: Path) -> Path:
-    """Return an absolute path; a symbolic link stays one, whatever its target."""
+    """Return an absolute path; symbolic links are not resolved."""
     return Path(os.path.abspath(file))  # noqa: PTH100 - Path.absolute leaves ..
 
 

@@ -119,7 +119,7 @@ class LocalLedger:
         return [shard for shard, version in versions.items() if newest.get(shard, 0) > version]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Hand over results of several shards. LedgerUnreachable."""
+        """Store results of several shards. LedgerUnreachable."""
         reports = [report for batch in batches for report in batch.reports]
         if not reports:
             return ReportAnswer()

@@ -85,7 +85,7 @@ async def log_in(
 async def _authorize(
     client: OAuthClient, redirect: LoopbackRedirect, seconds: float, open_url: Callable[[str], None]
 ) -> dict[str, str] | str:
-    """Let a person consent; return what the token endpoint takes, or why there is none."""
+    """Request the consent of a person; return the grant for the token endpoint, or why there is none."""
     request = AuthorizationRequest(
         authorization_url=client.authorization_url or "",
         client_id=client.client_id,

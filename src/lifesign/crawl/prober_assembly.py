@@ -107,7 +107,7 @@ async def open_credentials(
 
 @asynccontextmanager
 async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[OAuthTokenClient]:
-    """Open what asks the token endpoints of a definition, for a login."""
+    """Open the client for the token endpoints of a definition, for a login."""
     async with _resolver(definition) as resolver, _fetcher(definition, resolver) as fetcher:
         endpoints = OAuthTokenClient(fetcher, definition.timeouts.total_seconds)
         try:

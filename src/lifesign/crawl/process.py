@@ -111,7 +111,7 @@ async def run_worker(
 
 @asynccontextmanager
 async def open_ledger(config: WorkerConfig) -> AsyncIterator[Ledger]:
-    """Open where work comes from; it is closed at the end of the block."""
+    """Open the source of work; it is closed at the end of the block."""
     async with AsyncExitStack() as stack:
         ledger: Ledger
         if config.registry is not None:
@@ -129,7 +129,7 @@ async def open_ledger(config: WorkerConfig) -> AsyncIterator[Ledger]:
 
 
 def registry_client(place: RegistryAddress) -> RegistryClient:
-    """Return a client of the registry that is named."""
+    """Return a client of the registry in the configuration."""
     return RegistryClient(place.url, key=place.key, allow_plain_http=place.allow_plain_http)
 
 

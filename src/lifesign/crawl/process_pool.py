@@ -85,7 +85,7 @@ class WorkerStatuses:
 
     @property
     def elsewhere(self) -> int:
-        """Number of shards of other crawls; 0 until all of our processes have theirs."""
+        """Number of shards of other crawls; 0 until all processes of this crawl have their share."""
         if self.is_alone or self.workers is None or self.starting:
             return 0
         return max(0, SHARDS - sum(progress.shards for progress in self.now.values()))

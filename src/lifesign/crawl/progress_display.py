@@ -54,7 +54,7 @@ class CrawlState:
 
 @dataclass(frozen=True, slots=True)
 class ImportStep:
-    """Progress of making targets of a directory's entries."""
+    """Progress of the conversion of a directory's entries to targets."""
 
     directory: str
     doing: str
@@ -173,10 +173,10 @@ class ProgressDisplay(Protocol):
         """Show this; to be called about once or twice a second."""
 
     def show_import(self, step: ImportStep) -> None:
-        """Show this before the first probe."""
+        """Show the progress of an import before the first probe."""
 
     def say(self, text: str) -> None:
-        """Print a line that stays."""
+        """Print a line that later progress does not overwrite."""
 
     def log(self, line: str) -> None:
         """Show a line of the log, which is in the form `log_format`."""
@@ -250,7 +250,7 @@ class LoggedProgress(PlainProgress):
         self._line = LogLine("json")
 
     def say(self, text: str) -> None:
-        """Write a record of it."""
+        """Write the progress as a log record."""
         record = logging.LogRecord(_LOGGER, logging.INFO, "", 0, text, None, None)
         self.log(self._line.format(record))
 

@@ -243,7 +243,7 @@ class Crawl:
                 self._progress.show_import(importer.step)
 
     async def _count_left(self, statuses: WorkerStatuses, since_s: float) -> None:
-        """Keep the number of our remaining targets up to date: other workers take their share."""
+        """Update the number of remaining targets of this worker: other workers take their share."""
         while True:
             await asyncio.sleep(COUNT_SECONDS)
             with suppress(LifesignError):
@@ -281,7 +281,7 @@ class Crawl:
             )
 
     async def _read_directories(self, importer: DirectoryImporter) -> None:
-        """Read all directories of the definition, and report those that only the backend knows."""
+        """Read all directories of the definition, and report those that only the backend has."""
         inline = await importer.import_inline()
         if inline is not None:
             self._note(inline)

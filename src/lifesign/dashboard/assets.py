@@ -44,7 +44,7 @@ def _files() -> tuple[Mapping[str, str], Mapping[str, bytes]]:
 
 
 def asset_path(name: str) -> str:
-    """Return the URL of one of our files."""
+    """Return the URL of an asset."""
     return _files()[0][name]
 
 

@@ -60,7 +60,7 @@ def way_back(request: Request) -> BackLink | None:
 
 
 def sealed(done: str, where: str, token: str) -> str:
-    """Return the cookie with the result for the holder of a session, on one page only."""
+    """Return the cookie with a result, valid for one session and one page only."""
     return f"{done}.{_seal(done, where, token)}"
 
 

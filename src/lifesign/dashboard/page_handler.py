@@ -210,7 +210,7 @@ class PageHandler:
         login_sessions.set_cookie(answer, name, value, seconds, is_https=self._is_asked_by_https(request))
 
     def token_in(self, request: Request, name: str) -> str:
-        """Return the token that a request brings in a cookie that it was given here; empty if it has none."""
+        """Return the token in this dashboard's cookie of a request; empty if it has none."""
         return login_sessions.token_in(request, self._cookie(request, name))
 
     def _cookie(self, request: Request, name: str) -> str:
@@ -259,7 +259,7 @@ class PageHandler:
         login_sessions.check_origin(request, "" if self._public is None else self._public.origin)
 
     def has_expired_session(self, request: Request) -> bool:
-        """Return whether a visitor who is not logged in had a session, and sees the answer.
+        """Return whether a visitor who is not logged in had a session, and the answer is shown as a page.
 
         This is shown once: the answer removes the cookie.
         """

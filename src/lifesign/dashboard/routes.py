@@ -98,7 +98,7 @@ class Dashboard:
         return self.desk.error_page(request, status, why, headers)
 
     async def warm_up(self) -> None:
-        """Count the fleet, and have the first pages ready that people see."""
+        """Count the fleet, and prepare the first pages of visitors."""
         await asyncio.gather(asyncio.to_thread(load, FIRST_TEMPLATES), self.facts.count())
         await self.overview.read_once()
 

@@ -82,7 +82,7 @@ def user_agent() -> str:
 
 
 async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:
-    """Send the request to `url`, following redirects by hand; never raises for what the peer does."""
+    """Send a request to `url` and follow its redirects; a fault of the peer raises no exception."""
     started_s = perf_counter()
     followed = 0
     while True:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def counting_session(connector: "ByteCountingConnector") -> aiohttp.ClientSession:
-    """Return a session without cookies, automatic redirects, and proxies or credentials of the environment.
+    """Return a session without cookies, automatic redirects, and the environment's proxies and credentials.
 
     Bodies stay compressed, unless a request says otherwise.
     """

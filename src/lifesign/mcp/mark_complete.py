@@ -21,7 +21,7 @@ class CompletionArguments(TaskArguments):
 
 
 async def mark_complete(arguments: CompletionArguments, reach: ToolContext) -> ToolAnswer:
-    """Hand in the result, and with it the lease."""
+    """Submit the result of the task, which ends the lease."""
     run = run_of(arguments, reach)
     report = None if arguments.report is None else arguments.report.members()
     try:

@@ -13,7 +13,7 @@ NAME: Final = "report_progress"
 
 
 class ProgressArguments(TaskArguments):
-    """A report, with the members of the source."""
+    """Arguments of a progress report, with the member names of the lease protocol."""
 
     summary: Annotated[Text, Field(description="Work since the last report")]
     beliefs: Annotated[

@@ -120,7 +120,7 @@ class KeptBytes:
             return True
 
     def give_back(self, count: int) -> None:
-        """Subtract an amount that was added."""
+        """Release bytes that were reserved."""
         with self._lock:
             self.held = max(0, self.held - count)
 

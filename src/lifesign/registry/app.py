@@ -203,7 +203,7 @@ class Registry:
 
 
 def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> AgentHealthMiddleware:
-    """Return the ASGI app; its own health is served by our own middleware."""
+    """Return the ASGI app; the middleware of lifesign serves its own health document."""
     face = None if make_face is None else make_face(registry)
 
     @asynccontextmanager

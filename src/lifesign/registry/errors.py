@@ -97,7 +97,7 @@ class BodyTooSlow(LifesignError):
 
 
 class BodyNotPlain(LifesignError):
-    """The request's body is not JSON, or compressed, as `header` says; `expected` is accepted."""
+    """The request's body is not JSON, or is compressed, by its `header`; the server accepts `expected`."""
 
     def __init__(self, header: str, expected: str) -> None:
         super().__init__(f"{header}: expected {expected}")

@@ -82,7 +82,7 @@ _STATUS_OF_END: Mapping[EndReason | None, str] = MappingProxyType({
 
 
 class OpenIntentRegistration(Registration):
-    """The body of `POST …/agents/register`: members that we do not know are ignored, null ones too."""
+    """The body of `POST …/agents/register`: unknown members and null members are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 

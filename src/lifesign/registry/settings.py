@@ -179,7 +179,7 @@ class RegistrySettings(BaseModel):
 
 
 def _setting_error(error: ValidationError) -> InvalidValue:
-    """Return the first fault, with the setting's own name, as our text."""
+    """Return the text of the first fault, with the name of the setting."""
     first = error.errors(include_url=False)[0]
     # A fault of two settings is reported for the one that the rule is about.
     name = str(first["loc"][0] if first["loc"] else first["type"])

@@ -136,7 +136,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._counter = ByteCounter()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target, or all of it, has arrived."""
+        """A part of the request target, or all of it, has arrived."""
         if not self._is_refused:
             super().on_url(url)
 

@@ -34,7 +34,7 @@ _LOGFMT: Final = LogfmtRenderer(bool_as_flag=False)
 
 
 class LogLine(ProcessorFormatter):
-    """Writes a record as one line, whatever callers have put into it; times are in UTC."""
+    """Writes a record as one line, with any text of callers in it; times are in UTC."""
 
     def __init__(self, log_format: LogFormat = "console") -> None:
         super().__init__(

@@ -15,7 +15,7 @@ class LogFormat(StrEnum):
 
 @contextmanager
 def logging_to(handler: logging.Handler) -> Iterator[None]:
-    """Send warnings and errors of this process only to a handler, until the end of the block."""
+    """Send warnings and errors of this process to one handler only, until the end of the block."""
     root = logging.getLogger()
     handlers, level = root.handlers, root.level
     root.handlers = [handler]

@@ -108,7 +108,7 @@ class Supervisor(Multiprocess):
         """Slots by the position of a process in `processes`."""
 
     def run_to_end(self) -> int:
-        """Run until asked to end; return 1 if a process could not even start."""
+        """Run until a request to end; return 1 if a process could not start."""
         self.run()
         return int(self._is_hopeless)
 

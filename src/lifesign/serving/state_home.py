@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def state_home(environment: Mapping[str, str]) -> Path:
-    """Return our directory below `$XDG_STATE_HOME`, or below `~/.local/state`.
+    """Return the directory of lifesign below `$XDG_STATE_HOME`, or below `~/.local/state`.
 
     A relative `$XDG_STATE_HOME` is ignored, as the specification says. RuntimeError if this user has no home.
     """

@@ -150,7 +150,7 @@ class AgentProcess:
 
     @property
     def is_gone(self) -> bool:
-        """Whether no process of it is left."""
+        """Whether all processes of the agent have ended."""
         return self._is_gone.is_set()
 
     async def wait(self) -> int:
@@ -158,7 +158,7 @@ class AgentProcess:
         return await asyncio.shield(self._exited)
 
     async def wait_gone(self) -> None:
-        """Wait until nothing of it is left."""
+        """Wait until all processes of the agent have ended."""
         await self._is_gone.wait()
 
     async def end(self, grace_s: float, hurry: asyncio.Event) -> bool:
@@ -194,7 +194,7 @@ class AgentProcess:
         self._send(f"{process_watcher.DEADLINE} {due_ns}")
 
     async def _watch(self) -> None:
-        """Follow the process until nothing of it is left.
+        """Follow the agent until all of its processes have ended.
 
         The adapter kills processes that its watcher leaves.
         """

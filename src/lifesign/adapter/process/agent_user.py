@@ -15,7 +15,7 @@ _SEARCH_BITS = (stat.S_IXUSR, stat.S_IXGRP, stat.S_IXOTH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentUser:
-    """A user of this machine, with less rights than root."""
+    """A user of this machine with fewer rights than root."""
 
     name: str
     uid: int

@@ -104,7 +104,7 @@ class ProcessWatcher:
         self._is_killing = False
 
     def run(self) -> None:
-        """Start the agent; return once nothing of it is left."""
+        """Start the agent; return once all of its processes have ended."""
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
         woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)

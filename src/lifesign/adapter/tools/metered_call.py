@@ -50,7 +50,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 
 class Meter:
-    """Pays for the calls of one run."""
+    """Reserves and settles the cost of the tool calls of one run."""
 
     def __init__(self, held: ToolProxyContext) -> None:
         self._held = held

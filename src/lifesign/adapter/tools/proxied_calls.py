@@ -201,7 +201,7 @@ class ProxiedCalls:
 
 
 def _shown(tool: Tool, name: str, price: Price) -> Tool:
-    """Return a server's tool as it is offered: under our name, with its price."""
+    """Return a server's tool as the proxy offers it: under the proxy's name, with its price."""
     text = f"{tool.description or ''}\n\n{_price_in_words(price)}".strip()
     return tool.model_copy(update={"name": name, "description": text})
 

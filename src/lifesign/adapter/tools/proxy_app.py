@@ -18,7 +18,7 @@ class ConcurrentMessageLimit:
         self._has_ended = False
 
     def end(self) -> None:
-        """Let nothing more through; may be called from any thread."""
+        """Refuse all further requests; may be called from any thread."""
         self._has_ended = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

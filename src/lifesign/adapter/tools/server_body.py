@@ -54,7 +54,7 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         return await self._taken(request, response)
 
     async def aclose(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         await self._transport.aclose()
 
     async def _taken(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:

@@ -138,13 +138,13 @@ class _Ends:
         return self._beside.write_fd
 
     def begin(self) -> None:
-        """Let its ends go."""
+        """Close the server's ends of the pipes."""
         os.close(self.input_fd)
         os.close(self.stdout_fd)
         self._beside.begin()
 
     def close(self) -> None:
-        """Let ours go, of one that was not started."""
+        """Close this process's ends of the pipes of a server that was not started."""
         os.close(self._write_fd)
         os.close(self._read_fd)
 

@@ -228,7 +228,7 @@ class Upstreams(_FileMapping):
                 yield name, tool
 
     def variables(self) -> set[str]:
-        """Return which of our variables contain secrets of the servers; the agent does not get them."""
+        """Return the environment variables with secrets of the servers; the agent does not get them."""
         sources = (
             source
             for upstream in self.upstreams.values()

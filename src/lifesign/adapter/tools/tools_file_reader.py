@@ -74,12 +74,12 @@ def _secret_in(file: Path, member: str) -> str:
 
 @cache
 def _warn(complaint: str) -> None:
-    """Say it once, however often a server is started."""
+    """Log the message once, also if a server is started several times."""
     _log.warning("%s", complaint)
 
 
 def _placed(read: Upstreams, directory: Path) -> Upstreams:
-    """Return the same with directories as seen from anywhere."""
+    """Return the same file with absolute paths."""
     upstreams = {
         name: upstream.model_copy(update={"directory": directory / (upstream.directory or "")})
         for name, upstream in read.upstreams.items()
@@ -102,7 +102,7 @@ def _secret_faults(
 
 
 def _program_faults(document: YamlDocument, read: Upstreams) -> Iterator[FileFault]:
-    """Return which programs are not there, as far as it can be seen before they are started."""
+    """Return the programs that do not exist, as far as this is known before they are started."""
     for name, upstream in read.upstreams.items():
         # If a server gets its own PATH, only its start shows whether the command exists.
         if upstream.command is None or "PATH" in upstream.environment:

@@ -43,7 +43,7 @@ def _fault(error: InvalidValue) -> CheckResult:
 
 
 def of_the_marker(transaction: Transaction, known: KnownIdentity) -> CheckResult:
-    """Check whether a database that is not empty is the one that this host knows."""
+    """Check whether a database that is not empty matches the marker of this host."""
     if known.is_new:
         return CheckResult(
             "marker", "skipped", f"{known.file} does not exist yet", "lifesign serve creates it"

@@ -32,7 +32,7 @@ from lifesign.registry.policies import DEFAULT_POLICIES
 
 
 def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResult]:
-    """Check whether a registry answers, has the right time, and knows the key."""
+    """Check whether a registry answers, has the right time, and accepts the key."""
     if url is None:
         yield CheckResult(
             "registry",

@@ -29,7 +29,7 @@ def listener_text(host: str, port: int) -> str:
 
 
 def of_the_archives(directory: Path | None) -> Iterator[CheckResult]:
-    """Ask whether archived events have a place."""
+    """Check whether archived events can be stored."""
     if directory is None:
         return
     if directory.exists():

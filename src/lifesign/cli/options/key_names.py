@@ -16,7 +16,7 @@ AHEAD = 100
 
 
 class KeyNames:
-    """Requests the names that a stream does not contain, once for each key and target."""
+    """Requests names of keys and targets that an event stream does not contain, once for each."""
 
     def __init__(self, client: "RegistryClient") -> None:
         self._client = client

@@ -62,5 +62,5 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
 
 @cache
 def complain(complaint: str) -> None:
-    """Say it once, however often the file is read."""
+    """Log the warning once, also if the file is read several times."""
     sys.stderr.write(f"lifesign: {printable(f'warning: {complaint}')}\n")

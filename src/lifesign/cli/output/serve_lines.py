@@ -13,7 +13,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 def say_prepared(prepared: "Prepared", same: str = "") -> None:
-    """Show the first admin key: whatever happens next, it is shown this once."""
+    """Print the first admin key. It is printed only once."""
     lines = [f"database {prepared.database}"]
     if prepared.admin_key is not None:
         lines += ["admin key, shown once:", f"  {prepared.admin_key}"]

@@ -15,7 +15,7 @@ LABEL_CHARS = 12
 
 
 class Colour(StrEnum):
-    """A colour, as a terminal understands it."""
+    """A colour as an escape code of terminals."""
 
     GREEN = "32"
     YELLOW = "33"

@@ -117,7 +117,7 @@ def recheck(context: RequestContext, request: Request, _form: Mapping[str, str])
 
 
 def drain(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Let it drain, if it is still as it was shown."""
+    """Drain the agent, if its version is still the one that the page showed."""
     agent_id = request.path_params["agent_id"]
     check_sure(form)
     headers = {"if-match": form.get("etag", "")}

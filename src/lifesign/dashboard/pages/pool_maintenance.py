@@ -57,7 +57,7 @@ def begin(context: RequestContext, request: Request, form: Mapping[str, str]) ->
 
 
 def end(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
-    """Judge its members by the usual rules again."""
+    """End the maintenance of a pool."""
     role_id = request.path_params["role_id"]
     context.ask("DELETE", _MAINTENANCE, role_id=role_id)
     return "maintained"

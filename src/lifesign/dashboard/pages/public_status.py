@@ -53,7 +53,7 @@ def is_public(metadata: Mapping[str, Any]) -> bool:
 
 
 def public_word(agent: AgentRecord) -> str:
-    """Return one word for an agent's state: its status if that is bad, else its observed or reported health.
+    """Return one word for an agent's state: its status unless active, else its observed or reported health.
 
     Old evidence makes an agent `unknown` unless heartbeats show that it is active.
     """

@@ -147,7 +147,7 @@ class _NoNumber(ValueError):
 
 
 def read_agent_card(raw: bytes | str) -> AgentCard:
-    """Read a card from its bytes. Never raises, whatever the bytes are."""
+    """Read a card from its bytes. Never raises an exception, for any bytes."""
     findings: list[Finding] = []
     whole = LenientObject({}, (), findings)
     text = ""

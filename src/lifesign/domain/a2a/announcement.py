@@ -210,7 +210,7 @@ def _is_announcement(extension: object) -> bool:
 
 
 def read_announcement(extensions: Sequence[tuple[int | str, Mapping[str, Any]]]) -> ReadAnnouncement:
-    """Read the first of our entries; `extensions` are those of a card, with their index."""
+    """Read the first entry of lifesign; `extensions` are those of a card, with their index."""
     ours = [(index, entry) for index, entry in extensions if _is_announcement(entry)]
     if not ours:
         return None, ()

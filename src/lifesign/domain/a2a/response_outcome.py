@@ -168,7 +168,7 @@ def worst_of(answers: tuple[JsonAnswer, ...]) -> JsonAnswer:
 
 
 def badness_of(message: Mapping[str, Any]) -> tuple[int, bool, bool, bool]:
-    """Return how bad a JSON-RPC answer is in a batch; values compare."""
+    """Return a value by which answers of a JSON-RPC batch are compared; the worst has the highest."""
     return _badness(judge_message(message))
 
 

@@ -1,4 +1,4 @@
-"""Event streams of A2A and MCP: read one event at a time, so that an error counts whatever follows it.
+"""Event streams of A2A and MCP, read one event at a time: an error counts also if other events follow.
 
 The format is that of server-sent events (WHATWG). The data of an event is JSON-RPC, A2A's REST binding,
 or anything else; only JSON-RPC promises that it is JSON.
@@ -433,7 +433,7 @@ class EventStreamReader:
             self._note_message(worst)
 
     def _is_request(self, message: dict[str, Any]) -> bool:
-        """Return whether JSON-RPC is a request or a notification; in MCP, whatever other members it has."""
+        """Return whether JSON-RPC is a request or a notification; in MCP, other members have no effect."""
         return "method" in message and (self._is_mcp or not ("result" in message or "error" in message))
 
     def _note_message(self, message: dict[str, Any]) -> None:
@@ -467,7 +467,7 @@ class EventStreamReader:
 
 
 def read_event_stream(body: bytes) -> StreamEnd:
-    """Read a whole stream, however many events it has."""
+    """Read a whole stream, with any number of events."""
     reader = EventStreamReader(max(len(body), 1))
     for at in range(0, len(body), _PIECE_BYTES):
         reader.append(body[at : at + _PIECE_BYTES])

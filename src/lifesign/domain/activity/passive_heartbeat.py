@@ -71,7 +71,7 @@ class _Session:
 
 @dataclass(slots=True)
 class _Owed:
-    """Activity for which no heartbeat was sent yet: the last of it."""
+    """The latest activity for which no heartbeat was sent yet."""
 
     at_s: float
     session_id: str
@@ -131,24 +131,24 @@ class PassiveHeartbeats:
         return {session_id: session.state for session_id, session in self._sessions.items()}
 
     def unchecked_sessions(self) -> list[str]:
-        """Return the sessions of which the server has still to be asked."""
+        """Return the sessions whose state must still be requested from the server."""
         return [
             known for known, session in self._sessions.items() if session.state is WatchedSessionState.UNKNOWN
         ]
 
     def note_line(self, now_s: float) -> None:
-        """Note that the server sent a line, whatever it was."""
+        """Note that the server sent a line of any kind."""
         self._heard_s = now_s
 
     def note_lost(self) -> None:
-        """Note that the stream ended: later events are unknown until the server is asked for its state."""
+        """Note that the stream ended: later events are unknown until the server's state is requested."""
         self._heard_s = -math.inf
         for session in self._sessions.values():
             if session.state is not WatchedSessionState.UNKNOWN:
                 session.before, session.state = session.state, WatchedSessionState.UNKNOWN
 
     def note_states(self, found: Mapping[str, WatchedSessionState], now_s: float) -> None:
-        """Note what the server answered of sessions; what events have told since the beginning is newer.
+        """Note the server's answer about sessions; facts from events since the request are newer.
 
         A session that is not as it was before the stream was lost has moved meanwhile: that is activity.
         """

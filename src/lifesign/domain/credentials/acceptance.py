@@ -80,7 +80,7 @@ class CredentialUse:
     def note(
         self, url: str, state: CredentialState, detail: str | None = None, target: str | None = None
     ) -> None:
-        """Note the answer of a place. `detail` says why it is a fault; `target`: whose probe showed it."""
+        """Note the answer of a place. `detail`: why it is a fault; `target`: the target of the probe."""
         now_s = self._clock()
         if self.state not in FAULTS:
             self._fault_began_s = now_s
@@ -94,13 +94,13 @@ class CredentialUse:
             del self._faults[next(iter(self._faults))]
 
     def forget_targets(self, targets: Collection[str]) -> None:
-        """Forget the faults of these targets."""
+        """Remove the faults of these targets."""
         for url, fault in list(self._faults.items()):
             if fault.target in targets:
                 del self._faults[url]
 
     def forget(self) -> None:
-        """Forget all answers: the secret has changed."""
+        """Remove all answers, because the secret has changed."""
         self._faults.clear()
         self._worked_at_s = None
 

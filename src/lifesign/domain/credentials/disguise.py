@@ -176,7 +176,7 @@ class _Work:
 
 
 def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
-    """Return the texts to search for in decoded bytes, from the plain forms of a secret.
+    """Return the texts to search for in decoded bytes, given the plain forms of a secret.
 
     A secret may itself look escaped: it is then decoded together with its context.
     """

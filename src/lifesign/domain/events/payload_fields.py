@@ -63,5 +63,5 @@ class Payload(BaseModel):
     )
 
     def members(self) -> dict[str, Any]:
-        """Return it as JSON values, as it is hashed and stored."""
+        """Return the payload as JSON values, in the form that is hashed and stored."""
         return self.model_dump(mode="json", exclude_none=True)

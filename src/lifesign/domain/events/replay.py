@@ -118,7 +118,7 @@ class Replay:
         self.sequence = event.sequence
 
     def forget(self, agent_id: str) -> None:
-        """Forget an erased agent. The tokens that were granted to it stay known.
+        """Remove an erased agent. The tokens that were granted to it are kept.
 
         The states of an archived prefix need this too: otherwise the erased events after it would be missed.
         """

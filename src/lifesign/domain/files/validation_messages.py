@@ -104,7 +104,7 @@ def _number(bound: float) -> str:
 
 
 def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str | None:
-    """Return the expected value, or None if pydantic's message is a sentence of one of our own rules."""
+    """Return the expected value, or None if pydantic's message is a sentence of one of lifesign's rules."""
     context: dict[str, Any] = details.get("ctx", {})
     given = details.get("input")
     if isinstance(given, float) and isnan(given):

@@ -44,7 +44,7 @@ class LatencyHistogram:
         self._term_bytes = memoryview(self._term.counts).cast("B")
 
     def clear(self) -> None:
-        """Forget everything that was added."""
+        """Remove all latencies."""
         self._sum_bytes[:] = bytes(len(self._sum_bytes))
 
     def add(self, bins: memoryview) -> None:

@@ -90,7 +90,7 @@ class WindowTotals:
     first_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Clear the window."""
         self.current[:] = self.previous[:] = [0] * len(Outcome)
         self.inspections[:] = self.previous_inspections[:] = [0] * len(Inspection)
         self.latencies.clear()

@@ -85,7 +85,7 @@ def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[Exclud
 
 
 def deadline_s(last_s: float, threshold_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:
-    """Return the last moment at which silence is within the threshold.
+    """Return the latest time at which an agent's silence is within the threshold.
 
     `now_s > deadline_s(...)` is `silent_for_s(...) > threshold_s`, free of rounding: the strict
     rule of RFC-0016 4.5 as one moment that can be stored and compared.

@@ -260,7 +260,7 @@ def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
 
 
 def is_document_current(observed: Observed | None, now_s: float) -> bool:
-    """Return whether the last health document still counts, whatever its content."""
+    """Return whether the last health document still counts, with any content."""
     evidence = evidence_of(observed)
     until_s = evidence.health_until_s
     return until_s is not None and now_s <= until_s and unknown_reason(evidence, now_s) is None
@@ -330,7 +330,7 @@ def with_document_age(observation: Observation, at_s: float) -> Observation:
 
 
 def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
-    """Return the same facts with times after now moved by `by_s`, below 0, because our clock was set back."""
+    """Return the facts with times after now moved by `by_s`, below 0, because the clock was set back."""
 
     def moved_s(at_s: float | None) -> float | None:
         return at_s + by_s if at_s is not None and at_s > now_s else at_s

@@ -309,7 +309,7 @@ def _while_normal(  # noqa: PLR0917 - what a sweep found
     now_s: float,
     policy: MonitorPolicy,
 ) -> Assessment:
-    """Let the exits go, unless they are a wave, or no witness bears them out."""
+    """Confirm the exits, unless they are a mass exit, or no witness confirms them."""
     would_leave = monitor.exits_this_cadence + len(fresh)
     if would_leave > exit_limit(monitor, policy) or unwitnessed:
         suspended = replace(_turned(monitor, MonitorState.SUSPENDED, now_s), is_cadence_quiet=False)
@@ -350,7 +350,7 @@ def _while_suspended(
 def _end_suspension(
     monitor: Monitor, cause: MonitorChange, now_s: float, policy: MonitorPolicy
 ) -> Assessment:
-    """Let timeouts count again; agents that wait now had their suspension, and get no second one."""
+    """End the suspension: timeouts count again, and agents that wait now get no second suspension."""
     excluded_downtime = ExcludedDowntime(
         begin_s=monitor.since_s, end_s=now_s, cohort_before_s=monitor.cohort_before_s
     )

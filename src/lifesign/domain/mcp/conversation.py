@@ -138,7 +138,7 @@ def ping_request(session: McpSession, *, request_id: int) -> McpRequest:
 
 
 def read_reply(content_type: str, body: bytes, request_id: int = FIRST_ID) -> McpReply:
-    """Return the answer to our request in a body; NO_REPLY if there is none.
+    """Return the answer to the request in a body; NO_REPLY if there is none.
 
     In an event stream, an event of another name than `message` is none. Messages with a `method` are requests
     and notifications of the server, and never its answer. The id must be that of the request, a number.

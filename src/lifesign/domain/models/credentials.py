@@ -36,7 +36,7 @@ class CredentialPlace(Body):
 
     @property
     def scope(self) -> CredentialScope:
-        """The place, as rules see it."""
+        """The origin and path, in the form of the rules."""
         return CredentialScope(name=self.name, origin=self.origin, path=self.path)
 
 
@@ -54,13 +54,13 @@ class MissingCredential(BaseModel):
 
     @property
     def other(self) -> OtherCredential:
-        """The credential of the other prober, as rules see it."""
+        """The credential of the other prober, in the form of the rules."""
         scope = CredentialScope(name=self.name, origin=self.origin, path=self.path)
         return OtherCredential(holder=self.held_by, scope=scope)
 
 
 def places_of(credentials: Iterable[CredentialStatus]) -> list[CredentialPlace]:
-    """Return credentials as a claim names them."""
+    """Return credentials in the form of a claim of shards: names, origins and paths."""
     return [
         CredentialPlace(
             name=each.scope.name,

@@ -34,7 +34,7 @@ NO_ANSWER = "the agent answered no probe in this time: its latency is unknown"
 
 
 class SpreadShown(BaseModel):
-    """The values of one measure within a slot; of ratios 0 to 1, of latencies ms."""
+    """The values of one measure within a slot: ratios from 0 to 1, latencies in ms."""
 
     lowest: float
     mean: float

@@ -20,7 +20,7 @@ class ScrapeAddress:
 
 
 def scrape_address(url: str) -> ScrapeAddress | AddressRefused:
-    """Return the host and port of a URL, or why no one connects to it.
+    """Return the host and port of a URL, or the reason why it must not be contacted.
 
     Refused are URLs with credentials, and addresses that may never be contacted, such as cloud metadata.
     """

@@ -85,7 +85,7 @@ class Assertion:
 
 @fast_dataclass(kw_only=True)
 class CheckedAnswer:
-    """An answer as assertions see it."""
+    """An answer in the form that assertions check."""
 
     status: int
     latency_ms: float | None = None

@@ -88,7 +88,7 @@ class Login(_LoginFacts):
 
     @property
     def text(self) -> str:
-        """The login in one line for people; empty if nothing is known of it."""
+        """The login as one line of text; empty if nothing is known about it."""
         parts = [] if self.origin is None else [f"at {self.origin}"]
         if self.schemes:
             parts.append(f"challenge {', '.join(self.schemes)}")

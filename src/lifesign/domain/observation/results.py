@@ -399,7 +399,7 @@ class Observation(_Wire):
 
 
 def decisive(requested: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
-    """Return the layer, of those given by name, that decides the result of a probe without a liveness signal.
+    """Return which of the layers, given by name, decides the result of a probe without a liveness signal.
 
     The first failure that counts, else the first measured layer, else the first; None if none was requested.
     """

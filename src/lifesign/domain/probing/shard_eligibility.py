@@ -166,7 +166,7 @@ def most_lack_results(due_s: Collection[float], now_s: float) -> bool:
 def makes_no_progress(
     idle_s: float, interval_s: float, others: Collection[LivingWorker], now_s: float
 ) -> bool:
-    """Return whether shards whose living agents had no result for this long go to another worker.
+    """Return whether shards move to another worker because their living agents had no result for so long.
 
     The interval of the other worker does not matter: otherwise a hostile key that claims an interval of 10 s
     would bar all workers with longer ones.

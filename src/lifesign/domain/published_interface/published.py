@@ -59,13 +59,13 @@ class Interface:
 
 
 def interface_of(form: Form) -> Interface:
-    """Return the interface of a bounded form."""
+    """Return the interface in a bounded form."""
     text = canonical(form)
     return Interface(form, text, sha256(text.encode()).hexdigest())
 
 
 def interface_with(interface: Interface, changed: Callable[[str], str]) -> Interface:
-    """Return an interface with each of its texts as `changed` returns it."""
+    """Return an interface in which each text is replaced by the result of `changed`."""
     form = _with_texts(interface.form, changed)
     return interface if form == interface.form else interface_of(form)
 

@@ -61,7 +61,7 @@ def first_state() -> VersionState:
 
 
 def next_step(state: VersionState, changes_in_row: int, now_s: float, *, is_agent: bool) -> VersionStep:
-    """Return the consequences of an interface that differs from the newest version."""
+    """Return how the history continues with an interface that differs from the newest version."""
     unstable = is_unstable(changes_in_row)
     replaces = unstable and (not is_agent or state.newest != state.baseline)
     newest = state.newest if replaces else state.newest + 1

@@ -7,7 +7,7 @@ Precision = Literal["auto", "seconds", "milliseconds"]
 
 
 def utc_text(at: datetime, precision: Precision = "auto") -> str:
-    """Return a time that has a zone as RFC 3339 text in UTC, which ends with Z.
+    """Return a time with a zone as RFC 3339 text in UTC that ends with Z.
 
     `auto` keeps all that `at` has, as an answer of the API does: no fraction, or microseconds.
     """

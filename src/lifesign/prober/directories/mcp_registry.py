@@ -101,7 +101,7 @@ def _entries(servers: list[Any]) -> Iterator[Entry]:
 
 
 def server_card_entries(card: object, name: str | None) -> list[Entry]:
-    """Return the endpoints of a server card, templates included; none if the value is no card."""
+    """Return the endpoints of a server card, including URL templates; empty if the value is not a card."""
     remotes = card.get("remotes") if is_object(card) else None
     if not is_object(card) or not isinstance(remotes, list):
         return []

@@ -96,7 +96,7 @@ class NotRead:
 
 
 def read_version(text: str | None) -> Version | None:
-    """Read a stored version; None for none, and for the format of another version of lifesign."""
+    """Read a stored version; None if there is none, or if it has the format of another lifesign version."""
     match = _VERSION.fullmatch(text or "")
     if match is None:
         return None

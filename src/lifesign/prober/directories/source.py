@@ -171,7 +171,7 @@ class ListSource:
         return WantedDocument(url=url, key=self.key if is_own else None)
 
     def settings(self, place: str) -> str:
-        """Return a digest of the settings for this place: 16 hexadecimal digits."""
+        """Return a digest of the settings for this list: 16 hexadecimal digits."""
         text = "\n".join((place, self.format, *sorted(self.kinds)))
         return sha256(text.encode()).hexdigest()[:16]
 

@@ -110,7 +110,7 @@ class Gathered:
 
     @property
     def entries(self) -> tuple[Listed, ...]:
-        """The targets in the order of listing, each URL once, as `read_target` spells it."""
+        """The targets in the order of the list, each URL once, in the form of `read_target`."""
         return tuple(self._found.values())
 
     @property
@@ -170,7 +170,7 @@ class Gathered:
         return findings
 
     def digest(self) -> str:
-        """SHA-256 of the targets' URLs and kinds, in whatever order they were listed: 64 hex digits."""
+        """SHA-256 of the targets' URLs and kinds, independent of their order: 64 hex digits."""
         found = self._found
         urls = sorted(found)
         digest = sha256()

@@ -78,7 +78,7 @@ class DnsChannel(Protocol):
         ...
 
     def close(self) -> None:
-        """Let running lookups fail."""
+        """Cancel running lookups, which then fail."""
         ...
 
 

@@ -46,7 +46,7 @@ class OptOuts:
         return OptOuts(self.hosts | other.hosts, self.domains | other.domains, MappingProxyType(paths))
 
     def entry_for(self, url: str) -> str | None:
-        """Return the entry that keeps us from a URL, in its one spelling; None if none does.
+        """Return the entry that excludes a URL in its normal form; None if there is none.
 
         The URL is spelled as by `read_target`, or by yarl. Its entry is a URL without a scheme if it
         opts out one path.
@@ -118,7 +118,7 @@ def read_opt_outs(lines: Iterable[str], name: str) -> OptOuts:
 
 
 def _place_and_path(url: str) -> tuple[str, str]:
-    """Return host with port, and path with query, of a URL in our spelling."""
+    """Return host with port, and path with query, of a URL in its normal form."""
     place, slash, path = url.partition("://")[2].partition("/")
     return place, slash + path or "/"
 

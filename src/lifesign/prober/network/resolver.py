@@ -141,7 +141,7 @@ class Resolver:
         await self.close()
 
     async def close(self) -> None:
-        """Let running lookups fail, and release sockets and threads."""
+        """Cancel running lookups, and release sockets and threads."""
         self._is_closed = True
         tasks = [*self._retiring, *([self._root] if self._root is not None else [])]
         for task in tasks:
@@ -163,7 +163,7 @@ class Resolver:
         return kept[1]
 
     def forget_absence(self, host: str) -> None:
-        """Query a name again that recently had no address; cached addresses stay."""
+        """Query a name again that recently had no address; cached addresses are kept."""
         if isinstance(self.remembered(host), NoAddress):
             del self._kept[host]
 

@@ -1,4 +1,4 @@
-"""Assertions of a probe: the answers that it got, as assertions see them."""
+"""Assertions of a probe: its answers in the form that assertions check."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final

@@ -50,7 +50,7 @@ class ServerLayers:
 
 
 async def probe_server(visit: ProbeSession, asked: LayerSettings) -> ServerLayers | None:
-    """Request a server's description, and its tools as far as `asked` says.
+    """Request a server's description, and its tools if `asked` requires them.
 
     None if no request could be sent.
     """

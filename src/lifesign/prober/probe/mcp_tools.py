@@ -59,7 +59,7 @@ NO_TOOLS: Final = ToolLayers()
 async def ask_tools(
     visit: ProbeSession, exchange: McpExchange, session: McpSession, asked: LayerSettings
 ) -> ToolLayers:
-    """List the tools and call one, as the definition says; not in a second request."""
+    """List the tools and call one, as the definition requires; not in the second request after a failure."""
     if not asked.tools or visit.entry.is_repeat:
         return NO_TOOLS
     found = await _list_tools(visit, exchange, session)

@@ -199,7 +199,7 @@ class ProbeSession:
         return self.card_place is not None or is_on_origin_of(place, str(self.given.url))
 
     def is_silent(self, url: URL) -> bool:
-        """Return whether a request to that origin was accepted and not answered in time."""
+        """Return whether the origin accepted a request and did not answer it in time."""
         return self._timeouts(url) > 0
 
     async def ask(

@@ -203,7 +203,7 @@ class LedgerUnreachable(Exception):
 
 
 class LedgerRefused(LedgerUnreachable):
-    """The ledger answered and refused: until something is changed there, it counts as unreachable."""
+    """The ledger refused a request: it counts as unreachable until an operator corrects the cause."""
 
 
 def outage_text(error: LedgerUnreachable) -> str:
@@ -242,7 +242,7 @@ class Ledger(Protocol):
         ...
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Hand over results of several shards, each batch whole or not at all. LedgerUnreachable.
+        """Report results of several shards; each batch is stored as a whole or not at all. LedgerUnreachable.
 
         `interval_s` is that of the crawl. Handing over the same batch twice changes nothing: an observation
         counts once.

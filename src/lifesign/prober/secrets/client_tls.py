@@ -32,7 +32,7 @@ class ClientCertificate:
 
 @dataclass(frozen=True)
 class ClientTls:
-    """TLS of connections to one origin, or to all that need nothing of their own."""
+    """TLS settings of connections to one origin, or to all origins without settings of their own."""
 
     authorities: str | None = field(default=None, repr=False)
     """Certificates of the trusted authorities, in PEM; None: those of the system."""

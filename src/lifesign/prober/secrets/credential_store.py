@@ -81,7 +81,7 @@ class Credential:
 
     @property
     def secret(self) -> str:
-        """The secret or private key as it was read last; of an OAuth 2 client, that of the client."""
+        """The secret or private key, as it was read last; for OAuth 2, that of the client."""
         return self._secrets[0]
 
     @property
@@ -97,7 +97,7 @@ class Credential:
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
 
     def note_refresh_token(self, token: str) -> None:
-        """Note a refresh token that its token endpoint knows."""
+        """Store a refresh token, so that it is removed from texts."""
         if token not in self._refresh_tokens:
             self._refresh_tokens = [token, *self._refresh_tokens][: 1 + MAX_PAST_SECRETS]
             self.on_new_secret()
@@ -285,7 +285,7 @@ class CredentialStore:
             self._log_change(scope, use.state)
 
     def forget_targets(self, targets: Collection[str]) -> None:
-        """Forget the faults that probes of these targets showed: another prober probes them from now on."""
+        """Remove the faults that probes of these targets showed: another prober probes them from now on."""
         for use in self._uses.values():
             use.forget_targets(targets)
 

@@ -72,7 +72,7 @@ class RefreshTokenFile:
         self._write(token)
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         if self._lock_fd is not None:
             os.close(self._lock_fd)
             self._lock_fd = None

@@ -179,7 +179,7 @@ def forget_variables(credentials: Sequence[CredentialSettings]) -> None:
 
 
 def forbid_core_dumps() -> None:
-    """Let this process write no core dump: it would contain the secrets."""
+    """Disable core dumps of this process, because they would contain the secrets."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

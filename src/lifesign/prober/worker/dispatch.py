@@ -182,7 +182,7 @@ class Dispatch:
         self._pump_soon()
 
     def _note_known(self, slot: TargetSlot, memory: ProbeMemory) -> None:
-        """Let a target that answered another worker be a witness."""
+        """Add a target that answered another worker as a witness."""
         alive_at_s, network_class = last_alive_s(memory), memory.network_class
         if alive_at_s is None or network_class is None or memory.failures_in_row:
             return

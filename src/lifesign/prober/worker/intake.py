@@ -98,7 +98,7 @@ class Intake:
         self._clock_offset_s = clock_offset_s
 
     def take(self, probed: FinishedProbe) -> None:
-        """Let a probe be reported, remembered and followed by the next one, or wait for a witness."""
+        """Report and store the result of a probe and schedule the next one, or wait for a witness."""
         slot = probed.slot
         if probed.first is not None:
             self._failures.asked_again -= 1
@@ -152,12 +152,12 @@ class Intake:
             self._settle_unwitnessed(probed, why, layers=failure.layers, made_at_s=failure.made_at_s)
 
     def drop(self, failure: WaitingFailure) -> None:
-        """Forget a failure that has a witness, without a second request: another worker has its target."""
+        """Remove a failure that has a witness, without a second request: another worker has its target."""
         self._failures.asked_again -= 1
         failure.slot.is_busy = False
 
     def _with_interface_waiting(self, probed: FinishedProbe) -> FinishedProbe:
-        """Let a newly read interface wait for a delivery; without room it is read again the next time."""
+        """Queue a newly read interface for delivery; if the queue is full, it is read again the next time."""
         interface = probed.report.interface
         if interface is None or self._reporter.interfaces.add(probed.slot, interface):
             return probed
@@ -281,7 +281,7 @@ class Intake:
         self._settle(probed, report, made_at_s)
 
     def _settle(self, probed: FinishedProbe, report: ProbeReport, made_at_s: float | None = None) -> None:
-        """Let a result be reported and remembered, and its target wait for its next time."""
+        """Report and store a result, and schedule the next probe of its target."""
         slot, result = probed.slot, report.result
         slot.is_busy = False
         self._tally.note(result, probed.ended_s)

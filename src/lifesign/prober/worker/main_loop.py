@@ -273,7 +273,7 @@ class ProbeWorker:
             await self._end([*forever, *others, asking])
 
     async def _end(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
-        """Let probes under way end, report, leave."""
+        """Wait for running probes, report their results, and release the shards."""
         await self._dispatch.end(GRACE_SECONDS)
         await self._witnesses.close()
         await _cancel(tasks)

@@ -65,7 +65,7 @@ class Result:
         return len(self._observation) + len(self._memory) + _MIN_RESULT_BYTES
 
     def give_up(self) -> None:
-        """Let its target remember that it could not be reported."""
+        """Store with the target that its result could not be reported."""
         self.slot.given_up += self.count
 
     def pack(self) -> None:
@@ -117,7 +117,7 @@ class Outbox:
         return self._waiting[0].made_at_s if self._waiting else None
 
     def add(self, result: Result) -> None:
-        """Let a result wait behind all others."""
+        """Add a result to the end of the queue."""
         if self._is_unreachable or len(self._waiting) >= MAX_UNPACKED:
             result.pack()
         self._bytes += result.bytes

@@ -26,7 +26,7 @@ class PendingInterfaces:
         return len(self._waiting)
 
     def add(self, slot: TargetSlot, interface: Interface) -> bool:
-        """Let an interface wait in place of an earlier one; return whether there is room for it."""
+        """Queue an interface in place of an earlier one; return whether there is room for it."""
         self._remove(slot.subject_id)
         if self._bytes + len(interface.text) > self._max_bytes:
             for subject_id in [one for one, (other, _) in self._waiting.items() if other.is_gone]:
@@ -45,7 +45,7 @@ class PendingInterfaces:
         return interface if other is slot else None
 
     def delivered(self, slot: TargetSlot, interface: Interface) -> None:
-        """Forget an interface that was delivered, unless a newer one waits."""
+        """Remove an interface that was delivered, unless a newer one waits."""
         if self.of(slot) is interface:
             self._remove(slot.subject_id)
 

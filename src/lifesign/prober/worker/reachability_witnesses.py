@@ -159,7 +159,7 @@ class ReachabilityWitnesses:
     # Received facts
 
     def add(self, failure: WaitingFailure) -> None:
-        """Let a failure wait for a witness of its class; the caller has checked that there is room."""
+        """Queue a failure until a witness of its class answers; the caller has checked that there is room."""
         self._failures.add(failure)
         state = self._classes[failure.network_class]
         if state.attending is None:

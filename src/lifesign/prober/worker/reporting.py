@@ -85,7 +85,7 @@ class Reporter:
         self._wake.set()
 
     async def run(self) -> None:
-        """Deliver results in time, until cancelled."""
+        """Report results at regular times, until cancelled."""
         while True:
             await self._until_due()
             try:
@@ -99,7 +99,7 @@ class Reporter:
                 await asyncio.sleep(self._away.wait_s())
 
     async def flush(self) -> None:
-        """Hand over all that may be handed over now. LedgerUnreachable."""
+        """Report all results that may be reported now. LedgerUnreachable."""
         self._is_hurrying = False
         try:
             while results := self._outbox.take(MAX_BATCH, self._may_be_removed):

@@ -44,7 +44,7 @@ class Plan(Protocol):
         ...
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
-        """Let a target wait, in place of any other time that it waited for."""
+        """Schedule a target for a time, which replaces an earlier one."""
         ...
 
     def remove(self, slot: TargetSlot) -> None:
@@ -56,7 +56,7 @@ class Plan(Protocol):
         ...
 
     def next_at_s(self) -> float | None:
-        """Return when to call `take` again; None if there is no reason to."""
+        """Return when to call `take` again; None if no target will be due."""
         ...
 
     def tries_again(self, slot: TargetSlot, /) -> bool:
@@ -127,7 +127,7 @@ class CensusPlan:
         return self._waiting
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, _now_s: float, /) -> None:
-        """Let a target wait, unless this census has seen it."""
+        """Schedule a target, unless this census has probed it."""
         last_s = -inf if memory.probed_at_s is None else memory.probed_at_s
         is_asked_for = slot.recheck_at_s is not None and slot.recheck_at_s > last_s
         if slot.due_at_s is None and (last_s < self.since_s or is_asked_for):
@@ -152,7 +152,7 @@ class CensusPlan:
         return None
 
     def tries_again(self, slot: TargetSlot, /) -> bool:
-        """Let a target wait behind all others, up to MAX_TRIES times."""
+        """Schedule a target after all others, up to MAX_TRIES times."""
         self._tries[slot.subject_id] += 1
         if self._tries[slot.subject_id] >= MAX_TRIES or slot.is_gone:
             return False

@@ -251,7 +251,7 @@ class OwnedShards:
         return claimed, [shard for shard in lost if shard is not None]
 
     def lose(self, number: int) -> Shard | None:
-        """Forget a shard; return it, with its targets in no shard any more."""
+        """Remove a shard and return it; its targets then belong to no shard."""
         shard = self.shards.pop(number, None)
         if shard is not None:
             self.targets -= len(shard.slots)

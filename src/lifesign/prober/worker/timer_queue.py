@@ -42,7 +42,7 @@ class TimerQueue(Generic[D]):
         return self._waiting
 
     def add(self, thing: D, due_at_s: float) -> None:
-        """Let a thing wait for its time, in place of any other time that it waited for."""
+        """Schedule an item for a time, which replaces an earlier one."""
         if thing.due_at_s is None:
             self._waiting += 1
         thing.due_at_s = due_at_s
@@ -94,7 +94,7 @@ class TimerQueue(Generic[D]):
                 heapq.heappush(self._open, (due_at_s, self._added, thing))
 
     def _compact(self) -> None:
-        """Forget all places that were left behind."""
+        """Remove all outdated entries."""
         things = {id(thing): thing for thing in chain(*self._boxes.values())}
         things |= {id(thing): thing for _, _, thing in self._open}
         self._boxes, self._order, self._open = {}, [], []

@@ -120,7 +120,7 @@ class WaitingFailures:
         return self._waiting + self.asked_again >= self._max_waiting
 
     def add(self, failure: WaitingFailure) -> None:
-        """Let a failure wait behind all others of its network class."""
+        """Queue a failure after all others of its network class."""
         line = self._lines.setdefault(failure.network_class, _Line())
         (line.names if failure.is_name_failure else line.others).append(failure)
         self._waiting += 1

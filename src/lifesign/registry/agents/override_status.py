@@ -72,7 +72,7 @@ class Maintenance(Body):
 
 
 class OverrideRequest(Maintenance):
-    """Body of `PUT …/override`: the status in place of the computed one."""
+    """Body of `PUT …/override`: the status that replaces the computed one."""
 
     status: Literal["active", "unhealthy"]
 
@@ -123,7 +123,7 @@ def end_pool_maintenance(transaction: Transaction, call: Call) -> OperationReply
 
 
 def override(transaction: Transaction, call: Call) -> OperationReply:
-    """Set the status of an agent until the given time, whatever its heartbeats and probes show."""
+    """Fix the status of an agent until the given time; its heartbeats and probes do not change it."""
     agent = _living(transaction, call)
     body = call.body_as(OverrideRequest)
     if agent.status not in {Status.ACTIVE, Status.UNHEALTHY}:

@@ -177,7 +177,7 @@ def _expect_results(transaction: Transaction, bodies: Mapping[int, DeclaredAgent
 
 
 def _in_force(agent: StoredAgent, now_s: float) -> dict[str, Any]:
-    """Return the operator's overrides as columns: they stay until their end, whatever the agent does."""
+    """Return the operator's overrides as columns: they continue until their end for every incarnation."""
     is_maintained = is_in_force(agent.maintenance_until_s, now_s)
     is_declared = is_in_force(agent.override_until_s, now_s)
     return {

@@ -63,7 +63,7 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _excuse_failures(transaction: Transaction, number: int) -> None:
-    """Let no failure count that was measured at the agent's former URL."""
+    """Exclude failures that were measured at the agent's former URL."""
     # Facts that were read with the lock may be older than the lock.
     (agent,) = agent_rows.find_many(transaction, [number])
     if agent.observed is not None:

@@ -34,7 +34,7 @@ class Restored:
 
 
 def back_up(transaction: Transaction, file: Path) -> dict[str, int]:
-    """Write all tables but sessions, as they are at one moment, into a file; return how many rows each has.
+    """Write a snapshot of all tables except sessions into a file; return the number of rows of each.
 
     To be run by `Database.read`: that one moment is the transaction's. BackupFailed; SchemaOutdated or
     SchemaUnknown if the database is not of this version.

@@ -34,7 +34,7 @@ class StillValid(Protocol):
 
 
 class CredentialMonitor:
-    """Validity of all clients' credentials, in one server process."""
+    """Checks the validity of the credentials of all clients of one server process."""
 
     def __init__(self, database: Database, still_valid: StillValid, wake: Callable[[], None]) -> None:
         """`wake` wakes all clients that wait for events."""

@@ -219,7 +219,7 @@ class EventFeed:
         self._recent, self._begin = [], 0 if self._end is None else self._end.sequence
 
     def _restart(self) -> None:
-        """Forget events that were replaced, and disconnect the clients that follow them."""
+        """Remove events that were replaced, and disconnect the clients that follow them."""
         _log.warning("the event log was replaced (a backup was restored): streams start again")
         self._recent, self._end = [], None
         self.past += 1

@@ -74,7 +74,7 @@ class MetricsEndpoint:
         """When, by the monotonic clock."""
 
     async def answer(self, request: Request) -> Response:
-        """Return all numbers; they need the key of a reader, unless the settings open them to everybody."""
+        """Return all metrics; they need the key of a reader, unless the settings open them to all."""
         try:
             await self._let_in(request)
             from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed

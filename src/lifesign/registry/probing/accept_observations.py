@@ -270,7 +270,7 @@ def _locked(transaction: Transaction, subject_ids: list[str]) -> _LockedSubjects
 
 
 def _refused(subject: Subject, shards: _BatchShards) -> ReportOutcome | None:
-    """Return why an observation does not count, whatever it saw; None if it may."""
+    """Return why an observation does not count with any result; None if it may count."""
     if subject.target is None:
         return ReportOutcome.UNKNOWN
     if subject.shard not in shards.tokens:

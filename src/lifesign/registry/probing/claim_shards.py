@@ -256,7 +256,7 @@ def _fair_share(workers: Mapping[str, LivingWorker], key: str, companions: int, 
 
 
 def _locked(transaction: Transaction) -> _ShardLeases:
-    """Lock the leases of all shards, in the order in which everybody locks leases."""
+    """Lock the leases of all shards, in the order in which every transaction locks leases."""
     rows = leases.lock(transaction, to_hold=_RESOURCES)
     numbers = {_RESOURCES[claim.resource]: number for number, claim in rows.items()}
     claims = {_RESOURCES[claim.resource]: claim for claim in rows.values()}
@@ -420,7 +420,7 @@ def _held_until_s(claim: Claim) -> float:
 
 
 def _confirmed_shards(shards: _ShardLeases, holder: str, named: Mapping[int, int], now_s: float) -> set[int]:
-    """Return the shards that the holder has by our books too."""
+    """Return the shards that the holder also has in the database."""
     return {
         shard
         for shard, token in named.items()

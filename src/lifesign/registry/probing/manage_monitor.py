@@ -87,7 +87,7 @@ def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
-    """Let failures of a network class, or of one target, count without a witness from now on.
+    """Confirm an outage: failures of a network class or a target count without a witness from now on.
 
     The confirmation concerns only targets that have given no liveness signal since. If a target answers
     later, the confirmation no longer concerns it, so you need not revert it. A repeated confirmation replaces

@@ -82,7 +82,7 @@ def lease_record(claim: Claim, now_s: float) -> LeaseRecord:
 
 
 def lease_json(claim: Claim) -> bytes:
-    """Return a running claim as JSON, just as its LeaseRecord is written, in a third of the time."""
+    """Return a running claim as the JSON of its LeaseRecord, in a third of the time."""
     return to_json(
         {
             "lease_id": claim.lease_id,

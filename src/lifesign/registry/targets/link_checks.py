@@ -25,7 +25,7 @@ MAX_CHECKS = 10
 
 
 class LinkChecker:
-    """Decides links and looks for tokens; one per server process."""
+    """Decides which agents and targets are linked, and requests their tokens; one per server process."""
 
     def __init__(self, database: Database, settings: RegistrySettings) -> None:
         self._database = database

@@ -169,7 +169,7 @@ def find(transaction: Transaction, agent_id: str, *, to_change: bool = False) ->
 def find_many(
     transaction: Transaction, ids: Sequence[int], *, to_change: bool = False, skip_locked: bool = False
 ) -> list[StoredAgent]:
-    """Return agents by our own numbers, in their order; `skip_locked` leaves out whom others change now."""
+    """Return agents by row numbers, in their order; `skip_locked` omits agents that others change now."""
     wanted = _ALL_NUMBERED[transaction.is_postgresql]
     if to_change:
         wanted = wanted.with_for_update(of=(agents, heartbeats), skip_locked=skip_locked)
@@ -199,7 +199,7 @@ def of_pool(transaction: Transaction, role_id: str, statuses: Sequence[str], lim
 
 
 def maintained_of_pool(transaction: Transaction, role_id: str, limit: int) -> list[StoredAgent]:
-    """Return and lock the members of a pool that are in maintenance now, whatever their status."""
+    """Return and lock the members of a pool that are in maintenance now, with any status."""
     return _members(transaction, role_id, agents.c.maintenance_until_s > transaction.now_s, limit)
 
 
@@ -228,14 +228,14 @@ def due(transaction: Transaction, at_s: float, limit: int) -> list[StoredAgent]:
 
 
 def add(transaction: Transaction, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> int:
-    """Store a new agent, given as columns, and return our number for it."""
+    """Store a new agent, given as columns, and return its row number."""
     return add_many(transaction, [agent], last_heartbeat_at_s)[0]
 
 
 def add_many(
     transaction: Transaction, added: Sequence[Mapping[str, Any]], last_heartbeat_at_s: float
 ) -> list[int]:
-    """Store new agents, given as columns, and return our numbers for them, in their order."""
+    """Store new agents, given as columns, and return their row numbers in the same order."""
     connection = transaction.connection
     if transaction.is_postgresql:
         found = connection.execute(_ADD_POSTGRESQL, [_own_columns(agent) for agent in added])
@@ -435,7 +435,7 @@ ObservedRow = tuple[int, str, float | None, float | None, float | None, float | 
 
 
 def observed_row(number: int, seen: Observed) -> ObservedRow:
-    """Return the row of observed facts to store for an agent, by our number."""
+    """Return the row of observed facts to store for an agent, by its row number."""
     evidence = evidence_of(seen)
     return (
         number, seen.to_json(), evidence.at_s, evidence.until_s, evidence.results_until_s,

@@ -24,7 +24,7 @@ class StoredCommand:
 
 
 def add(transaction: Transaction, command: StoredCommand) -> None:
-    """Let a command wait."""
+    """Store a command for the agent's next heartbeat."""
     transaction.connection.execute(insert(commands).values(**asdict(command)))
 
 
@@ -49,6 +49,6 @@ def expired(transaction: Transaction, at_s: float, limit: int) -> list[StoredCom
 
 
 def remove(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Forget commands: they were honoured, or have expired."""
+    """Delete commands that were followed or have expired."""
     if ids:
         transaction.connection.execute(delete(commands).where(commands.c.id.in_(ids)))

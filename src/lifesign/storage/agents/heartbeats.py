@@ -117,7 +117,7 @@ _LATEST_DUE_POSTGRESQL = text(_LATEST_DUE.format(whole_intervals=f"floor({_INTER
 
 
 def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tuple[int, float]]:
-    """Return active agents by our numbers, with the last due time of a heartbeat, the latest first.
+    """Return active agents by row number, with the last due time of a heartbeat, the latest first.
 
     Only those that gave liveness signals for `proven_s` in their present status.
     """

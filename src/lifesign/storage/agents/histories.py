@@ -24,7 +24,7 @@ _STORE_POSTGRESQL = text(f"""
 
 
 def find(transaction: Transaction, numbers: Sequence[int]) -> dict[int, KeptHistory]:
-    """Return the stored histories of these agents, by our numbers; agents without one are absent."""
+    """Return the stored histories of these agents, by row number; agents without one are absent."""
     wanted = select(agent_history).where(agent_history.c.agent.in_(numbers))
     return {
         row.agent: KeptHistory(row.half_hours, row.days) for row in transaction.connection.execute(wanted)
@@ -32,7 +32,7 @@ def find(transaction: Transaction, numbers: Sequence[int]) -> dict[int, KeptHist
 
 
 def store(transaction: Transaction, kept: Mapping[int, KeptHistory]) -> None:
-    """Store the histories of these agents, by our numbers."""
+    """Store the histories of these agents, by row number."""
     rows = [(number, history.half_hours, history.days) for number, history in sorted(kept.items())]
     statement = _STORE_POSTGRESQL if transaction.is_postgresql else _STORE_SQLITE
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})

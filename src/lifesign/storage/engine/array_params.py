@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 def is_given(wanted: ColumnElement[Any], *, is_postgresql: bool) -> ColumnElement[bool]:
-    """Return whether a column has one of the values that `given` passes at execution."""
+    """Return the condition that a column has one of the values that `given` passes at execution."""
     if is_postgresql:
         return wanted == any_(bindparam("given", type_=ARRAY(wanted.type)))
     return wanted.in_(select(column("value")).select_from(func.json_each(bindparam("given"))))

@@ -58,7 +58,7 @@ class DeadlineDatabase:
         await self._database.check_files()
 
     async def close(self) -> None:
-        """Let all connections go; functions that wait are finished first."""
+        """Close all connections; waiting functions are finished first."""
         await self._database.close()
 
     async def _in_time(self, run: Run[T], function: Callable[[Transaction], T]) -> T:

@@ -67,7 +67,7 @@ def translated(*, is_last: bool = True) -> Iterator[None]:
 
 
 def check_writable(error: sqlite3.Error) -> None:
-    """Raise StoreUnavailable if SQLite could not write or lock its files, whatever these contain."""
+    """Raise StoreUnavailable if SQLite cannot write or lock its files; their content is not checked."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code & PRIMARY_CODE in _SQLITE_CANNOT_WRITE or code in _SQLITE_WRITE_FAILED:
         raise StoreUnavailable(_sqlite_reason(error)) from error

@@ -94,7 +94,7 @@ class OpenFiles:
             self.log.check_before_commit()
 
     def confirm(self, connection: sqlite3.Connection) -> None:
-        """Raise DatabaseReplaced if the database file is lost, or if it or its log lacks anything.
+        """Raise DatabaseReplaced if the database file is lost, or if a part of it or of its log is missing.
 
         StoreUnavailable if that cannot be found out, such as on a full disk. SQLite itself shortens the file
         after VACUUM. Call it outside of a transaction.

@@ -49,7 +49,7 @@ class PostgresqlDatabase:
         postgresql_sessions.configure(self._engine.sync_engine)
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
-        """Run a function that changes nothing; it sees one state throughout."""
+        """Run a function that only reads; it sees one consistent state."""
         return await self._again(lambda: self._run(function, isolation="REPEATABLE READ"))
 
     async def write(self, function: Callable[[Transaction], T]) -> T:
@@ -67,7 +67,7 @@ class PostgresqlDatabase:
         """Do nothing: the server owns the files of a PostgreSQL database."""
 
     async def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         await self._engine.dispose()
 
     async def _run(self, function: Callable[[Transaction], T], *, isolation: str) -> T:

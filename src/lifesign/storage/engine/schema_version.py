@@ -27,7 +27,7 @@ LOCK_NUMBER = 0x61675F68
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """From which revision to which; the same twice if there was nothing to do."""
+    """The revisions before and after an upgrade; both are equal if there was nothing to do."""
 
     before: str | None
     """None: the database was empty."""
@@ -44,7 +44,7 @@ def lock(transaction: Transaction) -> None:
 
 
 def revision(transaction: Transaction) -> str | None:
-    """Return the revision that a database is at; None if nothing of ours is in it.
+    """Return the revision of a database; None if it has no tables of lifesign.
 
     ForeignDatabase if tables are there and no revision is.
     """
@@ -78,7 +78,7 @@ def is_behind(transaction: Transaction) -> bool:
 
 
 def upgrade(transaction: Transaction) -> Upgrade:
-    """Bring a database up to date, an empty one too; whatever fails undoes all of it.
+    """Upgrade a database, or set up an empty one; a failure undoes all changes.
 
     Of processes that do so at once, one does and the others find it done. SchemaUnknown if a newer
     version has been here, ForeignDatabase if the tables are not ours.
@@ -122,7 +122,7 @@ def alembic_config(connection: Connection | None = None) -> "Config":
 
 @cache
 def known_revisions() -> frozenset[str]:
-    """Return the revisions that this version knows the way from."""
+    """Return the revisions from which this version can upgrade."""
     return frozenset(file.name.partition("_")[0] for file in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 

@@ -96,7 +96,7 @@ class SqliteDatabase:
             self._read_engine = self._engine("BEGIN")
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
-        """Run a function that changes nothing; it sees one state throughout."""
+        """Run a function that only reads; it sees one consistent state."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_alone, function)
 
     async def write(self, function: Callable[[Transaction], T]) -> T:
@@ -120,7 +120,7 @@ class SqliteDatabase:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._check_files)
 
     async def close(self) -> None:
-        """Let all connections go; functions that wait are finished first."""
+        """Close all connections; waiting functions are finished first."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
         for executor in {self._writer, self._readers}:

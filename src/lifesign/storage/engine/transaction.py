@@ -48,7 +48,7 @@ class Transaction:
             self._now_s = at_s
 
     def after_waiting(self) -> "Transaction":
-        """Return the same transaction at the present time: decisions after a wait for a lock use that."""
+        """Return the same transaction with the current time, for decisions after a wait for a lock."""
         return Transaction(self.connection, self._clock, appended=self.appended)
 
     @property
@@ -65,7 +65,7 @@ class Database(Protocol):
     """Whether changes fail at present."""
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
-        """Run a function that changes nothing; it sees one state throughout."""
+        """Run a function that only reads; it sees one consistent state."""
 
     async def write(self, function: Callable[[Transaction], T]) -> T:
         """Run a function and return after the commit; any exception rolls it back.
@@ -77,4 +77,4 @@ class Database(Protocol):
         """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
 
     async def close(self) -> None:
-        """Let all connections go; functions that wait are finished first."""
+        """Close all connections; waiting functions are finished first."""

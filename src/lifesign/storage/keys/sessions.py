@@ -68,5 +68,5 @@ def add(transaction: Transaction, session: StoredSession, most: int) -> None:
 
 
 def end(transaction: Transaction, digest: str) -> None:
-    """Forget a session; nothing happens if there is none."""
+    """Delete a session, if there is one."""
     transaction.connection.execute(delete(sessions).where(sessions.c.digest == digest))

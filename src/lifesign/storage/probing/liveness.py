@@ -164,7 +164,7 @@ def candidates(
     not_of_keys: Collection[str] = (),
     limit: int,
 ) -> list[Candidate]:
-    """Return targets that answered recently and were not given out since then, the latest answer first.
+    """Return targets that answered recently and were not offered since then, the latest answer first.
 
     `of_key`: only those whose last answer this prober key reported; `not_of_keys`: none of these keys did.
     """

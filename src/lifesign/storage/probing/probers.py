@@ -101,7 +101,7 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
 
 
 def remove(transaction: Transaction, holders: Iterable[str]) -> None:
-    """Forget workers that leave."""
+    """Delete workers that leave."""
     transaction.connection.execute(delete(probers).where(probers.c.holder.in_(sorted(holders))))
 
 

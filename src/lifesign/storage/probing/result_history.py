@@ -133,7 +133,7 @@ def changes_of(transaction: Transaction, target: int, limit: int) -> list[Result
 
 
 def forget_sums(transaction: Transaction, before_hour: int, hours: int) -> bool:
-    """Forget the sums of earlier hours, the oldest so many of them; whether there may be more."""
+    """Delete a number of the oldest sums of earlier hours; return whether there may be more."""
     oldest = transaction.connection.scalar(select(func.min(result_sums.c.hour)))
     if oldest is None or oldest >= before_hour:
         return False
@@ -143,7 +143,7 @@ def forget_sums(transaction: Transaction, before_hour: int, hours: int) -> bool:
 
 
 def forget_changes(transaction: Transaction, before_s: float, limit: int) -> bool:
-    """Forget changes from before a time, of the oldest ones so many; whether there may be more."""
+    """Delete a number of the oldest changes before a time; return whether there may be more."""
     oldest = select(result_changes.c.id, result_changes.c.at_s).order_by(result_changes.c.id).limit(limit)
     found = transaction.connection.execute(oldest).all()
     old = [row.id for row in found if row.at_s < before_s]

@@ -366,7 +366,7 @@ def _sums_since(transaction: Transaction, since_s: float) -> list[SumRow]:
 
 
 def drop_run(transaction: Transaction, run_id: str) -> None:
-    """Forget a pass that has not ended, as if it had never begun."""
+    """Delete a pass that has not ended."""
     is_open = census_runs.c.run_id == run_id, census_runs.c.ended_at_s.is_(None)
     transaction.connection.execute(delete(census_runs).where(*is_open))
 

@@ -155,7 +155,7 @@ def listing(transaction: Transaction, limit: int) -> list[StoredDirectory]:
 
 
 def names(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the names of directories by our numbers."""
+    """Return the names of directories by their row numbers."""
     wanted = select(directories.c.id, directories.c.name).where(directories.c.id.in_(numbers))
     return {int(number): str(name) for number, name in transaction.connection.execute(wanted)}
 
@@ -168,7 +168,7 @@ def add(transaction: Transaction, name: str, owner: str | None) -> StoredDirecto
 
 
 def set_owner(transaction: Transaction, number: int, owner: str) -> None:
-    """Let the imports of a prober's key remove targets of a directory from now on."""
+    """Allow imports of a prober's key to remove targets of a directory from now on."""
     transaction.connection.execute(update(directories).where(directories.c.id == number).values(owner=owner))
 
 
@@ -214,7 +214,7 @@ def latest_imports(
 
 
 def applied_import(transaction: Transaction, number: int) -> StoredImport | None:
-    """Return an import by our number."""
+    """Return an import by its row number."""
     row = transaction.connection.execute(_IMPORT.where(imports.c.id == number)).one_or_none()
     return None if row is None else _import(row)
 
@@ -315,13 +315,13 @@ def kept_page(transaction: Transaction, in_import: int, page: int) -> tuple[list
 
 
 def last_page(transaction: Transaction, in_import: int) -> int:
-    """Return the highest page that has come; 0 if none has."""
+    """Return the highest page number that was received; 0 if none was."""
     wanted = select(func.max(import_pages.c.page)).where(import_pages.c.in_import == in_import)
     return transaction.connection.scalar(wanted) or 0
 
 
 def remove_pages(transaction: Transaction, in_import: int) -> None:
-    """Forget the pages of an import: they were added, or never will be."""
+    """Delete the pages of an import that was applied or replaced."""
     transaction.connection.execute(delete(import_pages).where(import_pages.c.in_import == in_import))
 
 

@@ -43,7 +43,7 @@ def put(transaction: Transaction, origin: str, token: str) -> StoredOptOut:
 
 
 def remove(transaction: Transaction, origin: str) -> None:
-    """Forget an origin."""
+    """Remove the opt-out of an origin."""
     transaction.connection.execute(delete(opt_outs).where(opt_outs.c.origin == origin))
 
 

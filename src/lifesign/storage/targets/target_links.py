@@ -285,7 +285,7 @@ def set_proofs(transaction: Transaction, target: int, proofs: Mapping[int, str |
 
 
 def remove_empty(transaction: Transaction, target: int, unlinked_before_s: float) -> None:
-    """Forget the claims of a target that nothing proves and that wait for no token."""
+    """Delete the claims of a target that are not proven and wait for no token."""
     is_recent = target_claims.c.unlinked_at_s > unlinked_before_s
     transaction.connection.execute(
         delete(target_claims).where(

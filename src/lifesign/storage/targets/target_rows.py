@@ -206,7 +206,7 @@ def find(transaction: Transaction, subject_id: str, *, to_change: bool = False) 
 
 
 def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTarget]:
-    """Return targets by our own numbers, in their order."""
+    """Return targets by row numbers, in their order."""
     wanted = _ALL.where(targets.c.id.in_(numbers)).order_by(targets.c.id)
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
@@ -347,14 +347,14 @@ def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: Go
 
 
 def end_linked(transaction: Transaction, subject_id: str) -> None:
-    """Store that a target that was not probed because of a link is no target any more: its agent left."""
+    """End targets that were not probed because of a link, after their agent has left."""
     ended = {"gone_reason": GoneReason.DEREGISTERED.value, "is_registered": False}
     was_linked = targets.c.subject_id == subject_id, targets.c.gone_reason == GoneReason.LINKED.value
     transaction.connection.execute(update(targets).where(*was_linked).values(ended))
 
 
 def touch_targets(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
-    """Let the probers of these targets read them again: a fact about their agents has changed."""
+    """Mark these targets as changed, so that probers read them again."""
     if numbers:
         changed = update(targets).where(targets.c.id.in_(numbers))
         transaction.connection.execute(changed.values(version=version))
@@ -391,7 +391,7 @@ def remove(transaction: Transaction, subject_id: str) -> None:
 
 
 def forget_left(transaction: Transaction, before_s: float, limit: int) -> bool:
-    """Forget some of the targets that left their directories before a time; whether there may be more."""
+    """Delete some targets that left their directories before a time; return whether there may be more."""
     old = (
         select(targets.c.id)
         .where(targets.c.gone_reason == GoneReason.LEFT.value, targets.c.gone_at_s < before_s)

@@ -64,7 +64,7 @@ _ALL_COLUMNS: tuple[Any, ...] = (
 
 
 def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit: int) -> list[Row[Any]]:
-    """Return targets behind our number `after`, with their last results; the rows have `_SUMMARY`'s names."""
+    """Return targets after the row number `after`, with last results; the rows have `_SUMMARY`'s names."""
     statement = _filtered(transaction, select(*_SUMMARY), wanted).where(targets.c.id > after)
     return list(transaction.connection.execute(statement.order_by(targets.c.id).limit(limit)))
 

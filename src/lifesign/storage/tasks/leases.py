@@ -151,7 +151,7 @@ def granted(
 def lock(
     transaction: Transaction, *, to_hold: Iterable[str] = (), numbers: Iterable[int] = ()
 ) -> dict[int, Claim]:
-    """Return the rows of these resources and numbers, by number; no other transaction changes them meanwhile.
+    """Lock and return the rows of these resources and numbers, by number.
 
     A resource that is to be leased gets a row if it has none. This may wait for other transactions. If the
     transaction's time was not read before, it is that after the wait.

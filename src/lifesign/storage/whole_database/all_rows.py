@@ -21,7 +21,7 @@ KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not EXCLUD
 
 
 def lock_all(transaction: Transaction) -> None:
-    """Keep everybody else from reading and writing until the transaction ends.
+    """Lock all tables against reads and writes of other transactions.
 
     On SQLite every write keeps others from writing by itself.
     """
@@ -88,7 +88,7 @@ def add_older(transaction: Transaction, batch: Batch) -> None:
 
 
 def count_on(transaction: Transaction) -> None:
-    """Let PostgreSQL number new rows above the restored ones; SQLite does so by itself."""
+    """Set PostgreSQL's sequences above the restored rows; SQLite does so by itself."""
     if not transaction.is_postgresql:
         return
     for table in TABLES:
