@@ -12,7 +12,8 @@ import pytest
 import typer
 
 from lifesign.cli import application
-from lifesign.cli.options.registry_access import KEY_VARIABLE, read_key
+from lifesign.cli.options.registry_access import read_key
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.crawl.contact_rule import require_contact
 from lifesign.dashboard.errors import UnknownHost
 from lifesign.domain.events.database_marker import Mismatch
@@ -20,6 +21,7 @@ from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.file import read_definition_file
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.definition.target_settings import TargetSettings
 from lifesign.prober.worker.claims import RENEW_RATIO, takeover_s
 from lifesign.registry import run_server
 from lifesign.registry.errors import UnknownKey
@@ -128,8 +130,9 @@ def printed_messages(tmp_path: Path) -> Iterator[str]:
             RegistrySettings(state_dir=no_directory), run_server.Listening(host="127.0.0.1", port=8440)
         )
     yield str(refused.value)
+    target = TargetSettings(url="https://agent.example/")
     with pytest.raises(InvalidValue) as refused:
-        asyncio.run(require_contact(ProbeDefinition(name="one", targets=["https://agent.example"])))
+        asyncio.run(require_contact(ProbeDefinition(name="one", targets=(target,))))
     yield str(refused.value)
     with pytest.raises(InvalidValue) as refused:
         read_key(None)
