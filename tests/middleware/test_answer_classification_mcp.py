@@ -26,6 +26,8 @@ from lifesign import AgentHealthMiddleware
 from lifesign.domain.health.document import HealthStatus
 
 ACCEPT = (b"accept", b"application/json, text/event-stream")
+ANY_TYPE = (b"accept", b"*/*")
+"""As curl sends it; servers take it for both types."""
 TOOL = {"content": [{"type": "text", "text": "done"}], "isError": False}
 FAILED_TOOL = {"content": [{"type": "text", "text": "boom"}], "isError": True}
 LIST: dict[str, Any] = {"tools": []}
@@ -87,15 +89,16 @@ def sent(body: bytes, headers: dict[str, str], status: int = 200) -> dict[str, l
 
 
 @pytest.mark.parametrize("method", RESULTS)
+@pytest.mark.parametrize("accept", [ACCEPT, ANY_TYPE])
 @pytest.mark.parametrize("form", ["one", "many"])
-async def test_result_counts_if_its_operation_is_an_interaction(method: str, form: str) -> None:
+async def test_result_counts_if_its_operation_is_an_interaction(
+    method: str, form: str, accept: tuple[bytes, bytes]
+) -> None:
     body = message(result=RESULTS[method])
     expected = "answered" if method in INTERACTIONS else "excluded"
-    assert await outcome_of_call(*sent(body, JSON)[form], method=method) == expected
-    assert (
-        await outcome_of_call(*sent(PRIMING + PROGRESS + event(body), EVENTS)[form], method=method)
-        == expected
-    )
+    assert await outcome_of_call(*sent(body, JSON)[form], method=method, headers=(accept,)) == expected
+    events = sent(PRIMING + PROGRESS + event(body), EVENTS)[form]
+    assert await outcome_of_call(*events, method=method, headers=(accept,)) == expected
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
@@ -167,8 +170,9 @@ async def test_notification_is_no_interaction(status: int) -> None:
         await outcome_of_call(*steps, server=Server(request(message(result={"action": "accept"}))))
         == "excluded"
     )
-    notification = request(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    assert await outcome_of_call(*steps, headers=(), server=Server(notification)) == "answered"
+    notification = Server(request(b'{"jsonrpc":"2.0","method":"notifications/initialized"}'))
+    assert await outcome_of_call(*steps, headers=(ANY_TYPE,), server=notification) == "excluded"
+    assert await outcome_of_call(*steps, headers=(), server=Server(request(b"{}"))) == "answered"
 
 
 @pytest.mark.parametrize("status", [200, 404, 405, 500])
@@ -318,9 +322,28 @@ async def test_method_of_a_long_call_is_found(size: int) -> None:
     assert await outcome_of_call(*steps, server=Server(request(body))) == "answered"
 
 
-async def test_without_mcp_every_result_is_an_answer() -> None:
-    assert await outcome_of_call(*sent(message(result=LIST), JSON)["one"], headers=()) == "answered"
-    assert await outcome_of_call(*sent(error(-32001), JSON)["one"], headers=()) == "caller_fault"
+@pytest.mark.parametrize("form", ["one", "many"])
+@pytest.mark.parametrize("http", ["GET", "DELETE", "POST"])
+@pytest.mark.parametrize("status", [400, 404])
+async def test_refusal_by_json_rpc_reached_no_operation_without_mcp_headers(
+    http: str, status: int, form: str
+) -> None:
+    steps = sent(error(-32600), JSON, status)[form]
+    outcome = await outcome_of_call(*steps, http=http, headers=(ANY_TYPE,), server=Server(request(b"")))
+    assert outcome == "no_operation"
+
+
+async def test_batch_without_mcp_headers_counts_by_its_methods() -> None:
+    server = Server(request(b"[" + message(method="ping") + b"]"))
+    steps = sent(b"[" + message(result={}) + b"]", JSON)["one"]
+    assert await outcome_of_call(*steps, headers=(ANY_TYPE,), server=server) == "excluded"
+
+
+@pytest.mark.parametrize("method", ["x", "tasks/get", "tasks/list", "tasks/cancel"])
+async def test_without_mcp_every_result_is_an_answer(method: str) -> None:
+    steps, failed = sent(message(result=LIST), JSON)["one"], sent(error(-32001), JSON)["one"]
+    assert await outcome_of_call(*steps, headers=(), method=method) == "answered"
+    assert await outcome_of_call(*failed, headers=(), method=method) == "caller_fault"
 
 
 # --- the status ---------------------------------------------------------------------------------------------

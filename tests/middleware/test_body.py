@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.support.scripted import EVENTS, JSON, PLAIN, call, http_scope, start
+from tests.support.scripted import EVENTS, JSON, PLAIN, call, start
 
 from lifesign.domain.a2a.response_outcome import MAX_CALL_BYTES, OTHER_JSON, UNKNOWN_BODY, JsonAnswer
 from lifesign.domain.health.inspection import Inspection
@@ -185,7 +185,7 @@ def test_body_that_is_no_call_is_unknown() -> None:
 
 def answer(headers: dict[str, str], *parts: bytes, max_bytes: int = 32_768, status: int = 200) -> Outcome:
     begin = start(status, headers)
-    body = StreamedBody(begin, http_scope(), content_of(begin), max_bytes)
+    body = StreamedBody(begin, "GET", content_of(begin), max_bytes)
     for part in parts:
         body.append(part)
     if body.kept is None:
@@ -234,7 +234,7 @@ def test_the_end_of_a_stream_is_kept(parts: list[bytes]) -> None:
 
 @pytest.mark.parametrize(("declared", "is_complete"), [("6", True), ("7", False), ("x", False), ("", False)])
 def test_answer_is_complete_if_it_has_its_declared_length(declared: str, is_complete: bool) -> None:  # noqa: FBT001
-    body = StreamedBody(start(headers={"content-length": declared}), http_scope(), "other", 100)
+    body = StreamedBody(start(headers={"content-length": declared}), "GET", "other", 100)
     body.append(b"abc")
     body.append(b"")
     assert body.is_as_long_as_declared(b"def") is is_complete
@@ -262,7 +262,7 @@ def test_unencoded_answer_is_inspected(encoding: str) -> None:
 @pytest.mark.parametrize("headers", [JSON, EVENTS])
 def test_body_is_not_kept_if_the_status_decides(status: int, headers: dict[str, str]) -> None:
     begin = start(status, headers)
-    assert StreamedBody(begin, http_scope(), content_of(begin), 100).kept is None
+    assert StreamedBody(begin, "GET", content_of(begin), 100).kept is None
 
 
 def test_invalid_json_is_reported() -> None:

@@ -28,6 +28,7 @@ from lifesign.domain.health.outcome import (
 )
 from lifesign.domain.mcp.answer_outcome import (
     CLASSIFIED_BY_CODE,
+    calls_mcp,
     classify_as_mcp,
     is_interaction,
     is_mcp,
@@ -196,11 +197,7 @@ class AnswerClassification:
             return Outcome.UNFINISHED, None
         status = start.get("status", 500)
         if not 200 <= status < 300:
-            if status >= 400 and self._is_mcp():
-                outcome = self._classify_mcp_refusal(status)
-            else:
-                outcome = outcome_of_status(status, has_route=_has_route(self._scope))
-            return outcome, None
+            return self._classify_refusal(status), None
         is_accepted = status in _ACCEPTED and self._is_mcp()
         if is_accepted or not self._observer.max_inspected_bytes:
             return NO_INTERACTION if is_accepted else (ANSWERED, None)
@@ -337,11 +334,11 @@ class AnswerClassification:
             return NO_JSON
 
     def _is_mcp(self) -> bool:
-        """Return whether the request belongs to MCP.
+        """Return whether the request belongs to MCP, by its headers or by the method that it calls.
 
-        Not called for a certain A2A request: it takes 0.5 µs.
+        Not called for a certain A2A request: the headers take 0.5 µs.
         """
-        return is_mcp(self._scope.get("headers") or ())
+        return is_mcp(self._scope.get("headers") or ()) or calls_mcp(self._parsed_call())
 
     def _mcp_operation(self) -> str:
         return operation_of(self._scope.get("headers") or (), self._parsed_call())
@@ -355,15 +352,28 @@ class AnswerClassification:
         operation = operation_of(self._scope.get("headers") or (), call)
         return classify_as_mcp(read, operation, status, is_called=bool(method_of(call)))
 
-    def _classify_mcp_refusal(self, status: int) -> Outcome:
-        """Return the outcome of an MCP answer with 4xx or 5xx, by its JSON-RPC code if needed."""
+    def _classify_refusal(self, status: int) -> Outcome:
+        """Return the outcome of an answer that is no 2xx, by its JSON-RPC code if that decides.
+
+        Servers of MCP refuse requests without MCP headers too, such as a plain GET, by a JSON-RPC error.
+        """
+        if status in CLASSIFIED_BY_CODE and (error := self._rpc_error()) is not None:
+            if self._is_mcp():
+                return self._reclassify_as_mcp(error, status).outcome
+            if error.outcome is Outcome.NO_OPERATION:
+                return error.outcome
+        if status >= 400 and self._is_mcp():
+            return outcome_of_mcp_status(status)
+        return outcome_of_status(status, has_route=_has_route(self._scope))
+
+    def _rpc_error(self) -> JsonAnswer | None:
+        """Return the JSON-RPC error, or the batch, that a refusal contains; None without one."""
         last = bytes(self._last or b"")
         kept = None if self._body is None else self._body.kept
-        if status in CLASSIFIED_BY_CODE and (last or isinstance(kept, JsonBody)):
-            read = self._read_json(kept if isinstance(kept, JsonBody) else None, last)
-            if isinstance(read, JsonAnswer) and (read.is_rpc_error or read.members):
-                return self._reclassify_as_mcp(read, status).outcome
-        return outcome_of_mcp_status(status)
+        if not (last or isinstance(kept, JsonBody)):
+            return None
+        read = self._read_json(kept if isinstance(kept, JsonBody) else None, last)
+        return read if isinstance(read, JsonAnswer) and (read.is_rpc_error or read.members) else None
 
     def _classify_mcp_events(self, end: StreamEnd) -> Classified:
         """Judge a stream of an MCP server by its answer: other events are requests and notifications."""

@@ -17,7 +17,7 @@ from lifesign.domain.a2a.response_outcome import (
 from lifesign.domain.a2a.stream_outcome import EventStreamReader, StreamEnd
 from lifesign.domain.health.inspection import Inspection
 from lifesign.domain.health.outcome import ANSWERED, Outcome
-from lifesign.domain.mcp.answer_outcome import CLASSIFIED_BY_CODE, is_mcp
+from lifesign.domain.mcp.answer_outcome import CLASSIFIED_BY_CODE
 from lifesign.domain.parsing.bounded_json import TooComplex, parse_or_none
 
 Message = MutableMapping[str, Any]
@@ -219,14 +219,18 @@ class StreamedBody:
 
     __slots__ = ("_declared_bytes", "_keep", "_seen_bytes", "append", "kept")
 
-    def __init__(self, start: Message, scope: Message, content: str, max_bytes: int) -> None:
+    def __init__(
+        self, start: Message, http_method: str, content: str, max_bytes: int, *, is_mcp: bool = False
+    ) -> None:
+        """`is_mcp`: whether an event stream is that of an MCP server."""
         self.kept: JsonBody | EventsBody | None = None
         status = start.get("status", 500)
         is_inspected = (
             max_bytes and content != OTHER and (200 <= status < 300 or status in CLASSIFIED_BY_CODE)
         )
-        if is_inspected and not is_compressed(start) and not is_partial(start, scope["method"]):
-            self.kept = _events_body(scope, max_bytes) if content == EVENTS else JsonBody(max_bytes)
+        if is_inspected and not is_compressed(start) and not is_partial(start, http_method):
+            is_stream = content == EVENTS
+            self.kept = EventsBody(max_bytes, is_mcp=is_mcp) if is_stream else JsonBody(max_bytes)
         self._keep = _drop if self.kept is None else self.kept.append
         declared = header(start, b"content-length")
         self._declared_bytes = int(declared) if declared.isdigit() else None
@@ -278,10 +282,6 @@ class RequestBody:
         if self._length <= MAX_CALL_BYTES:
             return parse_or_none(self._beginning)
         return call_of_excerpt(self._beginning, self._end, self._names)
-
-
-def _events_body(scope: Message, max_bytes: int) -> EventsBody:
-    return EventsBody(max_bytes, is_mcp=is_mcp(scope.get("headers") or ()))
 
 
 _drop: Callable[[Any], None] = deque[Any](maxlen=0).append

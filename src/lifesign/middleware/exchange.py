@@ -236,7 +236,13 @@ class RequestExchange(AnswerClassification):
                 sent = {**start, "headers": self._headers}
                 self._content = content = self._claimed_content(sent)
                 self._excludes_waits = content is not EVENTS or not observer.streams_by_first_byte
-                self._body = StreamedBody(sent, self._scope, content, observer.max_inspected_bytes)
+                self._body = StreamedBody(
+                    sent,
+                    self._scope["method"],
+                    content,
+                    observer.max_inspected_bytes,
+                    is_mcp=content is EVENTS and self._is_mcp(),
+                )
             if self._shape is None or not has_shape(self._shape, piece):
                 self._body.append(piece)
                 self._update_shape()

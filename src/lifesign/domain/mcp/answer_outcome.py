@@ -32,7 +32,10 @@ _NO_INTERACTIONS: Final = frozenset({
     "subscriptions/listen", "tasks/get", "tasks/list", "tasks/cancel", "tasks/update",
 })  # fmt: skip
 _METHODS: Final = _INTERACTIONS | _NO_INTERACTIONS
-# Without `tasks/get`, `tasks/list` and `tasks/cancel`, which both protocols have.
+_SHARED_METHODS: Final = frozenset({"tasks/get", "tasks/list", "tasks/cancel"})
+"""Methods that A2A has as well."""
+_OWN_METHODS: Final = _METHODS - _SHARED_METHODS
+# Without the methods that both protocols have.
 _A2A_METHODS: Final = frozenset({
     "SendMessage", "SendStreamingMessage", "GetTask", "ListTasks", "SubscribeToTask", "CancelTask",
     "CreateTaskPushNotificationConfig", "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs",
@@ -79,6 +82,12 @@ def is_mcp(headers: Iterable[tuple[bytes, bytes]]) -> bool:
             # A header that was sent twice is a list.
             accepted += value.lower()
     return b"text/event-stream" in accepted and b"application/json" in accepted
+
+
+def calls_mcp(call: object) -> bool:
+    """Return whether the parsed body of a request calls a method that only MCP has, alone or in a batch."""
+    methods = map(method_of, call if isinstance(call, list) else (call,))
+    return any(method in _OWN_METHODS or method.startswith(_NOTIFICATION) for method in methods)
 
 
 def operation_of(headers: Iterable[tuple[bytes, bytes]], call: object) -> str:
