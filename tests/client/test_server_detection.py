@@ -63,6 +63,16 @@ async def test_older_server_is_detected_by_a_handshake_whose_session_is_ended(se
     assert server.got[-1].headers.get("mcp-session-id") == ("s-1" if is_usable else None)
 
 
+async def test_session_of_an_invalid_handshake_is_ended() -> None:
+    def answers(got: Got) -> Says:
+        says = handshaking(got, session="s-1")
+        return Says(rpc(got, result={}).body, headers=says.headers) if says.headers else says
+
+    found, server = await detect(answers)
+    assert not found.is_server
+    assert methods(server) == [DISCOVER, INITIALIZE, "DELETE"]
+
+
 async def test_server_over_http_with_sse_is_detected_by_a_handshake_in_its_stream() -> None:
     async with streaming(old) as server:
         found = await ask(server.url)

@@ -142,8 +142,10 @@ OVER_HTTP = {
     ),
     "changes its session id": Hostile(older(changed_session), "ok", "ok"),
     "thousand notifications": Hostile(
-        lambda message: whole(event(NOTIFICATION) * 1_000 + event(reply(message)), kind=EVENTS),
-        "not_an_agent",
+        lambda message: whole(event(NOTIFICATION) * 1_000 + event(reply(message)), kind=EVENTS), "ok", "ok"
+    ),
+    "ten thousand events": Hostile(
+        lambda message: whole(event(1) * 10_000 + event(reply(message)), kind=EVENTS), "not_an_agent"
     ),
     "thousand notifications, no answer": Hostile(
         lambda _: endless(event(NOTIFICATION) * 1_000), "timeout", is_late=True
@@ -220,7 +222,8 @@ def with_id(change: Callable[[Any], Any]) -> Answer:
 
 OVER_SSE = {
     "never answers initialize": HostileStream(lambda _: None, "timeout", is_late=True),
-    "thousand notifications": HostileStream(old, "timeout", is_late=True, before=event(NOTIFICATION) * 1_000),
+    "thousand notifications": HostileStream(old, "ok", "ok", before=event(NOTIFICATION) * 1_000),
+    "ten thousand events": HostileStream(old, "timeout", is_late=True, before=event(1) * 10_000),
     "batch of 10,000": HostileStream(
         old, "ok", "ok", before=event([{"jsonrpc": "2.0", "id": -1, "result": {}}] * 10_000)
     ),

@@ -122,7 +122,7 @@ async def fetch_health(
 
     `kind` is `a2a` or `mcp` (the URL of an MCP server's endpoint, which has no card); without it, the card
     and the document show the kind. `identify` asks a URL that has neither whether it is an MCP server, by at
-    most five requests. They are POSTs, so that a person must have chosen the URL. A URL with a document of a
+    most six requests. They are POSTs, so that a person must have chosen the URL. A URL with a document of a
     server beside it gets them anyway, unless the document names the URL or `kind` is `a2a`.
 
     `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to

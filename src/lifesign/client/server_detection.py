@@ -13,6 +13,7 @@ from lifesign.domain.mcp.conversation import (
     ACCEPT,
     CURRENT_VERSION,
     EVENT_STREAM,
+    HANDSHAKE_VERSION,
     NO_REPLY,
     Generation,
     McpReply,
@@ -74,7 +75,7 @@ class DetectedServer:
 
 
 async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer:
-    """Ask whether `url` is the endpoint of an MCP server, by at most five requests.
+    """Ask whether `url` is the endpoint of an MCP server, by at most six requests.
 
     `deadline_s` is that of the event loop's clock, for all of them. A session or a stream that the server
     opens is ended.
@@ -89,8 +90,9 @@ async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer
     if answer.result not in READ_RESULTS or not may_be_older(answer.status or 0, answer.body, reply):
         return _failed(answer, reply)
     answer, reply = await _post(get, url, initialize_request(), deadline_s)
-    if (accepted := initialized_version(reply)) is not None:
-        await _end_session(get, answer, accepted, deadline_s)
+    accepted = initialized_version(reply)
+    await _end_session(get, answer, accepted or HANDSHAKE_VERSION, deadline_s)
+    if accepted is not None:
         return _found(answer, reply, Generation.HANDSHAKE, accepted)
     if answer.result in READ_RESULTS and may_stream_answers(answer.status or 0, reply):
         # Without an event stream, the answer to the handshake is more informative.

@@ -61,7 +61,7 @@ def other_answers(number: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("before", "expected"),
     [
-        ([NOTIFICATION] * 999, "ok"),
+        ([NOTIFICATION] * 9_999, "ok"),
         ([NOTIFICATION] * MAX_EVENTS, "not_an_agent"),
         ([other_answers(10_000)], "ok"),
         ([[NOTIFICATION] * 10_000], "ok"),

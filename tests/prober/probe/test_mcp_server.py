@@ -9,7 +9,7 @@ from tests.support.agent_check import card, document
 from tests.support.mcp_answers import handshaking, methods, refused, rpc, stateless
 from tests.support.message_server import Agent, Got, Says, agent
 from tests.support.official_clients import NODE_ROOT
-from tests.support.probing import SHORT_SECONDS, layer, probing, results, see
+from tests.support.probing import PATIENT, SHORT_SECONDS, layer, probing, results, see
 from tests.support.servers import REPOSITORY, Server, serving
 from tests.support.uvicorn_thread import served
 
@@ -66,6 +66,27 @@ async def test_older_server_gets_a_handshake_whose_session_is_ended(session: str
     assert {got.headers.get("mcp-session-id", "") for got in serving.got[2:]} == {session}
     assert {got.headers["mcp-protocol-version"] for got in serving.got[2:]} == {"2025-06-18"}
     assert layer(observation.discovery).reason == "MCP 2025-06-18: old"
+
+
+async def test_session_of_an_invalid_handshake_is_ended() -> None:
+    def answers(got: Got) -> Says:
+        says = handshaking(got, session="s-1")
+        return Says(rpc(got, result={}).body, headers=says.headers) if says.headers else says
+
+    observation, serving = await probed(answers, ask={"health": False})
+    assert methods(serving) == [DISCOVER, INITIALIZE, "DELETE"]
+    assert serving.got[-1].headers["mcp-session-id"] == "s-1"
+    assert results(observation) == {"discovery": "not_an_agent"}
+
+
+async def test_session_is_ended_although_requests_had_no_answer() -> None:
+    def answers(got: Got) -> Says:
+        is_late = got.method == "POST" and got.json["method"] in {"ping", "tools/list"}
+        return Says(after_s=60) if is_late else handshaking(got, session="s-1")
+
+    ask = {"health": False, "tools": True}
+    _, serving = await probed(answers, ask=ask, timeouts=PATIENT | {"first_byte_seconds": 4 * SHORT_SECONDS})
+    assert methods(serving)[-3:] == ["ping", "tools/list", "DELETE"]
 
 
 @pytest.mark.parametrize("status", [401, 402, 403])

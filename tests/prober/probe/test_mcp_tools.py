@@ -93,6 +93,7 @@ async def test_known_protocol_version_keeps_the_request_limit() -> None:
         [{"name": "search"}],
         [{"name": "search", "annotations": {"readOnlyHint": "true"}}],
         [{"name": "s"}],
+        [{"name": "search", "annotations": {"readOnlyHint": True}}, {"name": "search"}],
     ],
 )
 async def test_tool_without_read_only_annotation_is_not_called_and_logged_once(
@@ -207,6 +208,8 @@ async def test_tool_list_above_the_limit_is_not_read_further() -> None:
         (lambda got: rpc(got, result={"x": 1}), ResultClass.INVALID_DOCUMENT),
         (lambda got: rpc(got, result={"resultType": "input_required"}), ResultClass.OK),
         (lambda _: Says(b" " * (MAX_LIST_BYTES + 1)), ResultClass.OK),
+        (lambda _: Says(b"id: 1\ndata: \n\n", content_type="text/event-stream"), ResultClass.NOT_MEASURED),
+        (lambda _: Says(b"data: \n\n", content_type="text/event-stream"), ResultClass.INVALID_DOCUMENT),
     ],
 )
 async def test_answer_to_a_tool_call_is_the_message_layer(

@@ -44,6 +44,7 @@ from lifesign.domain.parsing.event_framing import (
     end_of_first_event,
     end_of_last_event,
     events_of,
+    has_event_id,
 )
 
 _PIECE_BYTES = 65_536
@@ -51,7 +52,6 @@ _PIECE_BYTES = 65_536
 
 _NAME_WITHIN_BYTES = 1024
 """Number of first bytes of an unparsed event in which the name is searched."""
-_EVENT_ID = re.compile(rb"(?:\A|[\r\n])id: ?[^ \r\n]")
 _ERROR_NAME = re.compile(rb"(?:\A|[\r\n])event: ?error[\r\n]")
 _MAX_LESSONS = 8
 _MAX_SLICES: Final = 16
@@ -285,7 +285,7 @@ class EventStreamReader:
             self._has_begun = True
             ended = ended.removeprefix(BYTE_ORDER_MARK)
         if self._is_mcp and not self._is_resumable:
-            self._is_resumable = _EVENT_ID.search(ended) is not None
+            self._is_resumable = has_event_id(ended)
         if not self._takes_marks_of(ended):
             self._search(ended)
             return

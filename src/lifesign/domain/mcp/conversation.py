@@ -25,7 +25,7 @@ ACCEPT: Final = "application/json, text/event-stream"
 EVENT_STREAM: Final = "text/event-stream"
 SESSION_HEADER: Final = "Mcp-Session-Id"
 MAX_SESSION_CHARS: Final = 512
-MAX_EVENTS: Final = 1_000
+MAX_EVENTS: Final = 10_000
 """Maximum number of events that are read before the answer: a server may send notifications first."""
 MAX_VERSION_CHARS: Final = 32
 MAX_NAME_CHARS: Final = 64

@@ -59,8 +59,9 @@ def read_page(reply: McpReply) -> ToolPage | None:
 
 
 def tool_named(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
-    """Return the first tool of that name."""
-    return next((tool for tool in tools if tool["name"] == name), None)
+    """Return the first tool of that name, but rather one that is not marked read-only."""
+    named = [tool for tool in tools if tool["name"] == name]
+    return next((tool for tool in named if not is_marked_read_only(tool)), named[0] if named else None)
 
 
 def near_names(tools: Sequence[Mapping[str, Any]], name: str) -> list[str]:

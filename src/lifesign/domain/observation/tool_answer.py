@@ -36,7 +36,8 @@ def classify_tool_answer(reply: McpReply) -> ToolCallAnswer | None:
 
 
 def _classify_result(result: Mapping[str, Any]) -> ToolCallAnswer:
-    if result.get("isError") is True:
+    if result.get("isError", False) is not False:
+        # No client takes any other value for a good result.
         text = tool_text(result)[:MAX_SHOWN_CHARS]
         return ToolCallAnswer(ResultClass.HTTP_ERROR, f"the tool failed{f': {text!a}' if text else ''}")
     if result.get("resultType") == "input_required":

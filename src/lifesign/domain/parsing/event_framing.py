@@ -1,5 +1,6 @@
 """Framing of server-sent events (WHATWG): where events begin and end, and their names and data."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -10,6 +11,14 @@ BLANK_LINES: Final = (b"\n\n", b"\n\r", b"\r\r")
 
 MESSAGE_NAMES: Final = frozenset({b"", b"message"})
 """Names of the events in which messages arrive: an event without a name is one of the name `message`."""
+
+
+_EVENT_ID: Final = re.compile(rb"(?:\A|[\r\n])id: ?[^ \r\n]")
+
+
+def has_event_id(events: bytes) -> bool:
+    """Return whether any event has an `id`, from which a client of MCP can request the rest of a stream."""
+    return _EVENT_ID.search(events) is not None
 
 
 def named_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:

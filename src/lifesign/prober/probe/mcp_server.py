@@ -10,6 +10,7 @@ from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import (
     CURRENT_VERSION,
     EVENT_STREAM,
+    HANDSHAKE_VERSION,
     Generation,
     McpReply,
     McpSession,
@@ -97,12 +98,14 @@ async def _shake_hands(
     if answer is None:
         return None
     version = initialized_version(answer.reply)
+    session_id = usable_session(answer.fetched.mcp_session)
+    session = McpSession(Generation.HANDSHAKE, version or HANDSHAKE_VERSION, session_id)
     if version is None:
+        await _end_session(visit, session)
         is_streamed = may_stream and may_stream_answers(answer.fetched.status or 0, answer.reply)
         layers = await _follow_stream(visit, asked) if is_streamed else None
         # Without an event stream, the answer to the handshake is more informative.
         return layers or _failed(visit, answer.fetched, answer.reply)
-    session = McpSession(Generation.HANDSHAKE, version, usable_session(answer.fetched.mcp_session))
     return await _converse(visit, exchange, session, answer, asked)
 
 
@@ -148,19 +151,26 @@ async def _converse(
     await exchange.send(initialized_notification(session))
     pinged = await exchange.send(ping_request(session, request_id=exchange.next_id()))
     tools = await ask_tools(visit, exchange, session, asked)
-    if session.session_id is not None:
-        # Servers that do not end sessions answer 405.
-        await visit.ask(
-            visit.given.url,
-            method="DELETE",
-            headers=session.headers,
-            max_bytes=0,
-            is_head_enough=True,
-            purpose=Purpose.INTERFACE,
-        )
+    await _end_session(visit, session)
     _remember(visit, session.generation)
     note = "" if pinged is None or pinged.reply.is_answer else ", but the session does not answer a ping"
     return _answered(visit, answer, session.version, tools, note)
+
+
+async def _end_session(visit: ProbeSession, session: McpSession) -> None:
+    """End a session, if the server opened one; a slow server must not collect those of all probes."""
+    if session.session_id is None:
+        return
+    # Servers that do not end sessions answer 405.
+    await visit.ask(
+        visit.given.url,
+        method="DELETE",
+        headers=session.headers,
+        max_bytes=0,
+        is_head_enough=True,
+        despite_timeouts=True,
+        purpose=Purpose.INTERFACE,
+    )
 
 
 def _known_generation(visit: ProbeSession) -> Generation | None:

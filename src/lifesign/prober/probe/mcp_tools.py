@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lifesign.domain.credentials.request_scope import Purpose
-from lifesign.domain.mcp.conversation import McpSession
+from lifesign.domain.mcp.conversation import EVENT_STREAM, McpSession
 from lifesign.domain.mcp.tools import (
     MAX_LIST_BYTES,
     MAX_PAGES,
@@ -23,8 +23,10 @@ from lifesign.domain.mcp.tools import (
 )
 from lifesign.domain.observation.results import MAX_REASON_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.tool_answer import classify_tool_answer
+from lifesign.domain.parsing.event_framing import has_event_id
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.definition.layer_settings import LayerSettings, ToolCallSettings
+from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.interface_reading import note_tools
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
 from lifesign.prober.probe.session import ProbeSession, not_measured
@@ -134,11 +136,18 @@ async def _call(
     if verdict is not None:
         evidence = visit.keep(answer.fetched.body) if verdict.reason else None
         return visit.layer(answer.fetched, verdict.result, verdict.reason, evidence)
-    fetched = answer.fetched
+    return _unanswered(visit, answer.fetched)
+
+
+def _unanswered(visit: ProbeSession, fetched: Fetched) -> LayerResult:
+    """Return the result of a call without a JSON-RPC answer."""
     if fetched.result is ResultClass.TOO_LARGE and 200 <= (fetched.status or 0) < 300:
         return visit.layer(fetched, ResultClass.OK, f"{fetched.reason}: not looked into")
     if fetched.result is not ResultClass.OK:
         return visit.layer(fetched)
+    if fetched.content_type == EVENT_STREAM and has_event_id(fetched.body):
+        # A server may do so, and expects a GET for the rest (MCP 2025-11-25).
+        return not_measured("the server ended the event stream before the answer, to be resumed later")
     reason = "the answer is not that of an MCP server"
     return visit.layer(fetched, ResultClass.INVALID_DOCUMENT, reason, visit.keep(fetched.body))
 

@@ -186,9 +186,11 @@ class ProbeSession:
             return self.learned[name]
         return getattr(self.entry.memory, name)
 
-    def may_ask(self, url: URL) -> bool:
+    def may_ask(self, url: URL, *, despite_timeouts: bool = False) -> bool:
         """Return whether a request to `url` would be sent."""
-        return not (self._is_at_an_end or self.is_late) and self._timeouts(url) < MAX_TIMEOUTS
+        if self._is_at_an_end or self.is_late:
+            return False
+        return despite_timeouts or self._timeouts(url) < MAX_TIMEOUTS
 
     def is_authoritative(self, place: str) -> bool:
         """Return whether an answer from there is evidence about this target.
@@ -216,12 +218,14 @@ class ProbeSession:
         is_head_enough: bool = False,
         is_part_enough: bool = False,
         is_aside: bool = False,
+        despite_timeouts: bool = False,
         is_enough: Callable[[bytes], bool] | None = None,
         purpose: Purpose = Purpose.OTHER,
     ) -> Fetched | None:
         """Send one request unless robots.txt forbids it; None if no time is left for it.
 
-        `is_aside`: a missing answer is no evidence about the host's other paths. `is_enough`: see `Request`.
+        `is_aside`: a missing answer is no evidence about the host's other paths. `despite_timeouts`: sent
+        although earlier requests had no answer. `is_enough`: see `Request`.
         `purpose` decides whether the request carries a credential. A refused card or document is requested
         again with its credential.
         """
@@ -238,6 +242,7 @@ class ProbeSession:
             is_head_enough=is_head_enough,
             is_part_enough=is_part_enough,
             is_aside=is_aside,
+            despite_timeouts=despite_timeouts,
             is_enough=is_enough,
         )
         sending = SENDING[purpose] if self._credentials else Sending.NEVER
@@ -267,11 +272,12 @@ class ProbeSession:
         is_head_enough: bool,
         is_part_enough: bool,
         is_aside: bool,
+        despite_timeouts: bool,
         is_enough: Callable[[bytes], bool] | None,
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request as it is."""
-        if not self.may_ask(url):
+        if not self.may_ask(url, despite_timeouts=despite_timeouts):
             return None
         try:
             if (why := await self._kept_out(url)) is not None:
