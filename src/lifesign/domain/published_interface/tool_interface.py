@@ -36,13 +36,16 @@ _TOO_DEEP: Final[Form] = {DIGEST_KEY: "too_deep"}
 def tool_interface(tools: Iterable[object]) -> Interface:
     """Return the interface of a server with these tools, as `tools/list` names them.
 
-    What is no object, or has no name, is left out. Of two tools with one name the first counts.
+    What is no object, or has no name, is left out. Of two tools with one name the same one counts in any
+    order of the list.
     """
-    named = (
+    named = [
         (tool["name"], _tool(tool))
         for tool in tools
         if isinstance(tool, dict) and isinstance(tool.get("name"), str)
-    )
+    ]
+    if len(dict(named)) < len(named):
+        named.sort(key=lambda each: canonical(each[1]))
     return bounded_interface(InterfaceKind.MCP_TOOLS, without_absent({"tools": group(named)}))
 
 
