@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import trustme
 from tests.support.dashboard_visitor import Visitor
+from tests.support.nginx import nginx_command
 from tests.support.registry_process import ADMIN_KEY, prepare, registry
 from tests.support.servers import (
     PATIENCE_SECONDS,
@@ -36,22 +37,6 @@ pytestmark = pytest.mark.skipif(
 )
 PROXIED_BYTES = 16 * 1024 * 1024
 """Body limit of nginx in the page; our limit is above nginx's default of 1 MiB."""
-AROUND = """\
-daemon off;
-{user}
-pid {directory}/nginx.pid;
-error_log stderr warn;
-events {{ worker_connections 256; }}
-http {{
-    access_log off;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
-{told}
-}}
-"""
 
 
 @dataclass(frozen=True)
@@ -68,8 +53,9 @@ class Proxied:
 
 
 def config(directory: Path, *, registry_port: int, port: int) -> str:
-    """Return the configuration of the page, with other paths and the required context."""
+    """Return the configuration of the page, with other paths."""
     page = (REPOSITORY / "docs" / "operating.md").read_text()
+    told: str
     (told,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
     for said, meant in {
         "127.0.0.1:8440": f"127.0.0.1:{registry_port}",
@@ -80,8 +66,7 @@ def config(directory: Path, *, registry_port: int, port: int) -> str:
     }.items():
         assert told.count(said) == 1, said
         told = told.replace(said, meant)
-    user = "user root;" if os.geteuid() == 0 else ""
-    return AROUND.format(user=user, directory=directory, told=told)
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +85,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     port = free_port()
     settings = {"LIFESIGN_SERVER_TRUSTED_PROXIES": "127.0.0.1"}
     with registry(url, directory, settings=settings) as behind:
-        file = directory / "nginx.conf"
-        file.write_text(config(directory, registry_port=behind.port, port=port))
-        command = ["nginx", "-p", str(directory), "-e", "stderr", "-c", str(file)]
+        command = nginx_command(directory, config(directory, registry_port=behind.port, port=port))
         checked = subprocess.run(
             [*command, "-t"], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
         )

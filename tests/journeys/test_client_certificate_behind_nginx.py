@@ -11,6 +11,7 @@ import pytest
 from tests.journeys.test_client_certificates import agent_of, authority, bank
 from tests.support.certificates import Authority
 from tests.support.hostile_server import as_json, serving
+from tests.support.nginx import nginx_command
 from tests.support.probing import probing, results
 from tests.support.servers import free_port, until
 
@@ -19,18 +20,7 @@ pytestmark = pytest.mark.skipif(
     shutil.which("nginx") is None, reason="NOT RUN: nginx is absent (apt-get install nginx-light)"
 )
 QUEUE = "/queue"
-CONFIG = """\
-daemon off;
-pid {directory}/nginx.pid;
-error_log stderr;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
+SERVER = """\
     server {{
         listen 127.0.0.1:{port} ssl;
         ssl_certificate {directory}/server.pem;
@@ -39,15 +29,14 @@ http {{
         ssl_verify_client on;
         location / {{ proxy_pass {agent}; }}
     }}
-}}
 """
 
 
 @contextmanager
-def running_nginx(config: Path) -> Iterator[None]:
-    nginx = subprocess.Popen(["nginx", "-c", str(config)])
+def running_nginx(directory: Path, http: str) -> Iterator[None]:
+    nginx = subprocess.Popen(nginx_command(directory, http))
     try:
-        until("nginx has a pid", (config.parent / "nginx.pid").exists)
+        until("nginx has a pid", (directory / "nginx.pid").exists)
         yield
     finally:
         nginx.terminate()
@@ -62,13 +51,10 @@ async def behind_nginx(authority: Authority, directory: Path) -> AsyncIterator[s
     async with serving({}) as agent:
         own_url = agent.url
         agent.replies[QUEUE] = as_json({"depth": 1})
-        config = directory / "nginx.conf"
-        config.write_text(
-            CONFIG.format(directory=directory, port=port, authority=authority.file, agent=own_url)
-        )
+        http = SERVER.format(directory=directory, port=port, authority=authority.file, agent=own_url)
         agent.scheme, agent.port = "https", port
         agent_of(agent)
-        with running_nginx(config):
+        with running_nginx(directory, http):
             yield agent.url
 
 

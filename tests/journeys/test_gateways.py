@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.nginx import nginx_command
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, Server, free_port, serving, until
 
@@ -131,24 +132,6 @@ def answered(server: Server, path: str = "/billing/") -> tuple[int, str]:
     return status, body.decode() if status == 200 else ""
 
 
-NGINX_AROUND = """\
-daemon off;
-{user}
-pid {directory}/nginx.pid;
-error_log stderr warn;
-events {{ worker_connections 256; }}
-http {{
-    access_log off;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
-{recipe}
-}}
-"""
-
-
 @contextmanager
 def nginx(world: World, directory: Path) -> Iterator[Server]:
     (directory / "lifesign_key.conf").write_text(f'proxy_set_header X-API-Key "{READER_KEY}";\n')
@@ -167,11 +150,7 @@ def nginx(world: World, directory: Path) -> Iterator[Server]:
             "proxy_read_timeout 1s;": "proxy_read_timeout 60s;",
         },
     )
-    user = "user root;" if os.geteuid() == 0 else ""
-    file = directory / "nginx.conf"
-    file.write_text(NGINX_AROUND.format(user=user, directory=directory, recipe=text))
-    command = ["nginx", "-p", str(directory), "-e", "stderr", "-c", str(file)]
-    with serving(command, log=directory / "nginx.log", port=port) as server:
+    with serving(nginx_command(directory, text), log=directory / "nginx.log", port=port) as server:
         yield server
 
 
