@@ -109,7 +109,7 @@ def label_of_result(result: ResultClass | str | None, why: str = "") -> ProbeLab
 def target_probe_label(target: TargetSummary, now_s: float) -> ProbeLabel:
     """Return the label for a target's present state: `unknown` if its last result is too old."""
     if target.result is None or target.unknown_reason is None:
-        return label_of_result(target.result, target.why or "")
+        return label_of_result(target.result, target.finding)
     return ProbeLabel("unknown", lost_text(target.unknown_reason, target.evidence_at, now_s))
 
 

@@ -7,6 +7,7 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.reporting import reported
 
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import TargetKind, target_id
@@ -63,6 +64,21 @@ def test_first_layer_has_the_name_of_the_targets_kind(
     html = mutable_sample.visitor(Role.READER).get(f"/targets/{target_id(url)}").html
     table = html.partition('id="layers"')[2].partition("</table>")[0]
     assert re.findall(r'<th scope="row">(.*?)</th>', table) == [row]
+
+
+def test_failed_assertions_are_counted_in_the_list_and_on_the_page(mutable_sample: Sample) -> None:
+    url = "https://zeta.example.net/"
+    failed = AssertionResult(
+        of="card", check=Check.STATUS, result=AssertionOutcome.ASSERTION_FAILED, expected="200", actual="203"
+    )
+    answered = LayerResult(result=ResultClass.OK, status_code=203)
+    seen = Observation(
+        target_url=url, observed_at=datetime.now(UTC), discovery=answered, assertions=(failed,)
+    )
+    reported(mutable_sample.server.url, seen, key=KEYS[Role.PROBER])
+    visitor = mutable_sample.visitor(Role.READER)
+    for where in ("/targets?host=zeta.example.net", f"/targets/{target_id(url)}"):
+        assert "1 assertion failed" in visitor.get(where).text
 
 
 def test_opted_out_target_is_not_reported_as_probed_now(mutable_sample: Sample) -> None:

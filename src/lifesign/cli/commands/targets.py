@@ -19,7 +19,7 @@ from lifesign.cli.options.registry_access import (
 )
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.table import write_json, write_table
-from lifesign.domain.text.counts import plural, pluralize
+from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -275,9 +275,7 @@ def _reason_text(target: "TargetSummary", *, is_continuous: bool) -> str:
 
 def _result_text(target: "TargetSummary", *, is_continuous: bool) -> str:
     if not is_continuous or target.unknown_reason is None or target.result is None:
-        failed = target.failed_assertions
-        wrong = "" if failed is None else f"{pluralize(failed, 'assertion')} failed"
-        return "; ".join(filter(None, (target.why, wrong)))
+        return target.finding
     from lifesign.domain.observation.evidence_age import lost_text  # noqa: PLC0415 - see _classes
 
     return lost_text(target.unknown_reason, target.evidence_at, time.time())

@@ -15,6 +15,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
 from lifesign.domain.targets.target import TargetKind
+from lifesign.domain.text.counts import pluralize
 
 
 class TargetSummary(BaseModel):
@@ -42,6 +43,13 @@ class TargetSummary(BaseModel):
     gone_at: Time | None = None
     """Time since which the target is no longer probed."""
     gone_reason: str | None = None
+
+    @property
+    def finding(self) -> str:
+        """The summary of the probe in one line, with the number of failed assertions; empty without both."""
+        failed = self.failed_assertions
+        wrong = None if failed is None else f"{pluralize(failed, 'assertion')} failed"
+        return "; ".join(filter(None, (self.why, wrong)))
 
 
 class TargetList(BaseModel):
