@@ -120,7 +120,9 @@ def test_unknown_kind_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None
 async def test_gated_agent_is_not_reported_as_down(capsys: pytest.CaptureFixture[str]) -> None:
     ended, _ = await run({CARD_PATH: answer(401), HEALTH_PATH: answer(401)})
     assert ended == 0
-    assert "requires credentials" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "requires credentials" in shown
+    assert "--credential FILE" in shown.partition("\nhint ")[2]
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def probe(
 
 
 def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
-    """Say what helps if an address is blocked, or if the scheme that was not typed may be http."""
+    """Say what helps with a blocked address, a login, or a scheme that was not typed and may be http."""
     from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415 - see probe
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
     from lifesign.domain.targets.target import host_of, read_target, with_scheme  # noqa: PLC0415
@@ -171,6 +171,8 @@ def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
         yield f"if this network is your own, add --allow-network {network}"
     elif is_blocked:
         yield "if the address is in a network of your own, add --allow-network NETWORK, such as 10.1.0.0/16"
+    if seen.layers_with(ResultClass.GATED):
+        yield "if you have a credential for this login, add --credential FILE"
     if assumed is not None and (is_blocked or seen.result in without_tls):
         yield f"https:// was assumed; for plain HTTP write http://{assumed}"
 

@@ -22,7 +22,7 @@ from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 _PLACE_HINT: Final = "pass a --url below origin and path of the credential"
 _URL_HINT: Final = (
     "pass the URL of the agent's interface as --url (the card names it), "
-    "or run: lifesign probe URL --definition FILE"
+    "or run: lifesign probe --definition FILE"
 )
 _MIN_ERROR: Final = 400
 _NOT_ALLOWED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
