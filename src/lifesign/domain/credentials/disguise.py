@@ -102,8 +102,11 @@ class Disguises:
 
     def are_in(self, data: bytes) -> bool | None:
         """Return whether the bytes contain any of the forms; None if they have too many entities to tell."""
+        # Decoding may leave too little of a secret that itself looks escaped.
+        if self._is_in(data.translate(None, _DROPPED)):
+            return True
         if not any(map(data.__contains__, _MARKS)):
-            return self._is_in(data.translate(None, _DROPPED))
+            return False
         for _ in range(MAX_LEVELS):
             decoded, entities = _decoded(data)
             if entities > MAX_ENTITIES:
