@@ -66,8 +66,8 @@ def test_every_dependency_has_its_reason() -> None:
         *project["dependency-groups"].values(),
     ]
     required = {re.split(r"[^\w-]", requirement)[0] for group in groups for requirement in group}
-    told = "".join(path.read_text() for path in (REPOSITORY / "docs" / "decisions").glob("*.md")).lower()
-    words = set(re.findall(r"[\w-]+", told))
+    result = "".join(path.read_text() for path in (REPOSITORY / "docs" / "decisions").glob("*.md")).lower()
+    words = set(re.findall(r"[\w-]+", result))
     # Types come with what they describe; the A2A SDK is called by its name.
     plain = {name for name in required if not re.search(r"^types-|-stubs$", name)} - {"lifesign"}
     spelled = {"a2a-sdk": "sdk"}

@@ -44,13 +44,13 @@ def functions(file: Path) -> frozenset[str]:
 
 
 def test_each_behaviour_is_listed_once_and_in_order() -> None:
-    told = [row[0] for row in BEHAVIOURS]
+    found = [row[0] for row in BEHAVIOURS]
     counted = []
     for letter in "PA":
-        last = sum(number.startswith(letter) for number in told)
+        last = sum(number.startswith(letter) for number in found)
         assert last
         counted += [f"{letter}{number}" for number in range(1, last + 1)]
-    assert told == NUMBERS + counted
+    assert found == NUMBERS + counted
 
 
 def test_each_case_is_listed_once_and_in_order() -> None:
@@ -85,10 +85,10 @@ def test_documented_outcomes_match_the_code() -> None:
     (heading,) = [row for row in table if row[0] == "outcome"]
     assert heading[2:] == [f"`{counting}`" for counting in CountingProfile]
     start = table.index(heading) + 2
-    said = table[start : start + len(Outcome)]
-    assert [row[0] for row in said] == [f"`{outcome.name.lower()}`" for outcome in Outcome]
+    result = table[start : start + len(Outcome)]
+    assert [row[0] for row in result] == [f"`{outcome.name.lower()}`" for outcome in Outcome]
     for column, counting in enumerate(CountingProfile, 2):
-        assert {Outcome[row[0].strip("`").upper()]: SIDE_OF_CELL[row[column]] for row in said} == SIDES[
+        assert {Outcome[row[0].strip("`").upper()]: SIDE_OF_CELL[row[column]] for row in result} == SIDES[
             counting
         ]
 

@@ -124,8 +124,8 @@ def _source(name: str) -> str:
 def _compare(letter: str, parts: list[tuple[str, str]]) -> None:
     """Each section's words are those of its rows, in the same order."""
     there = {section: words for section, part in parts if (words := WORD.findall(part))}
-    told: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for number, word, *_ in ROWS:
         if number.startswith(letter) and word != "-":
-            told.setdefault(section_of(number), []).append(word)
-    assert told == there
+            messages.setdefault(section_of(number), []).append(word)
+    assert messages == there

@@ -33,21 +33,21 @@ def test_example_without_arguments_names_the_missing_ones(program: str, missing:
         check=False,
     )
     assert ended.returncode == 2, ended.stderr
-    usage, told = ended.stderr.splitlines()
+    usage, lines = ended.stderr.splitlines()
     assert usage.startswith(f"usage: {name}")
-    assert missing in told
+    assert missing in lines
 
 
 @pytest.mark.parametrize("program", ["declared_agent.py", "task_worker.py"])
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({}, "key: expected one as key, in $LIFESIGN_KEY, or in a key_file"),
         ({"LIFESIGN_KEY": "ahk_x"}, "registry: expected a URL, as registry or in $LIFESIGN_REGISTRY"),
     ],
 )
 def test_example_agent_without_key_or_registry_fails_with_one_line(
-    program: str, given: dict[str, str], told: str, tmp_path: Path
+    program: str, given: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     ended = subprocess.run(
         [sys.executable, EXAMPLES / program, tmp_path / "own.key"],
@@ -57,7 +57,7 @@ def test_example_agent_without_key_or_registry_fails_with_one_line(
         env=ENVIRONMENT | given,
         check=False,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"{program}: {told}\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"{program}: {message}\n")
 
 
 def test_every_example_that_takes_arguments_has_a_usage_line() -> None:

@@ -148,10 +148,10 @@ def test_systemd_accepts_a_unit_and_rates_it_hardened(unit: Path, tmp_path: Path
         check=False,
     )
     assert verified.returncode == 0, verified.stderr
-    told = [line for line in verified.stderr.splitlines() if unit.name in line]
-    assert told == []
-    judged = subprocess.run(
+    lines = [line for line in verified.stderr.splitlines() if unit.name in line]
+    assert lines == []
+    result = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", "--threshold=20", str(copy)],
         capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
-    assert judged.returncode == 0, judged.stdout[-500:]
+    assert result.returncode == 0, result.stdout[-500:]

@@ -26,15 +26,15 @@ def test_each_command_and_option_is_described() -> None:
     assert [
         f"{name} {spelled}"
         for name, command in named.items()
-        for spelled, told in options(command)
-        if not told.split("[")[0].strip() and "agent_id" not in spelled.lower()
+        for spelled, result in options(command)
+        if not result.split("[")[0].strip() and "agent_id" not in spelled.lower()
     ] == []
 
 
 def test_each_event_type_is_described() -> None:
-    told = (REFERENCE / "events.md").read_text()
+    result = (REFERENCE / "events.md").read_text()
     assert [
-        kind for kind in EventType if not re.search(rf"^## {re.escape(kind)}\n\n\S", told, re.MULTILINE)
+        kind for kind in EventType if not re.search(rf"^## {re.escape(kind)}\n\n\S", result, re.MULTILINE)
     ] == []
 
 
@@ -45,5 +45,5 @@ def test_every_environment_variable_is_documented() -> None:
         for name in re.findall(r'"(?:\$)?LIFESIGN_([A-Z_]+[A-Z])"', source.read_text())
     }
     assert "KEY" in named
-    told = (REFERENCE / "settings.md").read_text()
-    assert [name for name in sorted(named - HANDED_DOWN) if f"LIFESIGN_{name}" not in told] == []
+    result = (REFERENCE / "settings.md").read_text()
+    assert [name for name in sorted(named - HANDED_DOWN) if f"LIFESIGN_{name}" not in result] == []

@@ -42,8 +42,8 @@ def test_site_search_fetches_no_page(site: Path) -> None:
 
 
 def test_site_contains_each_page_of_the_docs(site: Path) -> None:
-    told = {path.relative_to(DOCS) for path in DOCS.rglob("*.md")}
-    assert {path for path in told if path.parts[0] != "monitoring"} <= {
+    found = {path.relative_to(DOCS) for path in DOCS.rglob("*.md")}
+    assert {path for path in found if path.parts[0] != "monitoring"} <= {
         page.relative_to(site).with_suffix(".md") for page in site.rglob("*.html")
     }
 

@@ -96,7 +96,7 @@ async def test_password_is_sent_with_each_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reply", "kind", "told"),
+    ("reply", "kind", "message"),
     [
         (answer(401), NotOpencode, "$OPENCODE_SERVER_PASSWORD"),
         (answer(404), NotOpencode, "HTTP 404: expected 200"),
@@ -124,12 +124,12 @@ async def test_password_is_sent_with_each_request() -> None:
         "endless line", "endless message",
     ],
 )  # fmt: skip
-async def test_answer_that_is_not_an_event_stream_is_reported(reply: Reply, kind: type, told: str) -> None:
+async def test_answer_that_is_not_an_event_stream_is_reported(reply: Reply, kind: type, message: str) -> None:
     async with opencode_client() as (fake, server):
         fake.instead["/global/event"] = reply
         found, text = await failure_of(server)
     assert found is kind
-    assert told in text
+    assert message in text
 
 
 async def test_wrong_password_is_reported_without_showing_it() -> None:

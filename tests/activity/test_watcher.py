@@ -63,13 +63,13 @@ class OwnHeart:
 class Watching:
     """A running watcher and its log messages."""
 
-    def __init__(self, heart: OwnHeart, told: list[WatchEvent], task: "asyncio.Task[None]") -> None:
+    def __init__(self, heart: OwnHeart, expected: list[WatchEvent], task: "asyncio.Task[None]") -> None:
         self.heart = heart
-        self.told = told
+        self.told = expected
         self.task = task
 
     def texts(self, what: WatchEventKind) -> list[str]:
-        return [told.text for told in self.told if told.what is what]
+        return [event.text for event in self.told if event.what is what]
 
     async def until(self, what: WatchEventKind, times: int = 1) -> None:
         async with asyncio.timeout(600):
@@ -85,12 +85,12 @@ async def watching(
     heart: OwnHeart | None = None,
 ) -> AsyncIterator[Watching]:
     """Watch until the block ends."""
-    heart, told = heart or OwnHeart(), list[WatchEvent]()
+    heart, events = heart or OwnHeart(), list[WatchEvent]()
     async with OpencodeServer(url) as server:
-        watcher = Watcher(server, heart, mapped, told.append, chance=lambda: 1.0)
+        watcher = Watcher(server, heart, mapped, events.append, chance=lambda: 1.0)
         task = asyncio.ensure_future(watcher.run())
         try:
-            yield Watching(heart, told, task)
+            yield Watching(heart, events, task)
         finally:
             task.cancel()
             # Tests that expect a failure have seen it.
@@ -101,18 +101,18 @@ async def test_session_activity_reaches_a_real_registry(registry: RegistryServer
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client, opencode(ses_1="busy") as (fake, url):
         record = await client.agents.register("a", metadata={"opencode_session": "ses_1"})
         assert record.agent_key is not None
-        told: list[WatchEvent] = []
+        events: list[WatchEvent] = []
         async with (
             OpencodeServer(url) as server,
             RegistryHeartbeatSink(registry.url, {"a": record.agent_key}) as heart,
         ):
             task = asyncio.ensure_future(
-                Watcher(server, heart, {"a": []}, told.append, chance=lambda: 1.0).run()
+                Watcher(server, heart, {"a": []}, events.append, chance=lambda: 1.0).run()
             )
             await fake.is_listened_to()
             fake.says(tool("ses_1"))
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while WatchEventKind.HEARTBEAT not in [one.what for one in told]:
+                while WatchEventKind.HEARTBEAT not in [one.what for one in events]:
                     assert not task.done(), task
                     await asyncio.sleep(0.01)
             task.cancel()
@@ -122,10 +122,10 @@ async def test_session_activity_reaches_a_real_registry(registry: RegistryServer
     assert seen.reported.current_load == 1
     assert seen.reported.last_heartbeat_at is not None
     assert seen.reported.last_heartbeat_at > seen.registered_at
-    assert [one.text for one in told if one.what is WatchEventKind.HEARTBEAT] == [
+    assert [one.text for one in events if one.what is WatchEventKind.HEARTBEAT] == [
         "ses_1: message.part.updated"
     ]
-    assert "ahk_" not in repr(told)
+    assert "ahk_" not in repr(events)
 
 
 @pytest.mark.parametrize("envelope", ENVELOPES)
@@ -156,7 +156,7 @@ def test_activity_is_a_heartbeat_every_five_seconds_at_most(envelope: Envelope) 
     ],
 )
 def test_burst_of_captured_events_is_one_heartbeat(section: str, source: str) -> None:
-    said = captured(section)
+    result = captured(section)
 
     @in_virtual_time
     async def run() -> None:
@@ -164,10 +164,10 @@ def test_burst_of_captured_events_is_one_heartbeat(section: str, source: str) ->
         async with opencode() as (fake, url), watching(url, {"a": [real]}) as seen:
             await fake.is_listened_to()
             await seen.until(WatchEventKind.SERVER_REACHABLE)
-            fake.says(raw=said)
+            fake.says(raw=result)
             await asyncio.sleep(20)
             assert seen.heart.sources() == [source]
-            assert len(seen.texts(WatchEventKind.SESSION_ERROR)) == said.count(b'"session.error"')
+            assert len(seen.texts(WatchEventKind.SESSION_ERROR)) == result.count(b'"session.error"')
 
     run()
 
@@ -358,8 +358,8 @@ async def test_errors_are_reported_with_their_session_only() -> None:
         fake.says(failed("ses_1"), failed(None, words="out of disk"), failed("ses_of_nobody"))
         await seen.until(WatchEventKind.SESSION_ERROR, times=2)
         await asyncio.sleep(10)
-        errors = [told for told in seen.told if told.what is WatchEventKind.SESSION_ERROR]
-        assert [(told.agent_id, told.text) for told in errors] == [
+        errors = [event for event in seen.told if event.what is WatchEventKind.SESSION_ERROR]
+        assert [(event.agent_id, event.text) for event in errors] == [
             ("a", "ses_1: UnknownError: no such model"),
             (None, "UnknownError: out of disk"),
         ]

@@ -95,7 +95,7 @@ async def test_agent_gets_the_full_drain_time_before_its_grace_period(world: Wor
         await adapter.adapter._loop.send_heartbeat()
         go.touch()
         assert (await adapter.outcome()).is_done
-        assert "stopping" not in {told.what for told in adapter.told}
+        assert "stopping" not in {event.what for event in adapter.told}
 
 
 async def test_grace_is_part_of_the_drain_timeout(world: World) -> None:
@@ -231,8 +231,8 @@ async def test_unreachable_registry_ends_the_agent_at_the_lease_deadline(tmp_pat
             await adapter.shorten_lease(1.5)
             await asyncio.to_thread(other.stop)
             try:
-                told = await adapter.until("failed")
-                assert told.exit_reason == "lease_expired"
+                result = await adapter.until("failed")
+                assert result.exit_reason == "lease_expired"
                 assert pid not in process_watcher.processes()
             finally:
                 await asyncio.to_thread(other.start)
@@ -253,8 +253,8 @@ async def test_agent_that_ignores_sigterm_is_killed_by_the_lease_deadline(
             await adapter.shorten_lease(4.0)
             await asyncio.to_thread(other.stop)
             try:
-                told = await adapter.until("failed")
-                assert told.exit_reason == "lease_expired"
+                result = await adapter.until("failed")
+                assert result.exit_reason == "lease_expired"
                 assert pid not in process_watcher.processes()
                 # The request came before any other agent could start.
                 assert (adapter.workspace() / "asked").exists()

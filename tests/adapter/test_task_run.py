@@ -112,7 +112,7 @@ async def test_command_gets_lease_and_input_and_no_key(world: World, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "message"),
     [
         ("echo '[1]' > $OUT", "output.json: expected a JSON object"),
         ("echo '{' > $OUT", "output.json: expected a JSON object"),
@@ -125,11 +125,11 @@ async def test_command_gets_lease_and_input_and_no_key(world: World, monkeypatch
     ],
 )
 async def test_output_that_cannot_be_submitted_is_a_crash_with_a_reason(
-    world: World, code: str, said: str
+    world: World, code: str, message: str
 ) -> None:
     async with world.adapting(*shell(f"OUT=$LIFESIGN_WORKSPACE/output.json; {code}")) as adapter:
         outcome = await adapter.outcome()
-        assert said in outcome.text
+        assert message in outcome.text
     assert await world.runs() == [("crash", 0)]
 
 
@@ -143,9 +143,9 @@ async def test_slow_command_is_ended_with_its_children(world: World) -> None:
     ready = world.directory / "ready"
     code = f"sleep 1000 & echo $! > pid; trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
 
-    def once_ready(told: RunEvent) -> None:
+    def once_ready(expected: RunEvent) -> None:
         # Its time begins when this returns.
-        if told.what is RunEventKind.STARTED:
+        if expected.what is RunEventKind.STARTED:
             until("the agent is ready", ready.exists)
 
     async with world.adapting(*shell(code), timeout_s=0.5, grace_s=0.2, hears=once_ready) as adapter:
@@ -247,10 +247,10 @@ async def test_case_23_the_next_run_gets_the_latest_report_and_a_new_token(world
     code = "cat $LIFESIGN_WORKSPACE/latest_report.json; echo $LIFESIGN_FENCING_TOKEN; exit 1"
     async with replace(world, directory=world.directory / "2").adapting(*shell(code)) as adapter:
         await adapter.outcome()
-        said = (adapter.workspace() / "stdout.log").read_text()
-        report, end = json.JSONDecoder().raw_decode(said)
+        output = (adapter.workspace() / "stdout.log").read_text()
+        report, end = json.JSONDecoder().raw_decode(output)
         assert (report["summary"], report["nextStep"]) == ("half of it", "the rest")
-        assert int(said[end:]) > first.fencing_token
+        assert int(output[end:]) > first.fencing_token
 
 
 async def test_next_run_gets_the_comments_of_a_resolution(world: World) -> None:
@@ -260,8 +260,8 @@ async def test_next_run_gets_the_comments_of_a_resolution(world: World) -> None:
     other = replace(world, directory=world.directory / "2")
     async with other.adapting(*shell("cat $LIFESIGN_WORKSPACE/comments.json; exit 1")) as adapter:
         await adapter.outcome()
-        (said,) = json.loads((adapter.workspace() / "stdout.log").read_text())
-    assert (said["signal"], said["comment"]) == ("requeued", "use logo-2026")
+        (output,) = json.loads((adapter.workspace() / "stdout.log").read_text())
+    assert (output["signal"], output["comment"]) == ("requeued", "use logo-2026")
 
 
 async def test_task_whose_command_cannot_start_is_released_at_once(world: World) -> None:
@@ -285,8 +285,8 @@ async def test_run_is_not_released_after_a_failed_process_search(
         await adapter.until("started")
         watching = process_watcher.processes()[await written(adapter.workspace() / "pid")][0]
         os.kill(watching, signal.SIGKILL)
-        told = await adapter.until("stopping")
-        assert told.text.startswith(
+        result = await adapter.until("stopping")
+        assert result.text.startswith(
             "the task is not released, since processes of it may still run: "
             "[Errno 24] Too many open files: '/proc'; its lease expires in "
         )
@@ -338,8 +338,8 @@ async def test_agent_that_submits_its_task_itself_may_exit_gracefully(world: Wor
         assert not held.is_held()
         done.touch()
 
-    told = "$LIFESIGN_PROXY_URL $LIFESIGN_RUN_TOKEN"
-    code = f"echo {told} > {ready}; until test -e {done}; do sleep 0.05; done; exit 9"
+    message = "$LIFESIGN_PROXY_URL $LIFESIGN_RUN_TOKEN"
+    code = f"echo {message} > {ready}; until test -e {done}; do sleep 0.05; done; exit 9"
     async with world.adapting(*shell(code), open_tools=tools(complete, ready)) as adapter:
         outcome = await adapter.outcome()
         assert (outcome.end.exit_reason, outcome.exit_code, outcome.is_done) == ("completed", 9, True)

@@ -234,11 +234,11 @@ def test_deeply_nested_workspace_is_removed(places: Workspaces, clock: Clock) ->
     assert list(places.root.iterdir()) == []
 
 
-@pytest.mark.parametrize("said", ["no JSON", "[" * 8_000, '{"ended_at_s": NaN}', '{"ended_at_s": 1e400}'])
-def test_files_of_others_are_not_removed(places: Workspaces, clock: Clock, said: str) -> None:
+@pytest.mark.parametrize("message", ["no JSON", "[" * 8_000, '{"ended_at_s": NaN}', '{"ended_at_s": 1e400}'])
+def test_files_of_others_are_not_removed(places: Workspaces, clock: Clock, message: str) -> None:
     (places.root / "notes.json").write_text("{}")
     (places.root / f"{RUN}.json").mkdir()
-    (places.root / f"{OTHER}.json").write_text(said)
+    (places.root / f"{OTHER}.json").write_text(message)
     clock.at_s += 8 * DAY_S
     assert places.prune() == 0
     assert (places.root / "notes.json").exists()

@@ -69,19 +69,19 @@ class Server:
         return await self._tell("lifespan.startup")
 
     async def stop(self) -> str:
-        said = await self._tell("lifespan.shutdown")
+        result = await self._tell("lifespan.shutdown")
         assert self.task is not None
         await self.task
-        return said
+        return result
 
     async def _tell(self, kind: str) -> str:
         assert self.task is not None
         await self._incoming.put({"type": kind})
-        said = asyncio.create_task(self._sent.get())
-        await asyncio.wait({said, self.task}, return_when=asyncio.FIRST_COMPLETED)
-        if said.done():
-            return str(said.result()["type"])
-        said.cancel()
+        answer = asyncio.create_task(self._sent.get())
+        await asyncio.wait({answer, self.task}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return str(answer.result()["type"])
+        answer.cancel()
         return "nothing"
 
 
@@ -307,8 +307,8 @@ async def test_ending_worker_hands_heartbeats_to_another(directory: str) -> None
         await asyncio.sleep(0.01)
         stopping = asyncio.create_task(servers[0].stop())
         await registry.until_beats(2)
-        said = registry.beats()[-1].body
-        assert (said["status"], said["current_load"], stopping.done()) == ("active", 1, False)
+        answer = registry.beats()[-1].body
+        assert (answer["status"], answer["current_load"], stopping.done()) == ("active", 1, False)
         desks[0].may_answer.set()
         await waiting
         await stopping

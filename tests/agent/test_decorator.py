@@ -263,7 +263,7 @@ def test_unsuitable_method_is_reported_at_its_decorator(mark: Any, method: Any, 
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("expected", "named"),
     [
         ({"agent_id": "two words"}, "agent_id"),
         ({"agent_id": "a", "capabilities": ["two words"]}, "capabilities"),
@@ -281,14 +281,14 @@ def test_unsuitable_method_is_reported_at_its_decorator(mark: Any, method: Any, 
         ({"key_file": "a.key"}, "agent_id"),
     ],
 )
-def test_invalid_profile_is_reported_before_registration(said: Any, named: str) -> None:
+def test_invalid_profile_is_reported_before_registration(expected: Any, named: str) -> None:
     with pytest.raises(InvalidValue, match=f"^{named}"):
-        Agent(**said)
+        Agent(**expected)
 
 
 def test_heartbeat_interval_may_be_written_as_in_a_workflow() -> None:
-    said = {"interval_seconds": 10, "unhealthy_after_seconds": 30, "dead_after_seconds": 90}
-    profile = Agent("a", heartbeat=said).profile
+    members = {"interval_seconds": 10, "unhealthy_after_seconds": 30, "dead_after_seconds": 90}
+    profile = Agent("a", heartbeat=members).profile
     assert (profile.heartbeat, profile.rhythm) == (BEATING, BEATING)
     assert Agent("a", heartbeat={"interval_seconds": 10}).profile.rhythm.dead_after_seconds == 300
 

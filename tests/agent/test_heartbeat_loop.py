@@ -127,7 +127,7 @@ async def test_requested_drain_is_followed_once_and_immediately() -> None:
         agent.registry._lawful = forgetful  # type: ignore[method-assign]
         await agent.registry.until_beats(3)
         ((_, incarnation), (_, why, timeout_s)) = agent.told
-        assert [told[0] for told in agent.told] == ["life", "drain"]
+        assert [event[0] for event in agent.told] == ["life", "drain"]
         assert (incarnation, str(why).partition(": ")[2], timeout_s) == (1, "new version", 9.0)
         asked, draining, later = agent.registry.beats()[-3:]
         assert (asked.body["status"], draining.body["status"]) == ("active", "draining")
@@ -144,7 +144,7 @@ async def test_drain_started_by_another_client_is_followed() -> None:
         await agent.registry.until_beats(1)
         agent.registry.status = "draining"
         await agent.registry.until_beats(2)
-        assert [(told[0], told[2]) for told in agent.told[1:]] == [("drain", None)]
+        assert [(event[0], event[2]) for event in agent.told[1:]] == [("drain", None)]
 
 
 @in_virtual_time
@@ -165,7 +165,7 @@ async def test_dead_agent_drops_its_work_and_registers_again() -> None:
         agent.registry.status = "dead"
         await agent.registry.until_beats(2)
         assert agent.registry.functions() == ["POST", "beat", "beat", "GET", "POST", "beat"]
-        assert [told[0] for told in agent.told] == ["life", "lost", "life"]
+        assert [event[0] for event in agent.told] == ["life", "lost", "life"]
         first, again = (asked for asked in agent.registry.asked if asked.function == "POST")
         # The first registration of a process supersedes its own former one; a later one supersedes no agent.
         assert (first.body.get("supersede"), again.body.get("supersede")) == (True, None)
@@ -180,7 +180,7 @@ async def test_agent_drained_by_another_program_deregisters_permanently() -> Non
         agent.registry.status, agent.registry.reason = "deregistered", "drain_completed"
         await agent.loop.has_left.wait()
         assert agent.registry.functions().count("POST") == 1
-        assert [told[0] for told in agent.told] == ["life", "lost", "drain"]
+        assert [event[0] for event in agent.told] == ["life", "lost", "drain"]
 
 
 @in_virtual_time
@@ -204,11 +204,11 @@ async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
             await older.registry.until_beats(20)
             assert older.registry.incarnation == 2
             assert older.loop.is_displaced
-            assert [told[0] for told in older.told] == ["life", "lost", "aside"]
+            assert [event[0] for event in older.told] == ["life", "lost", "aside"]
             assert younger.told == [("life", 2)]
-            told = [record.message for record in caplog.records if record.levelno == logging.ERROR]
-            assert len(told) == 1
-            assert told[0].startswith("a: ")
+            errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
+            assert len(errors) == 1
+            assert errors[0].startswith("a: ")
             warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
             assert warned[0].startswith("a: another process has registered as this agent; hint: give each")
             claims = [asked for asked in older.registry.asked if asked.function == "POST"][2:]
@@ -255,11 +255,11 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
         agent.registry.answers("beat", *[away] * 40)
         await agent.registry.until(lambda: not agent.registry.scripted["beat"])
         await agent.registry.until_beats(1)
-        told = [record.message for record in caplog.records]
-        assert len(told) == 2
-        assert told[0].startswith("a: the registry is unreachable: HTTP 503")
-        assert told[1].startswith("a: ")
-        assert "HTTP" not in told[1]
+        found = [record.message for record in caplog.records]
+        assert len(found) == 2
+        assert found[0].startswith("a: the registry is unreachable: HTTP 503")
+        assert found[1].startswith("a: ")
+        assert "HTTP" not in found[1]
         assert max(gaps(agent)) <= INTERVAL_S + 1
         assert agent.told == [("life", 1)]
 
@@ -270,16 +270,16 @@ async def test_refusal_is_logged_once_until_it_changes(caplog: pytest.LogCapture
         unknown = refusal(401, "unknown_key", "a valid key is required")
         agent.registry.answers("POST", *[unknown] * 3, *[refusal(403, "not_permitted")] * 3, unknown)
         await agent.registry.until_beats(1)
-        told = [record.message for record in caplog.records]
-        assert [message.partition("; hint")[0] for message in told] == [
+        found = [record.message for record in caplog.records]
+        assert [message.partition("; hint")[0] for message in found] == [
             "a: refused; trying again: HTTP 401: a valid key is required",
             "a: refused; trying again: HTTP 403: not_permitted",
             "a: refused; trying again: HTTP 401: a valid key is required",
             "a: the registry answers again",
         ]
         help_with_keys = "lifesign keys create --role agent --agent-id a --name a"
-        assert [message.endswith(help_with_keys) for message in told] == [True, True, True, False]
-        assert not any(KEY in message for message in told)
+        assert [message.endswith(help_with_keys) for message in found] == [True, True, True, False]
+        assert not any(KEY in message for message in found)
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_unknown_setting_is_refused_with_and_without_a_profile(
 
 
 @pytest.mark.parametrize(
-    ("said", "named"),
+    ("expected", "named"),
     [
         ({"capabilities": "billing"}, "capabilities: expected a list or a tuple of texts; got 'billing'"),
         ({"capabilities": 7}, "capabilities"),
@@ -67,11 +67,11 @@ def test_unknown_setting_is_refused_with_and_without_a_profile(
         ({"on_drain": "leave"}, "on_drain"),
     ],
 )
-def test_wrong_type_is_refused_in_every_declaration(said: dict[str, Any], named: str) -> None:
-    declared: Callable[..., object] = Agent if "on_drain" not in said else AgentRunner
+def test_wrong_type_is_refused_in_every_declaration(expected: dict[str, Any], named: str) -> None:
+    declared: Callable[..., object] = Agent if "on_drain" not in expected else AgentRunner
     for say in (declared, AgentRunner, lambda **given: AgentLink(app, **given)):
         with pytest.raises(InvalidValue, match=f"^{named}"):
-            say(**{"agent_id": "a", **REACHED, **said})
+            say(**{"agent_id": "a", **REACHED, **expected})
 
 
 def test_declaration_copies_its_lists() -> None:

@@ -112,13 +112,13 @@ def test_registration_is_printed_without_a_logging_configuration(registry: Regis
     )
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as program:
         assert program.stderr is not None
-        said = ""
-        while "registered" not in said and (line := program.stderr.readline()):
-            said += line
+        message = ""
+        while "registered" not in message and (line := program.stderr.readline()):
+            message += line
         program.terminate()
-        said += program.stderr.read()
-    assert "INFO shown: registered, incarnation 1\n" in said
-    assert "INFO shown: leaves: SIGTERM came\n" in said
+        message += program.stderr.read()
+    assert "INFO shown: registered, incarnation 1\n" in message
+    assert "INFO shown: leaves: SIGTERM came\n" in message
 
 
 async def test_idle_agent_that_is_drained_deregisters_permanently(
@@ -155,8 +155,8 @@ async def test_drain_finishes_running_work_and_deregisters() -> None:
         with pytest.raises(WorkRefused):
             await waiting
         await registry.until_beats(2)
-        said = registry.beats()[-1].body
-        assert (said["status"], said["current_load"]) == ("draining", 1)
+        answer = registry.beats()[-1].body
+        assert (answer["status"], answer["current_load"]) == ("draining", 1)
         desk.may_end.set()
         assert await runner.wait() is AgentEnd.FINISHED
         assert await running == 1

@@ -179,8 +179,8 @@ async def test_handler_failure_is_reported_and_system_exit_ends_only_the_task(
         raise LookupError("no customer")
 
     async with working(registry, "exits", work):
-        told = [(await becomes(admin, task.task_id, "handoff")).explanation for task in made]
-    assert told == [
+        found = [(await becomes(admin, task.task_id, "handoff")).explanation for task in made]
+    assert found == [
         "run 1, attempt 1 of 1: crash: RuntimeError: the handler raised SystemExit('no invoice\\nat all')",
         "run 1, attempt 1 of 1: crash: LookupError: no customer",
     ]
@@ -194,7 +194,7 @@ async def test_handler_gets_the_comments_of_a_resolution(
     async def work(task: ClaimedTask) -> list[str]:
         if not task.comments:
             await task.request_help("which logo?")
-        return [said["comment"] for said in task.comments]
+        return [comment["comment"] for comment in task.comments]
 
     async with working(registry, "asks", work):
         await becomes(admin, made.task_id, "handoff")
@@ -217,7 +217,7 @@ async def test_task_is_delegated_and_another_handed_off(
 
     async with working(registry, "leader", work) as runner:
         task = await becomes(admin, made.task_id, "handoff")
-        assert "which logo?" in [said.comment for said in task.comments]
+        assert "which logo?" in [comment.comment for comment in task.comments]
         runner.drain()
         assert await runner.wait() is AgentEnd.FINISHED
     assert (task.explanation, task.output) == ("which logo?", None)
@@ -421,8 +421,8 @@ async def test_example_works_on_tasks_until_it_is_terminated(
         assert (await becomes(admin, odd.task_id, "handoff")).explanation == "which words?"
         process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(until, "it has ended", lambda: process.poll() is not None)
-    told = [line.partition(" INFO ")[2] or line for line in (tmp_path / "log").read_text().splitlines()]
-    assert told == [
+    lines = [line.partition(" INFO ")[2] or line for line in (tmp_path / "log").read_text().splitlines()]
+    assert lines == [
         "writer-1: registered, incarnation 1",
         "begun: Count",
         "begun: Count nothing",

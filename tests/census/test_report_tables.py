@@ -25,7 +25,7 @@ def test_each_result_class_and_group_has_a_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hosts", "told"),
+    ("hosts", "message"),
     [
         ([], "There are no targets."),
         ([HostCount("a.example", None, None, 1)], "None of 1 target has been probed yet."),
@@ -46,8 +46,8 @@ def test_each_result_class_and_group_has_a_text() -> None:
         ),
     ],
 )
-def test_headline_gives_the_share_of_measured_targets(hosts: list[HostCount], told: str) -> None:
-    assert headline(take_census(facts(hosts=hosts))) == told
+def test_headline_gives_the_share_of_measured_targets(hosts: list[HostCount], message: str) -> None:
+    assert headline(take_census(facts(hosts=hosts))) == message
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,9 @@ def test_each_format_reports_runs_of_different_lists() -> None:
         for at, count in enumerate(counts)
     ]
     taken = take_census(facts(runs=runs))
-    told = "+24.0 points (254 → 8 targets: "
-    assert f"| {told}" in as_markdown(taken)
-    assert told in as_html(taken)
+    message = "+24.0 points (254 → 8 targets: "
+    assert f"| {message}" in as_markdown(taken)
+    assert message in as_html(taken)
     assert "Not all runs had the same list." in as_html(taken)
     assert [run["other_list_of"] for run in json.loads(as_json(taken))["runs"]] == [None, 254]
     assert ["other_list_of", "254"] in [row[2:] for row in csv.reader(io.StringIO(as_csv(taken), newline=""))]

@@ -106,7 +106,7 @@ def test_wrong_usage_exits_with_3_and_an_explanation(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["nonsense"], "(see lifesign --help)"),
         (["keys", "nonsense"], "(see lifesign keys --help)"),
@@ -125,11 +125,11 @@ def test_wrong_usage_exits_with_3_and_an_explanation(
     ],
 )
 def test_wrong_usage_names_the_option_and_the_help_command(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 3
     err = capsys.readouterr().err
-    assert [word for word in told.split() if word not in err] == []
+    assert [word for word in message.split() if word not in err] == []
 
 
 @pytest.mark.parametrize(
@@ -309,8 +309,8 @@ def test_errors_of_a_file_are_listed_line_by_line(tmp_path: Path, capsys: pytest
     file = tmp_path / "probe.yml"
     file.write_text("name: Census\ntargets: [https://agent.example]\nmore: 1\n")
     assert main(["probe", "https://agent.example", "--definition", str(file)]) == 3
-    told = capsys.readouterr().err.splitlines()
-    assert [line.removeprefix(f"lifesign: {file}: ").partition(":")[0] for line in told] == [
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix(f"lifesign: {file}: ").partition(":")[0] for line in lines] == [
         "line 1",
         "line 3",
     ]
@@ -358,9 +358,9 @@ def test_a_password_in_a_definition_is_not_repeated(
         "results: {registry: 'https://u:s3cret@agent.example'}\n"
     )
     assert main(["crawl", str(file), "--once"]) == 3
-    told = capsys.readouterr().err
-    assert "/targets/1" in told
-    assert "s3cret" not in told
+    output = capsys.readouterr().err
+    assert "/targets/1" in output
+    assert "s3cret" not in output
 
 
 def test_every_package_of_an_extra_has_a_hint_if_it_is_absent() -> None:

@@ -28,8 +28,8 @@ def paths_of_cards(path: str) -> list[str]:
 
 def paths_of_health(path: str, found: str | None = None, announced: str | None = None) -> list[str]:
     card_url = None if found is None else URL(ORIGIN + found)
-    told = Announced(None if announced is None else URL(ORIGIN + announced), None)
-    places = health_places(parse_agent_url(ORIGIN + path), card_url, told)
+    result = Announced(None if announced is None else URL(ORIGIN + announced), None)
+    places = health_places(parse_agent_url(ORIGIN + path), card_url, result)
     assert all(place.url.origin() == URL(ORIGIN) for place in places)
     return [place.url.path for place in places]
 

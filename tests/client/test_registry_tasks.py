@@ -99,7 +99,7 @@ async def test_a_task_whose_answer_was_lost_is_created_once(
 
 
 @pytest.mark.parametrize(
-    ("nonsense", "told"),
+    ("nonsense", "message"),
     [
         ({"expires_at": "9999-12-31T23:59:59.999Z"}, "expected expires_at 1 to 86400 s after acquired_at"),
         ({"expires_at": "2000-01-01T00:00:00.000Z"}, "expected expires_at 1 to 86400 s after acquired_at"),
@@ -108,7 +108,7 @@ async def test_a_task_whose_answer_was_lost_is_created_once(
         ({"lease_id": ".."}, "expected a lease_id"),
     ],
 )
-async def test_implausible_lease_in_an_answer_is_invalid(nonsense: dict[str, Any], told: str) -> None:
+async def test_implausible_lease_in_an_answer_is_invalid(nonsense: dict[str, Any], message: str) -> None:
     grant: dict[str, Any] = {
         "task": {
             **dict.fromkeys(("created_at", "status_since"), "2026-11-22T07:34:33.703Z"),
@@ -144,7 +144,7 @@ async def test_implausible_lease_in_an_answer_is_invalid(nonsense: dict[str, Any
         assert granted is not None
         assert granted.window_s == 300
         grant["lease"].update(nonsense)
-        with pytest.raises(InvalidAnswer, match=f"/lease: {told}"):
+        with pytest.raises(InvalidAnswer, match=f"/lease: {message}"):
             await client.tasks.claim()
 
 

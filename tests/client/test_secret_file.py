@@ -21,8 +21,8 @@ def test_readable_secret_file_is_used_with_a_warning(
     file.write_text("\n  abc \n")
     file.chmod(mode)
     assert read_secret(file, "--token-file", "token", complaints.append) == "abc"
-    told = f"(mode {mode:04o}): chmod 600 '{file}'"
-    assert [complaint.endswith(told) for complaint in complaints] == [True] * bool(mode & 0o077)
+    message = f"(mode {mode:04o}): chmod 600 '{file}'"
+    assert [complaint.endswith(message) for complaint in complaints] == [True] * bool(mode & 0o077)
 
 
 def test_pipe_needs_no_ownership_check(complaints: list[str]) -> None:

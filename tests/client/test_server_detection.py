@@ -90,7 +90,7 @@ async def test_server_on_the_python_sdk_over_http_with_sse_is_detected() -> None
 
 
 @pytest.mark.parametrize(
-    ("said", "result"),
+    ("expected", "result"),
     [
         (
             lambda message: {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32603}},
@@ -101,8 +101,8 @@ async def test_server_on_the_python_sdk_over_http_with_sse_is_detected() -> None
         (lambda _: None, "timeout"),
     ],
 )
-async def test_stream_without_a_valid_handshake_is_that_of_no_server(said: Answer, result: str) -> None:
-    async with streaming(said) as server:
+async def test_stream_without_a_valid_handshake_is_that_of_no_server(expected: Answer, result: str) -> None:
+    async with streaming(expected) as server:
         found = await ask(server.url, 60.0 if result != "timeout" else SHORT_SECONDS)
     assert (found.is_server, found.generation) == (False, None)
     assert found.answer.result == result

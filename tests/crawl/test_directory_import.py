@@ -173,9 +173,9 @@ async def test_unchanged_list_is_not_sent_again(
         raise AssertionError("it is handed over again")
 
     monkeypatch.setattr(LocalDirectories, "put_page", handed_over)
-    told = (await read(database, a_list)).text
-    assert told.startswith("agents.txt: unchanged, 2 targets, 1 ")
-    assert told.endswith(" (...@d.example)")
+    message = (await read(database, a_list)).text
+    assert message.startswith("agents.txt: unchanged, 2 targets, 1 ")
+    assert message.endswith(" (...@d.example)")
 
 
 async def test_added_and_removed_targets_are_reported(

@@ -22,11 +22,11 @@ def is_our_page(page: Page) -> bool:
 
 @pytest.mark.parametrize("path", ["/nowhere", "/agents/a/b/c", "/static/other.js", "/agents/a%00b", "/x/"])
 def test_browser_gets_an_error_page_for_an_unknown_path(sample: Sample, path: str) -> None:
-    seen, told = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
+    seen, answer = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
     assert is_our_page(seen)
     assert "There is no page at this address" in seen.text
-    assert (seen.status, told.status) == (404, 404)
-    assert json.loads(told.body)["error"]["code"] == "not_found"
+    assert (seen.status, answer.status) == (404, 404)
+    assert json.loads(answer.body)["error"]["code"] == "not_found"
 
 
 @pytest.mark.parametrize("path", ["/api/v1/nothing", "/dialects/x", "/.well-known/x", "/api/v1/agents/x"])
@@ -38,9 +38,9 @@ def test_api_paths_answer_json_to_every_client(sample: Sample, path: str) -> Non
 @pytest.mark.parametrize(("path", "allowed"), [("/agents", "GET, HEAD"), ("/", "GET, HEAD")])
 def test_wrong_method_on_a_page_lists_the_allowed_ones(sample: Sample, path: str, allowed: str) -> None:
     seen = sample.visitor().post(path, {"a": "b"}, accept="text/html")
-    told = sample.visitor().post(path, {"a": "b"}, accept=JSON)
+    answer = sample.visitor().post(path, {"a": "b"}, accept=JSON)
     assert is_our_page(seen)
-    for page in (seen, told):
+    for page in (seen, answer):
         assert (page.status, page.headers["allow"]) == (405, allowed)
 
 
@@ -79,6 +79,6 @@ def test_failure_outside_of_a_transaction_is_an_error_page(
 ) -> None:
     path = assets.asset_path("icon.svg")
     monkeypatch.setattr(assets, "MEDIA_TYPES", {})
-    seen, told = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
+    seen, answer = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
     assert (seen.status, is_our_page(seen)) == (500, True)
-    assert (told.status, json.loads(told.body)["error"]["code"]) == (500, "internal")
+    assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal")

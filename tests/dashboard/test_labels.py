@@ -138,7 +138,7 @@ def test_http_links_are_unchanged() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "message"),
     [
         (None, "\N{EN DASH}"),
         (0.2, "0 s"),
@@ -148,8 +148,8 @@ def test_http_links_are_unchanged() -> None:
         (90_061, "1 d 1 h"),
     ],
 )
-def test_time_spans_have_at_most_two_units(seconds: float | None, told: str) -> None:
-    assert labels.duration_s(seconds) == told
+def test_time_spans_have_at_most_two_units(seconds: float | None, message: str) -> None:
+    assert labels.duration_s(seconds) == message
 
 
 @given(

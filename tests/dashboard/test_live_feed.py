@@ -39,8 +39,8 @@ class Stream:
         while True:
             message: dict[str, str] = {}
             while line := self.answer.readline().decode().rstrip("\n"):
-                name, _, said = line.partition(": ")
-                message[name] = said
+                name, _, result = line.partition(": ")
+                message[name] = result
             if message.get("event") == kind:
                 return message
 
@@ -94,12 +94,12 @@ def test_event_reaches_all_open_pages_with_its_sequence(served: Sample) -> None:
         assert one.answer.headers["content-type"] == "text/event-stream"
         create_task(served)
         message = next_of(one, "task.created")
-        said = json.loads(message["data"])
-        assert said == json.loads(next_of(other, "task.created")["data"])
-        assert int(message["id"]) == said["sequence"] > last
-        assert (said["type"], said["text"], said["is_notable"]) == ("task.created", "created", True)
-        assert said["where"] == f"/tasks/{said['subject']}"
-        assert said["by"] == "coordinator, key:key_coordinator_"
+        answer = json.loads(message["data"])
+        assert answer == json.loads(next_of(other, "task.created")["data"])
+        assert int(message["id"]) == answer["sequence"] > last
+        assert (answer["type"], answer["text"], answer["is_notable"]) == ("task.created", "created", True)
+        assert answer["where"] == f"/tasks/{answer['subject']}"
+        assert answer["by"] == "coordinator, key:key_coordinator_"
 
 
 def test_reconnecting_client_gets_missed_events(served: Sample) -> None:
@@ -155,8 +155,11 @@ def test_open_page_gets_no_events_after_its_session(mutable_sample: Sample, way:
 def test_https_url_streams_and_sends_hsts(filled: Filled, tmp_path: Path) -> None:
     with filled.served(tmp_path, public_url="https://registry.example") as served:
         cookies = served.visitor(Role.READER).cookies
-        said = {"host": "registry.example", "cookie": "; ".join("=".join(pair) for pair in cookies.items())}
-        with open_page(served, 0, **said) as stream, open_page(served, 0, host=said["host"]) as refused:
+        members = {
+            "host": "registry.example",
+            "cookie": "; ".join("=".join(pair) for pair in cookies.items()),
+        }
+        with open_page(served, 0, **members) as stream, open_page(served, 0, host=members["host"]) as refused:
             assert (stream.answer.status, refused.answer.status) == (200, 403)
             for answer in (stream.answer, refused.answer):
                 assert "max-age" in answer.headers["strict-transport-security"]

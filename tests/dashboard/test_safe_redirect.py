@@ -32,7 +32,7 @@ def test_redirect_to_a_local_path_is_unchanged(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "message",
     [
         "",
         "agents",
@@ -61,8 +61,8 @@ def test_redirect_to_a_local_path_is_unchanged(path: str) -> None:
         "/" + "a" * MAX_CHARACTERS,
     ],
 )
-def test_unsafe_redirect_leads_to_the_overview(said: str) -> None:
-    assert local_path(said) == HOME_PATH
+def test_unsafe_redirect_leads_to_the_overview(message: str) -> None:
+    assert local_path(message) == HOME_PATH
 
 
 @given(st.text(alphabet="/\\:@.?#%25fFevil \t\r\n\u2215", max_size=20))
@@ -72,8 +72,8 @@ def test_unsafe_redirect_leads_to_the_overview(said: str) -> None:
 @example("/@evil.example")
 @example("/.//evil.example")
 @example("/..//evil.example")
-def test_any_redirect_stays_on_this_server(said: str) -> None:
-    path = local_path(said)
+def test_any_redirect_stays_on_this_server(message: str) -> None:
+    path = local_path(message)
     assert path.isascii()
     assert path.isprintable()
     assert urlsplit(urljoin(f"{SITE}/login", as_browsers_read_it(path))).netloc == urlsplit(SITE).netloc

@@ -129,9 +129,9 @@ def test_second_sigterm_ends_a_draining_agent_at_once(registry: RegistryServer, 
 
 def who_beats(server: Server, but_not: int | None = None) -> int | None:
     with contextlib.suppress(OSError):
-        told: dict[str, Any] = json.loads(server.send("/who")[1])
-        if told["beats"] and told["pid"] != but_not:
-            return int(told["pid"])
+        answer: dict[str, Any] = json.loads(server.send("/who")[1])
+        if answer["beats"] and answer["pid"] != but_not:
+            return int(answer["pid"])
     return None
 
 

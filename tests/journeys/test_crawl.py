@@ -96,8 +96,8 @@ async def crawling(
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
     """Wait for the end of a crawl; return its exit code and its output."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        _, told = await process.communicate()
-    return process.returncode or 0, told.decode()
+        _, output = await process.communicate()
+    return process.returncode or 0, output.decode()
 
 
 async def until_requested(servers: list[HostileServer], count: int) -> None:
@@ -139,19 +139,19 @@ async def test_ctrl_c_ends_a_crawl_and_the_next_one_continues(
             for number in signals:
                 os.killpg(process.pid, number)
                 await asyncio.sleep(0.2)
-            code, told = await ended(process)
-        assert (code, "Traceback" in told) == (4, False), told
+            code, output = await ended(process)
+        assert (code, "Traceback" in output) == (4, False), output
         asked = Counter({server.url: len(server.heads) for server in servers})
         assert 4 <= sum(bool(count) for count in asked.values()) < HOSTS
         async with crawling(tmp_path, "--workers", workers) as process:
-            code, told = await ended(process)
-        assert code == 0, told
-        assert "continuing the pass that began at" in told
+            code, output = await ended(process)
+        assert code == 0, output
+        assert "continuing the pass that began at" in output
         # No target was probed twice, except those in progress when it ended.
         again = [
             server.url for server in servers if asked[server.url] and len(server.heads) > asked[server.url]
         ]
-        assert len(again) <= 2 * int(workers), told
+        assert len(again) <= 2 * int(workers), output
         assert all(server.heads for server in servers)
 
 
@@ -160,10 +160,10 @@ async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Pat
     async with slow_targets(tmp_path) as servers, crawling(tmp_path, "--workers", "2") as process:
         await until_requested(servers, 3)
         os.kill(worker_processes(process.pid)[0], signal.SIGKILL)
-        code, told = await ended(process)
-    assert code == 0, told
-    assert re.search(r"worker-\d died \(signal 9\) and is replaced in 1 s", told)
-    assert f"of {HOSTS} probed" in told
+        code, output = await ended(process)
+    assert code == 0, output
+    assert re.search(r"worker-\d died \(signal 9\) and is replaced in 1 s", output)
+    assert f"of {HOSTS} probed" in output
     assert all(server.heads for server in servers)
 
 
@@ -178,9 +178,9 @@ async def test_killed_crawl_leaves_no_processes(tmp_path: Path) -> None:
             await until(lambda: not any(is_running(pid) for pid in processes))
         # And the next one neither waits for its leases nor finds the database locked.
         async with crawling(tmp_path) as process:
-            code, told = await ended(process)
-    assert code == 0, told
-    assert "continuing the pass" in told
+            code, output = await ended(process)
+    assert code == 0, output
+    assert "continuing the pass" in output
 
 
 @pytest.mark.long
@@ -206,10 +206,10 @@ async def test_machines_that_share_a_registry_work_on_one_pass(
     # The new prober gets half of the shards. Results that were not delivered are void and their targets are
     # probed again, but each is counted once, and no machine probes one twice.
     assert {row.result: row.count for row in counts.targets} == {ResultClass.OK: HOSTS}
-    told = [text for _, text in ends]
+    found = [text for _, text in ends]
     for server in servers:
         assert server.heads
         for contact in (CONTACT, OTHER_CONTACT):
-            assert sum(contact in head for head in server.heads) <= len(counts.runs), told
+            assert sum(contact in head for head in server.heads) <= len(counts.runs), found
     # Both found the pass of the first one, unless they came at the same moment.
-    assert sum("continuing the pass" in text for text in told) == 2 - len(counts.runs), told
+    assert sum("continuing the pass" in text for text in found) == 2 - len(counts.runs), found

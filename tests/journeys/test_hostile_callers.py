@@ -79,10 +79,10 @@ def assert_refused(answer: RawAnswer, status: int, code: str) -> None:
     error = answer.json()["error"]
     assert set(error) - {"hint"} == {"code", "message", "details"}
     assert answer.json()["message"] == error["message"]
-    for told in (answer.head, answer.body.decode()):
-        assert "Traceback" not in told
-        assert "ahk_" not in told
-        assert "sqlite" not in told.lower()
+    for message in (answer.head, answer.body.decode()):
+        assert "Traceback" not in message
+        assert "ahk_" not in message
+        assert "sqlite" not in message.lower()
 
 
 # ── keys ──

@@ -68,8 +68,8 @@ def ask(server: Server, method: str, path: str, body: object = None, key: str = 
     sent = None if body is None else json.dumps(body).encode()
     headers = {"X-API-Key": key, "Content-Type": "application/json"}
     status, answer = server.send(path, method=method, body=sent, **headers)
-    told: Any = json.loads(answer) if answer.startswith(b"{") else answer.decode()
-    return status, told["error"]["code"] if status >= 400 else told
+    message: Any = json.loads(answer) if answer.startswith(b"{") else answer.decode()
+    return status, message["error"]["code"] if status >= 400 else message
 
 
 def register(server: Server, agent_id: str = AGENT) -> tuple[int, Any]:
@@ -100,10 +100,10 @@ def refused(url: str) -> str:
     """Start a server that must refuse; return its output."""
     ended = ran(url, "serve", "--port", "0")
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
-    said, hint = ended.stderr.splitlines()
+    lines, hint = ended.stderr.splitlines()
     assert hint.startswith("hint: ")
     assert "lifesign database adopt" in hint
-    return said
+    return lines
 
 
 def marker_of(url: str) -> DatabaseMarker | None:
@@ -129,9 +129,9 @@ def accept(url: str) -> int:
     """Adopt the database; return the epoch."""
     adopted = ran(url, "database", "adopt", "--json")
     assert adopted.returncode == 0, adopted.stderr
-    said = json.loads(adopted.stdout)
-    assert said["adopted"] is True
-    return int(said["epoch"])
+    output = json.loads(adopted.stdout)
+    assert output["adopted"] is True
+    return int(output["epoch"])
 
 
 @contextmanager
@@ -180,8 +180,8 @@ def test_no_change_is_acknowledged_once_the_file_is_lost(
         assert ask(server, "GET", "/healthz") == (503, "database_replaced")
         assert register(server, "agent-3") == (503, "database_replaced")
         kill(server)
-    said = refused(sqlite(file))
-    assert ("older copy" if lose is _replace else "is absent") in said
+    output = refused(sqlite(file))
+    assert ("older copy" if lose is _replace else "is absent") in output
     # Nothing was created in its place.
     assert file.exists() is (lose is _replace)
 

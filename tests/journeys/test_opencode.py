@@ -91,12 +91,12 @@ class Watching:
             self.told.append(json.loads(line))
 
     def texts(self, what: str) -> list[str]:
-        return [told["text"] for told in self.told if told["what"] == what]
+        return [event["text"] for event in self.told if event["what"] == what]
 
     def until(self, what: str, text: str = "", times: int = 1) -> None:
         until(
             f"{what} {text}, in {self.told}",
-            lambda: sum(text in told for told in self.texts(what)) >= times,
+            lambda: sum(text in message for message in self.texts(what)) >= times,
             PATIENCE_SECONDS,
         )
 

@@ -80,8 +80,8 @@ async def test_first_example_of_openintent_runs_with_its_import_changed(
     code = first_example().replace("from openintent import", "from lifesign.agent import")
     code = code.replace('"research-bot"', f'"{name}"')
     if not by_environment:
-        said = f'base_url="{registry.url}", api_key="{KEYS[Role.ENROLL]}"'
-        code = code.replace("ResearchAgent.run()", f"ResearchAgent.run({said})")
+        message = f'base_url="{registry.url}", api_key="{KEYS[Role.ENROLL]}"'
+        code = code.replace("ResearchAgent.run()", f"ResearchAgent.run({message})")
     async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
         task = await admin.tasks.create("Find it out", agent_id=name)
         with running(code, registry, tmp_path, by_environment=by_environment) as process:

@@ -38,7 +38,7 @@ def add_agent_keys(transaction: Transaction) -> None:
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def sdk_report(tmp_path_factory: pytest.TempPathFactory) -> Any:
     if not PYTHON.exists():
         pytest.skip(f"NOT TESTED against the openintent SDK: {PYTHON} is absent; `make test` makes it")
     with registry_server(tmp_path_factory.mktemp("registry"), dialects=("openintent",)) as server:
@@ -67,50 +67,50 @@ def drive(server: RegistryServer, directory: Path = REPOSITORY) -> Any:
     return json.loads(done.stdout)
 
 
-def test_an_agent_registers_and_is_shown(said: Any) -> None:
-    registered = said["registered"]
+def test_an_agent_registers_and_is_shown(sdk_report: Any) -> None:
+    registered = sdk_report["registered"]
     assert registered["agent_id"] == "one"
     assert registered["status"] == "active"
     assert registered["version"] == 1
     assert registered["capacity"] == {"max_concurrent_tasks": 3, "current_load": 0}
     assert registered["heartbeat_config"]["unhealthy_after_seconds"] == 90
     assert registered["metadata"] == {"runtime": "python"}
-    assert said["record"]["capacity"]["current_load"] == 1
-    assert said["record"]["drain_timeout_seconds"] == 60
-    assert said["beat"]["acknowledged"] is True
-    assert said["beat"]["agent_status"] == "active"
-    assert said["beat"]["pending_commands"] == []
+    assert sdk_report["record"]["capacity"]["current_load"] == 1
+    assert sdk_report["record"]["drain_timeout_seconds"] == 60
+    assert sdk_report["beat"]["acknowledged"] is True
+    assert sdk_report["beat"]["agent_status"] == "active"
+    assert sdk_report["beat"]["pending_commands"] == []
 
 
-def test_lists_are_arrays_and_an_agent_lists_only_itself(said: Any) -> None:
-    assert said["listed"] == ["one"]
-    assert said["listed by role"] == ["one"]
+def test_lists_are_arrays_and_an_agent_lists_only_itself(sdk_report: Any) -> None:
+    assert sdk_report["listed"] == ["one"]
+    assert sdk_report["listed by role"] == ["one"]
 
 
-def test_sdk_acquires_renews_and_takes_over_a_lease(said: Any) -> None:
-    assert said["lease"]["agent_id"] == "one"
-    assert said["lease"]["scope"] == "research"
-    assert said["lease"]["status"] == "active"
-    assert said["lease"]["is_active"] is True
-    assert said["leases"] == ["research"]
-    assert said["leases of another intent"] == []
-    assert 530 < said["seconds gained"] < 570
-    assert said["taken over"]["agent_id"] == "two"
-    assert said["taken over"]["id"] != said["lease"]["id"]
+def test_sdk_acquires_renews_and_takes_over_a_lease(sdk_report: Any) -> None:
+    assert sdk_report["lease"]["agent_id"] == "one"
+    assert sdk_report["lease"]["scope"] == "research"
+    assert sdk_report["lease"]["status"] == "active"
+    assert sdk_report["lease"]["is_active"] is True
+    assert sdk_report["leases"] == ["research"]
+    assert sdk_report["leases of another intent"] == []
+    assert 530 < sdk_report["seconds gained"] < 570
+    assert sdk_report["taken over"]["agent_id"] == "two"
+    assert sdk_report["taken over"]["id"] != sdk_report["lease"]["id"]
 
 
-def test_sdk_conflict_contains_the_existing_lease(said: Any) -> None:
-    conflict = said["conflict"]
+def test_sdk_conflict_contains_the_existing_lease(sdk_report: Any) -> None:
+    conflict = sdk_report["conflict"]
     assert conflict["exception"] == "LeaseConflictError"
     assert conflict["existing_lease"]["agent_id"] == "one"
-    assert conflict["existing_lease"]["id"] == said["lease"]["id"]
+    assert conflict["existing_lease"]["id"] == sdk_report["lease"]["id"]
     assert "leased already" in conflict["message"]
 
 
-def test_refusals_become_the_exceptions_that_the_sdk_has(said: Any) -> None:
+def test_refusals_become_the_exceptions_that_the_sdk_has(sdk_report: Any) -> None:
     exceptions = {
         what: (refusal["exception"], refusal["status"])
-        for what, refusal in said.items()
+        for what, refusal in sdk_report.items()
         if isinstance(refusal, dict) and "exception" in refusal
     }
     assert exceptions == {
@@ -126,10 +126,10 @@ def test_refusals_become_the_exceptions_that_the_sdk_has(said: Any) -> None:
         "no such status": ("ValidationError", 400),
         "beat when gone": ("OpenIntentError", 410),
     }
-    assert said["registered wrongly"]["errors"][0]["pointer"] == "/capabilities/0"
+    assert sdk_report["registered wrongly"]["errors"][0]["pointer"] == "/capabilities/0"
 
 
-def test_sdk_drains_deregisters_and_registers_an_agent(said: Any) -> None:
-    assert said["drained"] == "draining"
-    assert said["deregistered"] == "deregistered"
-    assert said["asynchronous"] == {"version": 1, "status": "active"}
+def test_sdk_drains_deregisters_and_registers_an_agent(sdk_report: Any) -> None:
+    assert sdk_report["drained"] == "draining"
+    assert sdk_report["deregistered"] == "deregistered"
+    assert sdk_report["asynchronous"] == {"version": 1, "status": "active"}

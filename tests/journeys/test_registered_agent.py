@@ -43,6 +43,6 @@ def test_example_agent_restarts_after_a_crash_and_exits_after_a_drain(tmp_path: 
             key_file.write_text(ADMIN_KEY)
             asked = ["--registry", server.url, "--key-file", str(key_file)]
             assert main(["agents", "deregister", "worker-1", *asked]) == 0
-            told, complaints = again.communicate(timeout=PATIENCE_SECONDS)
+            output, complaints = again.communicate(timeout=PATIENCE_SECONDS)
         assert (again.returncode, complaints) == (0, "")
-        assert "410" in told
+        assert "410" in output

@@ -111,8 +111,8 @@ async def _beat(speaker: Speaker, load: Load, may_speak: asyncio.Event) -> None:
     registered_at = await _register(agent_id, load)
     speaker.accepted()
     while await may_speak.wait():
-        said = {"status": "active", "client_timestamp": registered_at}
-        status, _ = await load.ask("POST", f"/agents/{agent_id}/heartbeat", said, key=key)
+        members = {"status": "active", "client_timestamp": registered_at}
+        status, _ = await load.ask("POST", f"/agents/{agent_id}/heartbeat", members, key=key)
         assert status in {0, 200, 503}, f"{agent_id} beats all the time and is told {status}"
         if status == 200:
             speaker.accepted()
@@ -133,7 +133,7 @@ async def _freeze(
     await asyncio.sleep(seconds)
     # While nothing but the servers themselves can answer.
     await load.until_refused()
-    told, slowest_s = Counter(ledger.statuses), ledger.slowest_s
+    counts, slowest_s = Counter(ledger.statuses), ledger.slowest_s
     freezer.thaw()
     for speaker in speakers:
         speaker.end_freeze()
@@ -141,7 +141,7 @@ async def _freeze(
     # However long the recovery takes on a busy machine.
     await asyncio.sleep(SILENT_AFTER_S)
     may_speak.set()
-    return told, slowest_s, await recovering
+    return counts, slowest_s, await recovering
 
 
 async def _recovery_s(load: Load) -> float:
@@ -153,7 +153,7 @@ async def _recovery_s(load: Load) -> float:
 
 async def _drill(url: str, ports: list[int], freezes_s: list[float]) -> None:
     ledger = Ledger()
-    told: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     slowest_s, recovery_s = 0.0, 0.0
     speakers = [Speaker(agent_id) for agent_id in STRICT]
     async with Load(AGENTS, ports, ledger) as load, asyncio.TaskGroup() as beating:
@@ -163,7 +163,7 @@ async def _drill(url: str, ports: list[int], freezes_s: list[float]) -> None:
         for seconds in freezes_s:
             await load.until_acknowledged(FACTS_BETWEEN)
             now, waited_s, well_after_s = await _freeze(load, speakers, may_speak, seconds)
-            told += now
+            counts += now
             slowest_s, recovery_s = max(slowest_s, waited_s), max(recovery_s, well_after_s)
         await load.until_acknowledged(FACTS_BETWEEN)
         for send_heartbeat in beats:
@@ -175,7 +175,7 @@ async def _drill(url: str, ports: list[int], freezes_s: list[float]) -> None:
         speaker.check(steps[speaker.agent_id])
     longest_s = max(speaker.longest_silence_s for speaker in speakers)
     print(  # noqa: T201 - the figures of the drill
-        f"{len(freezes_s)} freezes: {told[503]} answered 503, slowest {slowest_s:.2f} s, "
+        f"{len(freezes_s)} freezes: {counts[503]} answered 503, slowest {slowest_s:.2f} s, "
         f"well again after at most {recovery_s:.2f} s, {report.events} events, "
         f"strict agents silent for at most {longest_s:.2f} s"
     )

@@ -35,27 +35,27 @@ async def _beat_at_the_last_moment(servers: list[Server], names: list[str]) -> d
         return await voices.send_heartbeat(place + 1, name)
 
     async with Voices(servers) as voices:
-        said = await asyncio.gather(*(live(place, name) for place, name in enumerate(names)))
-    return dict(zip(names, said, strict=True))
+        result = await asyncio.gather(*(live(place, name) for place, name in enumerate(names)))
+    return dict(zip(names, result, strict=True))
 
 
-def _check_one(steps: list[tuple[str, float]], said: Said) -> None:
+def _check_one(steps: list[tuple[str, float]], expected: Said) -> None:
     """Check one agent: one that is reported dead is dead, and one that is reported alive dies only by its own
     silence.
     """
     statuses = [status for status, _ in steps]
-    if said.status == 410:
-        assert statuses == ["active", "unhealthy", "dead"], (steps, said)
+    if expected.status == 410:
+        assert statuses == ["active", "unhealthy", "dead"], (steps, expected)
         return
-    before = [status for status, at_s in steps if at_s < said.at_s - ROUNDING_S]
-    assert before in (["active"], ["active", "unhealthy"]), (steps, said)
+    before = [status for status, at_s in steps if at_s < expected.at_s - ROUNDING_S]
+    assert before in (["active"], ["active", "unhealthy"]), (steps, expected)
     after = steps[len(before) :]
     if before[-1] == "unhealthy":
-        assert after[0][0] == "active", (steps, said)
+        assert after[0][0] == "active", (steps, expected)
         after = after[1:]
     for status, at_s in after:
         patience_s = DEAD_S if status == "dead" else UNHEALTHY_S
-        assert at_s > said.at_s + patience_s - ROUNDING_S, (steps, said)
+        assert at_s > expected.at_s + patience_s - ROUNDING_S, (steps, expected)
 
 
 def _race(directory: Path, number: int) -> None:
@@ -63,12 +63,12 @@ def _race(directory: Path, number: int) -> None:
     url, names = bare_url("postgresql", directory), _names(number)
     prepare(url, names)
     with registries(url, directory, 2, command=TRUSTING) as servers:
-        said = asyncio.run(_beat_at_the_last_moment(servers, names))
+        result = asyncio.run(_beat_at_the_last_moment(servers, names))
         steps = asyncio.run(with_database(url, log_of)).steps
-    outcomes = Counter(answer.status for answer in said.values())
+    outcomes = Counter(answer.status for answer in result.values())
     # Their numbers depend on the machine.
     assert outcomes.keys() <= {200, 410}, outcomes
-    for name, answer in said.items():
+    for name, answer in result.items():
         _check_one(steps[name], answer)
     print(f"{number} heartbeats raced the sweeps: {dict(outcomes)}")  # noqa: T201 - the figures of the drill
 
@@ -117,8 +117,8 @@ def _sweep_together(directory: Path, number: int) -> None:
     for name, steps in log.steps.items():
         assert [status for status, _ in steps] == ["active", "unhealthy", "dead"], (name, steps)
     # On a busy machine, late sweeps are reported too.
-    told = {kind: count for kind, count in log.types.items() if not kind.startswith("monitor.")}
-    assert told == {"agent.lifecycle": 3 * number, "lease.acquired": number, "lease.expired": number}
+    members = {kind: count for kind, count in log.types.items() if not kind.startswith("monitor.")}
+    assert members == {"agent.lifecycle": 3 * number, "lease.acquired": number, "lease.expired": number}
 
 
 @pytest.mark.fault
@@ -148,10 +148,10 @@ async def _lateness_s(servers: list[Server], names: list[str]) -> list[float]:
                 _, page = await voices.ask(0, "GET", path)
                 seen_s, position = time.time(), page["next_after"]
                 for event in page["events"]:
-                    told = event["payload"]
-                    threshold_s = {"unhealthy": UNHEALTHY_S, "dead": DEAD_S}.get(told["new_status"])
+                    result = event["payload"]
+                    threshold_s = {"unhealthy": UNHEALTHY_S, "dead": DEAD_S}.get(result["new_status"])
                     if threshold_s is not None:
-                        late_s.append(seen_s - began_s[told["agent_id"]] - threshold_s)
+                        late_s.append(seen_s - began_s[result["agent_id"]] - threshold_s)
                         missing -= 1
     return late_s
 

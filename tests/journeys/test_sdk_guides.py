@@ -98,17 +98,17 @@ def test_card_of_a_guide_agent_links_to_the_health_document(guide: Guide, agent:
 def test_answers_and_failures_are_counted(guide: Guide, agent: Server) -> None:
     def ask(body: object) -> str:
         headers = {"Content-Type": "application/json", **guide.headers}
-        _, said = agent.send(guide.path, method="POST", body=json.dumps(body).encode(), **headers)
-        return said.decode()
+        _, reply = agent.send(guide.path, method="POST", body=json.dumps(body).encode(), **headers)
+        return reply.decode()
 
     # A bridge from WSGI ends a request a moment after its answer: the last one may not be there.
     ask(guide.ask("fail"))
-    said = [ask(guide.ask("hello")) for _ in range(11)]
+    reply = [ask(guide.ask("hello")) for _ in range(11)]
     if guide.answers_later:
-        task = {"id": json.loads(said[-1])["result"]["task"]["id"]}
+        task = {"id": json.loads(reply[-1])["result"]["task"]["id"]}
         poll = {"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": task}
-        said = [until("the work is done", lambda: answer if "asked" in (answer := ask(poll)) else None)]
-    assert all("You asked: hello" in answer for answer in said)
+        reply = [until("the work is done", lambda: answer if "asked" in (answer := ask(poll)) else None)]
+    assert all("You asked: hello" in answer for answer in reply)
     outcomes = agent.document()["extensions"][OUTCOMES]
     assert outcomes["answered"] in {10, 11}
     assert outcomes[guide.failure] == 1

@@ -118,7 +118,7 @@ class Serving:
 
     def _address(self) -> str | None:
         assert self.process.poll() is None
-        # Whatever else there is to say was said before.
+        # All other lines come before this one.
         found = re.search(r"registry at (\S+)\s", self.output)
         return found[1] if found else None
 
@@ -386,7 +386,7 @@ def test_invalid_new_certificate_keeps_the_running_processes_and_is_logged(
 ) -> None:
     server = start("--workers", "2", *tls)
 
-    def said(part: str) -> Callable[[], bool]:
+    def is_logged(part: str) -> Callable[[], bool]:
         return lambda: part in server.log.read_text()
 
     until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)
@@ -394,10 +394,10 @@ def test_invalid_new_certificate_keeps_the_running_processes_and_is_logged(
     good = (tmp_path / "cert.pem").read_text()
     (tmp_path / "cert.pem").write_text("x")
     server.process.send_signal(signal.SIGHUP)
-    until("it says what became of it", said("ended before it was ready (exit code 1): process"))
+    until("it says what became of it", is_logged("ended before it was ready (exit code 1): process"))
     assert server.ask("GET", "/healthz")[0] == 200
     os.kill(min(former), signal.SIGKILL)
-    until("it pauses before it tries again", said("died (exit code 1) and is replaced in 1 s"))
+    until("it pauses before it tries again", is_logged("died (exit code 1) and is replaced in 1 s"))
     assert server.ask("GET", "/healthz")[0] == 200
     (tmp_path / "cert.pem").write_text(good)
     until("one takes its place", lambda: server.log.read_text().count("startup complete") == 3)
@@ -452,9 +452,9 @@ def test_failed_start_prints_no_address(tmp_path: Path, workers: str) -> None:
 def test_port_that_is_taken_is_reported_with_a_hint(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        code, told = refused(tmp_path, "--port", str(port))
+        code, output = refused(tmp_path, "--port", str(port))
     assert code == 1
-    problem, hint = told.splitlines()
+    problem, hint = output.splitlines()
     assert problem.endswith(f" 127.0.0.1, port {port}: {os.strerror(errno.EADDRINUSE)}")
     assert hint.startswith("hint: ")
     assert list(tmp_path.iterdir()) == []
@@ -462,23 +462,23 @@ def test_port_that_is_taken_is_reported_with_a_hint(tmp_path: Path) -> None:
 
 def test_unreachable_database_is_reported_without_the_password(tmp_path: Path) -> None:
     url = "postgresql://ah:hunter2@127.0.0.1:1/ah"
-    code, told = refused(tmp_path, "--port", "0", database=url)
+    code, output = refused(tmp_path, "--port", "0", database=url)
     assert code == 2
-    problem, hint = told.splitlines()[-2:]
+    problem, hint = output.splitlines()[-2:]
     assert problem.startswith("lifesign: ")
     assert problem.endswith("(ConnectionRefusedError)")
     assert hint.startswith("hint: ")
-    assert "hunter2" not in told
+    assert "hunter2" not in output
 
 
 def test_invalid_option_is_one_line_and_creates_no_file(tmp_path: Path) -> None:
     """Others are in tests/cli/commands/test_serve.py; this one is found last."""
-    code, told = refused(
+    code, output = refused(
         tmp_path, "--port", "0", "--tls-certificate", "absent.pem", "--tls-key", "absent.pem"
     )
     assert code == 3
-    assert told.startswith("lifesign: ")
-    assert told.count("\n") == 1
+    assert output.startswith("lifesign: ")
+    assert output.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -494,10 +494,10 @@ def test_database_of_another_program_is_not_changed(
         connection.execute("UPDATE lifesign_revision SET version_num = ?", [revision])
     connection.commit()
     connection.close()
-    code, told = refused(tmp_path, "--port", "0")
+    code, output = refused(tmp_path, "--port", "0")
     assert code == 2
-    assert advice in told
-    assert told.count("\n") == 1
+    assert advice in output
+    assert output.count("\n") == 1
 
 
 def test_a_backup_of_sqlite_is_served_from_postgresql(start: Start, tmp_path: Path) -> None:
@@ -537,7 +537,7 @@ def test_json_log_format_applies_to_each_line(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    said = {line["event"]: line for line in lines}
-    assert said["server.prepared"]["needs_admin_key"] is True
-    assert said["server.prepared"]["database"] == "sqlite:///lifesign.db"
-    assert said["server.ready"]["url"].startswith("http://127.0.0.1:")
+    members = {line["event"]: line for line in lines}
+    assert members["server.prepared"]["needs_admin_key"] is True
+    assert members["server.prepared"]["database"] == "sqlite:///lifesign.db"
+    assert members["server.ready"]["url"].startswith("http://127.0.0.1:")

@@ -75,8 +75,8 @@ async def test_case_4_holder_that_slept_past_its_deadline_cannot_write(
     try:
         assert sleeper.stdin is not None
         assert sleeper.stdout is not None
-        said = (await sleeper.stdout.readline()).decode().split()
-        assert said[:2] == ["claimed", made["task_id"]]
+        output = (await sleeper.stdout.readline()).decode().split()
+        assert output[:2] == ["claimed", made["task_id"]]
         sleeper.send_signal(signal.SIGSTOP)
         other = TaskRacer(url, "racer-1", keys[1])
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -90,7 +90,7 @@ async def test_case_4_holder_that_slept_past_its_deadline_cannot_write(
         await sleeper.wait()
     shown = await task(api, made["task_id"])
     assert (shown["status"], shown["holder"]) == ("assigned", "racer-1")
-    assert grant.lease.fencing_token > int(said[2])
+    assert grant.lease.fencing_token > int(output[2])
     (rejected,) = await api.events(type="fenced_write_rejected")
     assert rejected["payload"]["reason"] == "stale_token"
     await other.database.close()

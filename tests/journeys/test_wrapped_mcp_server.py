@@ -90,23 +90,23 @@ def conversation(running: Server) -> list[Any]:
         "clientInfo": {"name": "t", "version": "1"},
     }
     url = f"http://127.0.0.1:{running.port}/mcp"
-    said = []
+    found = []
     with httpx.Client(headers=HEADERS, trust_env=False, timeout=30) as http:
         begun = http.post(url, json={**CALL, "method": "initialize", "params": shaking})
         if SESSION in begun.headers:
             http.headers[SESSION] = begun.headers[SESSION]
         http.headers["mcp-protocol-version"] = "2025-11-25"
-        said.append(begun)
-        said.append(http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}))
-        said.extend(
+        found.append(begun)
+        found.append(http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"}))
+        found.extend(
             http.post(url, json={**CALL, **more}) for more in ({}, {"method": "tools/list", "params": {}})
         )
-        said.append(http.post(url, json={**CALL, "method": "unheard/of"}))
-        said.append(http.post(url, content=b"no JSON", headers={"content-type": "application/json"}))
-        said.append(http.post(url, json=CALL, headers={"accept": "text/html"}))
-        said.append(http.delete(url))
-        said.append(http.post(url, json=CALL))
-    return [normalised(one) for one in said]
+        found.append(http.post(url, json={**CALL, "method": "unheard/of"}))
+        found.append(http.post(url, content=b"no JSON", headers={"content-type": "application/json"}))
+        found.append(http.post(url, json=CALL, headers={"accept": "text/html"}))
+        found.append(http.delete(url))
+        found.append(http.post(url, json=CALL))
+    return [normalised(one) for one in found]
 
 
 def normalised(response: httpx.Response) -> tuple[int, list[tuple[str, str]], str]:

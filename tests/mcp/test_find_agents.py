@@ -43,8 +43,8 @@ async def model(registry: RegistryServer) -> Model:
 async def found(model: Model, **arguments: Any) -> list[str]:
     result = await model.call("find_agents", **arguments)
     assert not result.is_error, text_of(result)
-    told: Any = result.structured_content
-    return [agent["agent_id"] for agent in told["agents"]]
+    content: Any = result.structured_content
+    return [agent["agent_id"] for agent in content["agents"]]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ async def test_a_probed_agent_without_evidence_is_described_with_the_reason(regi
 
 async def test_pool_is_described_with_totals_and_one_line_per_agent(model: Model) -> None:
     result = await model.call("find_agents", role_id="bill")
-    told: Any = result.structured_content
-    assert (told["pool"]["available_capacity"], told["notice"]) == (5, NOTICE)
+    content: Any = result.structured_content
+    assert (content["pool"]["available_capacity"], content["notice"]) == (5, NOTICE)
     assert text_of(result).splitlines() == [
         "2 of 2 matching agents",
         NOTICE,
@@ -99,8 +99,8 @@ async def test_invisible_characters_of_listed_agents_are_removed(registry: Regis
         await known.agents.register("odd-1", role_id="odd", name=name)
         result = await Model(registry.url, KEYS[Role.READER]).call("find_agents", role_id="odd")
         await known.agents.deregister("odd-1")
-    told: Any = result.structured_content
-    assert told["agents"][0]["name"] == "Odd\ufffd"
+    content: Any = result.structured_content
+    assert content["agents"][0]["name"] == "Odd\ufffd"
     assert "odd-1 (Odd\ufffd): active" in text_of(result)
 
 
@@ -115,15 +115,15 @@ async def test_remaining_items_follow_with_the_cursor(registry: RegistryServer) 
     arguments: dict[str, Any] = {"role_id": "long"}
     while True:
         result = await model.call("find_agents", **arguments)
-        told: Any = result.structured_content
-        page = [agent["agent_id"] for agent in told["agents"]]
+        content: Any = result.structured_content
+        page = [agent["agent_id"] for agent in content["agents"]]
         assert page
         assert len(page) * 64 * 122 < MAX_ANSWER_BYTES
         seen += page
-        if "cursor" not in told:
+        if "cursor" not in content:
             break
         assert text_of(result).startswith(f"{len(page)} of 12 matching agents; more with the cursor\n")
-        arguments["cursor"] = told["cursor"]
+        arguments["cursor"] = content["cursor"]
     assert seen == names
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
         for name in names:
@@ -131,22 +131,22 @@ async def test_remaining_items_follow_with_the_cursor(registry: RegistryServer) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"role": "x"}, "role: expected no member of this name, but any of capabilities, role_id, status, "),
         ({"status": ["alive"]}, "status.0: expected one of 'registering', 'active'"),
         ({"limit": 1000}, "limit: expected at most 100; got 1000"),
     ],
 )
-async def test_invalid_filter_is_named(model: Model, arguments: dict[str, Any], told: str) -> None:
+async def test_invalid_filter_is_named(model: Model, arguments: dict[str, Any], message: str) -> None:
     result = await model.call("find_agents", **arguments)
     assert result.is_error
-    assert text_of(result).startswith(f"invalid_argument: {told}")
+    assert text_of(result).startswith(f"invalid_argument: {message}")
 
 
 async def test_refusal_of_the_registry_has_its_code(model: Model) -> None:
-    code, said = failed(await model.call("find_agents", cursor="x"))
-    assert said.startswith(f"{code}: HTTP 422: ")
+    code, answer = failed(await model.call("find_agents", cursor="x"))
+    assert answer.startswith(f"{code}: HTTP 422: ")
     assert code == "invalid_request"
 
 
@@ -171,8 +171,8 @@ async def test_probed_agent_is_described_with_listing_and_card_url(
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
         await known.directories.put("found", [listed])
         await report(known, seen, memories=[ProbeMemory(card_url=card)])
-        told = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents", limit=100))
-        (line,) = [line for line in told.splitlines() if line.startswith(target_id(listed))]
+        message = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents", limit=100))
+        (line,) = [line for line in message.splitlines() if line.startswith(target_id(listed))]
         assert line.endswith(f", listed as {listed}, card at {card}")
         await known.agents.deregister(target_id(listed))
 
@@ -189,8 +189,8 @@ async def test_mcp_server_is_described_as_an_agent_is(registry: RegistryServer) 
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
         await known.directories.put("servers", [listed])
         await report(known, seen)
-        told = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents", limit=100))
-        (line,) = [line for line in told.splitlines() if line.startswith(target_id(listed))]
+        message = text_of(await Model(registry.url, KEYS[Role.READER]).call("find_agents", limit=100))
+        (line,) = [line for line in message.splitlines() if line.startswith(target_id(listed))]
         shown = await known.agents.get(target_id(listed))
         await known.agents.deregister(target_id(listed))
     assert line.split(":")[1].split(",")[0] == " active"
@@ -200,5 +200,5 @@ async def test_mcp_server_is_described_as_an_agent_is(registry: RegistryServer) 
 
 
 async def test_work_of_a_dead_agent_is_not_shown(model: Model) -> None:
-    told = text_of(await model.call("find_agents", status=["deregistered"]))
-    assert told.splitlines()[2].removeprefix("gone: ").split(", ") == ["deregistered", "health unknown"]
+    message = text_of(await model.call("find_agents", status=["deregistered"]))
+    assert message.splitlines()[2].removeprefix("gone: ").split(", ") == ["deregistered", "health unknown"]

@@ -196,7 +196,7 @@ async def test_further_members_are_ignored(known: RegistryClient, model: Model) 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"teamName": "t"}, "agentId: expected a value"),
         ({"agentId": "", "teamName": "t"}, "agentId: expected at least 1 character; got ''"),
@@ -205,10 +205,10 @@ async def test_further_members_are_ignored(known: RegistryClient, model: Model) 
         ({"agentId": "a", "teamName": "t", "metadata": "x"}, "metadata: expected "),
     ],
 )
-async def test_invalid_arguments_are_named(model: Model, arguments: dict[str, Any], told: str) -> None:
+async def test_invalid_arguments_are_named(model: Model, arguments: dict[str, Any], message: str) -> None:
     result = await model.call("heartbeat", **arguments)
     assert result.is_error
-    assert text_of(result).startswith(f"invalid_argument: {told}")
+    assert text_of(result).startswith(f"invalid_argument: {message}")
 
 
 # ── another process changes the record meanwhile ──
@@ -243,13 +243,13 @@ async def test_record_changed_concurrently_is_read_again(
 
     asked = HeartbeatInput(agent_id=f"shared-{times}", team_name="team-1", status="idle")
     reach: Any = ToolContext(get=None, registry=Registry())  # type: ignore[arg-type]
-    told = await told_by(asked, reach)
-    assert told.is_error is not is_taken
+    result = await told_by(asked, reach)
+    assert result.is_error is not is_taken
     after = await known.agents.get(f"shared-{times}")
     assert after.name == "renamed 0"
     assert (METADATA_MEMBER in after.metadata) is is_taken
     if not is_taken:
-        assert told.text.startswith("Failed to update heartbeat: HTTP 412")
+        assert result.text.startswith("Failed to update heartbeat: HTTP 412")
 
 
 class _Fleeting:
@@ -285,5 +285,5 @@ async def test_incarnation_that_ends_during_the_call_is_reported_like_an_ended_o
         agents = _Fleeting(known, is_back=is_back)
 
     reach: Any = ToolContext(get=None, registry=Registry())  # type: ignore[arg-type]
-    told = await told_by(HeartbeatInput(agent_id=agent_id, team_name="team-1"), reach)
-    assert (told.is_error, told.text) == (True, error)
+    result = await told_by(HeartbeatInput(agent_id=agent_id, team_name="team-1"), reach)
+    assert (result.is_error, result.text) == (True, error)

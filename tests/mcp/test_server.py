@@ -78,7 +78,7 @@ async def test_unknown_tool_is_refused_with_the_known_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "message"),
     [
         (ToolFailed("too late", code="late"), "late: too late"),
         (InvalidValue("url", "x", "a URL"), "invalid_argument: url: expected a URL; got 'x'"),
@@ -92,15 +92,15 @@ async def test_unknown_tool_is_refused_with_the_known_names() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip
-async def test_helpful_errors_carry_a_hint(error: Exception, told: str) -> None:
+async def test_helpful_errors_carry_a_hint(error: Exception, message: str) -> None:
     async def fail(_asked: Word, _reach: ToolContext) -> ToolAnswer:
         raise error
 
     async with client_of(tool(fail)) as client:
         result = await client.call_tool("echo", {})
     assert result.is_error
-    assert text_of(result).startswith(told)
-    assert failed(result)[0] == told.partition(":")[0]
+    assert text_of(result).startswith(message)
+    assert failed(result)[0] == message.partition(":")[0]
 
 
 async def test_internal_error_is_logged_and_reveals_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -106,8 +106,8 @@ async def test_cases_6_and_7_refused_write_changes_nothing_and_forged_token_is_r
         answer = await call(server_of(holder.own), tool, later)
         after = await holder.admin.tasks.get(holder.task_id)
     assert failed(answer)[0] == "stale_token"
-    told = {"no_progress_seconds"}
-    assert after.model_dump(exclude=told) == before.model_dump(exclude=told)
+    found = {"no_progress_seconds"}
+    assert after.model_dump(exclude=found) == before.model_dump(exclude=found)
 
 
 async def test_case_9_repeated_completion_gets_the_first_answer_and_a_different_one_is_refused(
@@ -175,5 +175,5 @@ async def test_invalid_arguments_are_reported_and_not_sent(
     async with RegistryClient("http://127.0.0.1:9", timeout_seconds=0.3) as away:
         answer = await call(server_of(away, run), tool, arguments)
     assert answer.is_error
-    code, said = failed(answer)
-    assert (code, said[: len(words) + 18]) == ("invalid_argument", f"invalid_argument: {words}")
+    code, result = failed(answer)
+    assert (code, result[: len(words) + 18]) == ("invalid_argument", f"invalid_argument: {words}")

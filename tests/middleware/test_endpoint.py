@@ -56,12 +56,12 @@ async def test_health_document_is_200_for_each_status(status: str) -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 async def test_health_json_form_has_its_own_http_status(status: str) -> None:
-    _, said, http_status = STATUSES[status]
+    _, result, http_status = STATUSES[status]
     answer = await get(agent(status), {"accept": FORM})
     assert answer.status == http_status
     assert answer.header("content-type") == FORM.decode()
     assert answer.header("content-length") == str(len(answer.body))
-    assert answer.json()["status"] == said
+    assert answer.json()["status"] == result
     assert answer.json()["serviceId"] == "https://agent.test"
 
 

@@ -82,7 +82,7 @@ async def test_coarse_document_shows_only_the_state(status: str, published: str,
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "http_status"),
+    ("status", "message", "http_status"),
     [
         ("healthy", "pass", 200),
         ("degraded", "pass", 200),
@@ -90,9 +90,9 @@ async def test_coarse_document_shows_only_the_state(status: str, published: str,
         ("unknown", "warn", 200),
     ],
 )
-async def test_health_json_format_is_as_coarse(status: str, said: str, http_status: int) -> None:
+async def test_health_json_format_is_as_coarse(status: str, message: str, http_status: int) -> None:
     answer = await get(coarse(status), (b"accept", FORM))
-    assert (answer.status, answer.json()["status"]) == (http_status, said)
+    assert (answer.status, answer.json()["status"]) == (http_status, message)
     assert set(answer.json()) <= {"status", "serviceId", "description"}
     assert "degraded" not in answer.body.decode()
 
@@ -250,9 +250,9 @@ async def test_no_response_contains_internal_details(
         monkeypatch.setattr(recorder, "self_report", fail_to_report)
     for request, name in requests_of_every_kind():
         answer = await ask(middleware, HEALTH, client=(SECRET_ADDRESS, 50_123), **request)
-        told = answer.body + b"\n".join(b": ".join(pair) for pair in answer.headers)
+        result = answer.body + b"\n".join(b": ".join(pair) for pair in answer.headers)
         # Our own extensions are named for where they are documented.
-        text = told.decode().replace("io.github.lifesign.", "").lower()
+        text = result.decode().replace("io.github.lifesign.", "").lower()
         text = text.replace("server_fault", "")
         assert [canary for canary in CANARIES if canary.lower() in text] == [], name
     middleware.health.close()

@@ -186,13 +186,13 @@ def test_token_of_visible_ascii_is_accepted(token: str) -> None:
 def test_short_or_unprintable_token_is_refused_without_quoting_it(token: Any) -> None:
     with pytest.raises(InvalidValue) as caught:
         wrapped(detail="coarse", detail_token=token)
-    told = "".join(traceback.format_exception(caught.value))
+    message = "".join(traceback.format_exception(caught.value))
     assert caught.value.name == "detail_token"
     assert all(fact in caught.value.expected for fact in ("16", "1024", "ASCII", "coarse"))
     assert caught.value.given == "(not shown)"
-    assert TOKEN not in told
+    assert TOKEN not in message
     if isinstance(token, str) and token:
-        assert token not in told
+        assert token not in message
 
 
 def test_token_without_coarse_detail_is_refused() -> None:
@@ -268,20 +268,20 @@ def entry(of: type, name: str) -> str:
 
 @pytest.mark.parametrize("name", RECORDER_DEFAULTS)
 def test_the_recorders_docstring_names_every_setting_with_its_default(name: str) -> None:
-    said = entry(AgentHealth, name)
+    result = entry(AgentHealth, name)
     if name != "capabilities_updated_at":
         # "likewise" refers to the row above.
         default = RECORDER_DEFAULTS[name]
-        assert default is None or NAMED_SO.get(default, str(default)) in said
-        assert default is not None or "None" in said
+        assert default is None or NAMED_SO.get(default, str(default)) in result
+        assert default is not None or "None" in result
     assert f"`{name}`" in inspect.cleandoc(AgentHealthMiddleware.__doc__ or "")
 
 
 @pytest.mark.parametrize("name", MIDDLEWARE_DEFAULTS)
 def test_the_middlewares_docstring_names_every_setting_with_its_default(name: str) -> None:
-    said = entry(AgentHealthMiddleware, name)
+    result = entry(AgentHealthMiddleware, name)
     default = MIDDLEWARE_DEFAULTS[name]
-    assert NAMED_SO.get(default, str(default)) in said
+    assert NAMED_SO.get(default, str(default)) in result
 
 
 @pytest.mark.parametrize("name", ["agent_id", "clock"])

@@ -180,14 +180,14 @@ def test_directory_without_permission_is_refused_at_the_start(tmp_path: Path, mo
     place = tmp_path / "place"
     place.mkdir()
     place.chmod(mode)
-    said = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", START_AS_NOBODY, place / below],
         cwd=REPOSITORY,
         capture_output=True,
         check=False,
         text=True,
     )
-    assert said.stdout == "state_dir\n", said.stderr
+    assert result.stdout == "state_dir\n", result.stderr
 
 
 @pytest.mark.parametrize("wrong", ["a file", "below a file", "a dangling link"])

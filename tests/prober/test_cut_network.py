@@ -29,24 +29,24 @@ def _in_namespace(cut: str) -> dict[str, list[list[str | None]]]:
 
 @pytest.mark.parametrize("cut", ["drop", "reject"])
 def test_lost_ipv6_of_the_prober_fails_no_ipv6_target(cut: str) -> None:
-    told = _in_namespace(cut)
+    found = _in_namespace(cut)
     for number in range(1, HOSTS + 1):
-        six = told[f"fd00:9::{number}"]
+        six = found[f"fd00:9::{number}"]
         assert {result for result, *_ in six} == {"not_measured"}
         assert "no_witness" in {reason for _, reason, _ in six}
     # Among the reached targets, the dead one is found, and the others answer.
-    died = {(result, reason) for result, reason, _ in told["10.9.0.1"]}
+    died = {(result, reason) for result, reason, _ in found["10.9.0.1"]}
     assert ("refused", None) in died
     assert died <= {("refused", None), ("not_measured", "not_probed")}
     for number in range(2, HOSTS + 1):
-        assert "ok" in {result for result, *_ in told[f"10.9.0.{number}"]}
-        assert {result for result, *_ in told[f"10.9.0.{number}"]} <= {"ok", "not_measured"}
+        assert "ok" in {result for result, *_ in found[f"10.9.0.{number}"]}
+        assert {result for result, *_ in found[f"10.9.0.{number}"]} <= {"ok", "not_measured"}
 
 
 def test_agent_on_the_probers_machine_is_no_witness_for_remote_hosts() -> None:
-    told = _in_namespace("all others")
-    assert {(result, network_class) for result, _, network_class in told[OWN]} == {("ok", "this_machine")}
+    found = _in_namespace("all others")
+    assert {(result, network_class) for result, _, network_class in found[OWN]} == {("ok", "this_machine")}
     for number in range(1, HOSTS + 1):
-        four = told[f"10.9.0.{number}"]
+        four = found[f"10.9.0.{number}"]
         assert {result for result, *_ in four} == {"not_measured"}
         assert "no_witness" in {reason for _, reason, _ in four}

@@ -296,11 +296,11 @@ class ApiMachine(RegistryMachine):
         query = f"after={self.told}&limit=1000&type=agent.lifecycle,agent.updated"
         page = self.expect(200, "GET", f"/api/v1/events?{query}", key=Role.READER).json()
         for event in page["events"]:
-            said = event["payload"]
-            before, *_ = self.last_told.get(said["agent_id"], ("registering", 0, 0))
-            assert said.get("previous_status", before) == before, event
-            after = (said.get("new_status", before), said["incarnation"], said["version"])
-            self.last_told[said["agent_id"]] = after
+            result = event["payload"]
+            before, *_ = self.last_told.get(result["agent_id"], ("registering", 0, 0))
+            assert result.get("previous_status", before) == before, event
+            after = (result.get("new_status", before), result["incarnation"], result["version"])
+            self.last_told[result["agent_id"]] = after
         self.told = page["next_after"]
         expected = {
             name: (agent.status, agent.incarnation, agent.version)

@@ -243,9 +243,9 @@ async def test_old_rows_are_found_without_reading_new_ones(api: RegistryApi, dat
 
     def explain(connection: Connection, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
         if "tasks" in statement or "targets" in statement:
-            told = connection.connection.cursor()
-            told.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-            plans.extend(row[3] for row in told.fetchall())
+            cursor = connection.connection.cursor()
+            cursor.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            plans.extend(row[3] for row in cursor.fetchall())
 
     def forget(transaction: Transaction) -> None:
         event.listen(transaction.connection, "before_cursor_execute", explain)

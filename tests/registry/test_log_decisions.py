@@ -141,9 +141,9 @@ def registered(number: int) -> EventDraft:
 
 def test_many_simultaneous_decisions_are_logged_as_some_lines_and_a_count(log: Log) -> None:
     DecisionLog().note_events([registered(number) for number in range(MAX_LINES + 20)])
-    told = log.lines("agent.lifecycle")
-    assert len(told) == MAX_LINES + 1
-    assert told[-1]["event"].startswith("agent.lifecycle to active: registered: 20 more")
+    logged = log.lines("agent.lifecycle")
+    assert len(logged) == MAX_LINES + 1
+    assert logged[-1]["event"].startswith("agent.lifecycle to active: registered: 20 more")
 
 
 async def test_requests_cannot_flood_the_log(api: RegistryApi, clock: WoundClock, log: Log) -> None:

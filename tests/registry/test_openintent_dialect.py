@@ -178,15 +178,15 @@ async def test_lease_of_another_is_refused_like_one_that_does_not_exist(api: Reg
         ({"X-Agent-Incarnation": "7"}, 410),
         ({"X-Agent-Incarnation": "x"}, 400),
     ):
-        told = set()
+        result = set()
         for intent_id in ("i", "j"):
             for named in (lease_id, forged, lease_id[:-1], "lease_99_1", "nonsense"):
                 path = f"{PREFIX}/intents/{intent_id}/leases/{named}"
                 for method, body in (("PATCH", {}), ("DELETE", None)):
                     answer = await api.ask(method, path, body, key=other, headers=headers)
-                    told.add((answer.status, answer.body.decode().replace(named, "ID")))
-        assert len(told) == 1
-        assert told.pop()[0] == status
+                    result.add((answer.status, answer.body.decode().replace(named, "ID")))
+        assert len(result) == 1
+        assert result.pop()[0] == status
 
 
 async def test_released_lease_has_status_released_in_the_dialect(api: RegistryApi) -> None:

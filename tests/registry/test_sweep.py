@@ -103,8 +103,10 @@ async def test_death_of_a_coordinator_is_reported(api: RegistryApi) -> None:
     api.clock.advance(301)
     await api.sweep()
     events = await api.database.read(lambda transaction: event_log.after(transaction, 0, limit=100))
-    told = [event.payload for event in events if event.type == "coordinator.lost"]
-    assert [(payload["agent_id"], payload["role_id"]) for payload in told if payload] == [("lead", "leaders")]
+    found = [event.payload for event in events if event.type == "coordinator.lost"]
+    assert [(payload["agent_id"], payload["role_id"]) for payload in found if payload] == [
+        ("lead", "leaders")
+    ]
 
 
 @pytest.mark.both_databases

@@ -62,8 +62,8 @@ async def test_integers_are_accepted_in_each_notation_and_written_without_a_frac
     assert _as_integers(await api.ask("GET", path))["capacity"]["current_load"] == 3
     listed = _as_integers(await api.ask("GET", f"{AGENTS}?min_available_capacity=2"))
     assert listed["total"] == 1
-    said = {"max_concurrent_tasks": 6, "heartbeat_config": {"interval_seconds": 20}}
-    change = _with_fractions(said, suffix)
+    members = {"max_concurrent_tasks": 6, "heartbeat_config": {"interval_seconds": 20}}
+    change = _with_fractions(members, suffix)
     headers = {"if-match": record["etag"]}
     changed = await api.ask("PATCH", path, raw=change.encode(), key=key, headers=headers)
     assert _as_integers(changed)["heartbeat_config"]["interval_seconds"] == 20

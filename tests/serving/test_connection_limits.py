@@ -266,8 +266,8 @@ async def test_client_without_http_is_logged(caplog: pytest.LogCaptureFixture) -
         for _ in range(2):
             caller = await server.connect(b"\x16\x03\x01 no http\r\n\r\n")
             assert (await caller.end()).status == 400
-    told = [record for record in caplog.records if "Invalid HTTP request" in record.getMessage()]
-    assert [vars(record)["client"] for record in told] == ["127.0.0.1"] * 2
+    found = [record for record in caplog.records if "Invalid HTTP request" in record.getMessage()]
+    assert [vars(record)["client"] for record in found] == ["127.0.0.1"] * 2
 
 
 @on_both_loops
@@ -304,8 +304,8 @@ async def test_offer_of_another_protocol_with_a_body_is_refused(body: bytes, sta
 
 def test_number_of_answers_to_non_http_callers_is_limited_per_second() -> None:
     watch = connection_limits._Watch(set())
-    told = [watch.may_complain(5.5, logging.WARNING) for _ in range(30)]
-    assert told == [True] * 20 + [False] * 10
+    found = [watch.may_complain(5.5, logging.WARNING) for _ in range(30)]
+    assert found == [True] * 20 + [False] * 10
     assert watch.may_complain(5.5, logging.ERROR)
     assert watch.may_complain(6.0, logging.WARNING)
 

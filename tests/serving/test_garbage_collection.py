@@ -29,11 +29,11 @@ def test_rarer_collection_of_the_user_is_kept(chosen: int) -> None:
         assert gc.get_threshold() == (chosen, 10, 10)
 
 
-@pytest.mark.parametrize(("call", "said"), [
+@pytest.mark.parametrize(("call", "expected"), [
     ("", ["at exit", "collected"]),
     ("skip_last_collection()", ["at exit"]),
 ])  # fmt: skip
-def test_process_ends_without_a_last_collection(call: str, said: list[str]) -> None:
+def test_process_ends_without_a_last_collection(call: str, expected: list[str]) -> None:
     program = f"""
 import atexit
 import sys
@@ -51,4 +51,4 @@ atexit.register(print, "at exit")
 {call}
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines() == said
+    assert ended.stdout.splitlines() == expected

@@ -6,14 +6,14 @@ from lifesign.serving.proxied_callers import ProxiedCallers
 PROXY = ("10.0.0.1", 4321)
 
 
-async def caller(said: list[str], peer: tuple[str, int] | None = PROXY) -> str | None:
+async def caller(expected: list[str], peer: tuple[str, int] | None = PROXY) -> str | None:
     """Return the caller that the app sees."""
     seen: list[Scope] = []
 
     async def app(scope: Scope, _receive: Receive, _send: Send) -> None:
         seen.append(scope)
 
-    headers = [(b"x-forwarded-for", one.encode()) for one in said]
+    headers = [(b"x-forwarded-for", one.encode()) for one in expected]
     scope = {"type": "http", "client": peer, "headers": headers, "scheme": "http"}
     await ProxiedCallers(app, ["10.0.0.0/8"])(scope, None, None)  # type: ignore[arg-type]
     client = seen[0]["client"]
@@ -21,7 +21,7 @@ async def caller(said: list[str], peer: tuple[str, int] | None = PROXY) -> str |
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("expected", "message"),
     [
         (["203.0.113.7"], "203.0.113.7"),
         (["203.0.113.7, 10.0.0.9"], "203.0.113.7"),
@@ -35,8 +35,8 @@ async def caller(said: list[str], peer: tuple[str, int] | None = PROXY) -> str |
         ([], "10.0.0.1"),
     ],
 )
-async def test_forwarded_address_of_a_trusted_proxy_is_used(said: list[str], told: str) -> None:
-    assert await caller(said) == told
+async def test_forwarded_address_of_a_trusted_proxy_is_used(expected: list[str], message: str) -> None:
+    assert await caller(expected) == message
 
 
 async def test_other_proxies_are_not_trusted() -> None:

@@ -93,19 +93,19 @@ class Adapting:
         """Ask the registry as the agent."""
         return RegistryClient(self._url, key=self.keys.current())
 
-    def _take(self, told: RunEvent) -> None:
-        self.told.append(told)
+    def _take(self, expected: RunEvent) -> None:
+        self.told.append(expected)
         self._has_come.set()
         if self._hears is not None:
-            self._hears(told)
+            self._hears(expected)
 
     async def until(self, what: str, task_id: str | None = None) -> RunEvent:
         """Wait for this message, of a task if one is named."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                for told in self.told:
-                    if told.what == what and task_id in {None, told.task_id}:
-                        return told
+                for event in self.told:
+                    if event.what == what and task_id in {None, event.task_id}:
+                        return event
                 assert not self.living.done(), self.said()
                 self._has_come.clear()
                 await self._has_come.wait()
@@ -136,7 +136,7 @@ class Adapting:
 
     def said(self) -> list[tuple[str, str]]:
         """Return all messages."""
-        return [(told.what, told.text) for told in self.told]
+        return [(event.what, event.text) for event in self.told]
 
     def workspace(self) -> Path:
         """The one workspace that is there."""

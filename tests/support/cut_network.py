@@ -116,13 +116,13 @@ async def main(cut: str) -> None:
         since = {url: len(ledger.observations(url)) for url in urls.values()}
         # The first of them may have been under way.
         await until_reported(4, since)
-        told = {
+        members = {
             host: [_result_facts(one) for one in ledger.observations(url)[since[url] + 1 :]]
             for host, url in urls.items()
         }
         stop.set()
         await running
-    sys.stdout.write(json.dumps(told))
+    sys.stdout.write(json.dumps(members))
 
 
 def _url(server: HostileServer) -> str:

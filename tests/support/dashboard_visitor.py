@@ -100,8 +100,8 @@ class Visitor:
             )
         finally:
             connection.close()
-        for said in page.cookies:
-            for name, morsel in SimpleCookie(said).items():
+        for cookie in page.cookies:
+            for name, morsel in SimpleCookie(cookie).items():
                 self.cookies[name] = morsel.value
                 if morsel["max-age"] == "0":
                     del self.cookies[name]

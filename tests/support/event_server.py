@@ -136,8 +136,8 @@ class Follower:
         """Return the next events."""
         found: list[Told] = []
         async with asyncio.timeout(PATIENCE_SECONDS):
-            async for told in self:
-                found.append(told)
+            async for result in self:
+                found.append(result)
                 if len(found) == number:
                     break
         return found
@@ -145,7 +145,7 @@ class Follower:
     async def end(self) -> list[Told]:
         """Return the rest of the stream until the server ends it."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            return [told async for told in self]
+            return [result async for result in self]
 
     async def begin(self) -> int:
         """Wait until the stream reports its start position, and return that."""

@@ -214,8 +214,8 @@ def numbered_pages(message: Message) -> Message | None:
 
 def with_id(change: Callable[[Any], Any]) -> Answer:
     def answer(message: Message) -> Message | None:
-        said = old(message)
-        return said and said | {"id": change(said["id"])}
+        result = old(message)
+        return result and result | {"id": change(result["id"])}
 
     return answer
 

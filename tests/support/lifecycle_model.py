@@ -137,13 +137,13 @@ class Model:
         self._judge(new, may_fall=False)
         return 201
 
-    def send_heartbeat(self, agent: Agent, said: str, incarnation: int | None) -> int:
+    def send_heartbeat(self, agent: Agent, message: str, incarnation: int | None) -> int:
         if agent.status not in ALIVE or incarnation not in {None, agent.incarnation}:
             return 410
         agent.last_beat_s = self.now_s
         if agent.status != "draining":
             self._judge(agent, may_fall=False)
-            if said == "draining":
+            if message == "draining":
                 timeouts_s = (command.timeout_s for command in self.pending(agent) if command.timeout_s)
                 self._drain(agent, next(timeouts_s, DRAIN_SECONDS))
         return 200

@@ -27,8 +27,8 @@ def settings(registry_url: str, key: str) -> dict[str, str]:
 async def by_stdio(*options: str, environment: Mapping[str, str], errors: Path) -> AsyncIterator[Client]:
     """Start it as a client would, and speak to it through its pipes."""
     started = StdioServerParameters(command=sys.executable, args=[*COMMAND, *options], env=dict(environment))
-    with errors.open("w") as told:
-        async with Client(stdio_client(started, errlog=told)) as client:
+    with errors.open("w") as result:
+        async with Client(stdio_client(started, errlog=result)) as client:
             yield client
 
 

@@ -50,8 +50,8 @@ class StreamServer:
             status = self.status.encode()
             writer.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
             await writer.drain()
-            if (said := self.answer(message)) is not None:
-                self._streams[-1].write(self.wrap(json.dumps(said).encode()))
+            if (result := self.answer(message)) is not None:
+                self._streams[-1].write(self.wrap(json.dumps(result).encode()))
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._streams.append(writer)

@@ -107,8 +107,8 @@ def any_answer(asked: dict[str, Any]) -> bytes | None:
 
 def _notification(size: int) -> bytes:
     params = {"level": "info", "data": "x" * size}
-    said = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
-    return f"event: message\ndata: {json.dumps(said)}\n\n".encode()
+    members = {"jsonrpc": "2.0", "method": "notifications/message", "params": params}
+    return f"event: message\ndata: {json.dumps(members)}\n\n".encode()
 
 
 _PIECE = b"x" * 65_536
@@ -159,12 +159,12 @@ class _Handler(BaseHTTPRequestHandler):
             case "packed":
                 self._write_packed(tool_answer(asked["id"], "long", {"bytes": LEVELS}))
                 return
-        said = any_answer(asked)
-        if said is None and "id" in asked:
+        result = any_answer(asked)
+        if result is None and "id" in asked:
             self.connection.shutdown(socket.SHUT_RDWR)
             self.close_connection = True
             return
-        self._write(202 if said is None else 200, "application/json", said or b"")
+        self._write(202 if result is None else 200, "application/json", result or b"")
 
     def _write(self, status: int, media_type: str, body: bytes) -> None:
         self.send_response(status)
@@ -174,20 +174,20 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def _refuse(self, how: str, said: bytes) -> None:
+    def _refuse(self, how: str, message: bytes) -> None:
         before = b": one moment\r\n\r\n"
         match how:
             case "event":
-                self._write(200, "text/event-stream", b"event: message\ndata: %b\n\n" % said)
+                self._write(200, "text/event-stream", b"event: message\ndata: %b\n\n" % message)
             case "event of many lines":
-                data = b"\r\ndata: ".join(json.dumps(json.loads(said), indent=1).encode().splitlines())
+                data = b"\r\ndata: ".join(json.dumps(json.loads(message), indent=1).encode().splitlines())
                 self._write(200, "text/event-stream", before + b"data: %b\r\n\r\n" % data)
             case "event without an end":
-                self._write(200, "text/event-stream", before + b"data: %b" % said)
+                self._write(200, "text/event-stream", before + b"data: %b" % message)
             case "no event":
                 self._write(200, "text/event-stream", before)
             case _:
-                self._write(int(how), "application/json", said)
+                self._write(int(how), "application/json", message)
 
     def _write_on(self, media_type: str, beginning: bytes, again: bytes) -> None:
         """Write until no client listens any more."""
@@ -259,9 +259,9 @@ def main() -> None:
             write(b"\x1b[2J to standard output")
             sys.stderr.buffer.write(b"\x1b[2J to standard error\n\x00" + b"y" * 10_000 + b"\n")
             sys.stderr.buffer.flush()
-        said = any_answer(asked)
-        if said is not None:
-            write(said)
+        result = any_answer(asked)
+        if result is not None:
+            write(result)
         if (asked.get("params") or {}).get("arguments", {}).get("how") == "and go":
             return
 

@@ -40,7 +40,7 @@ def main(base_url: str) -> dict[str, Any]:
     """Register two agents, let them contend for a scope, and let them go."""
     one = OpenIntentClient(base_url, os.environ["KEY_ONE"], "one")
     two = OpenIntentClient(base_url, os.environ["KEY_TWO"], "two")
-    said: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     registered = one.register_agent(
         "one",
         ["billing"],
@@ -52,41 +52,41 @@ def main(base_url: str) -> dict[str, Any]:
         public_key=None,
         drain_timeout_seconds=60,
     )
-    said["registered"] = registered.to_dict()
-    said["registered again"] = refusal(one.register_agent, "one")
-    said["registered wrongly"] = refusal(two.register_agent, "two", ["a,b"])
+    result["registered"] = registered.to_dict()
+    result["registered again"] = refusal(one.register_agent, "one")
+    result["registered wrongly"] = refusal(two.register_agent, "two", ["a,b"])
     two.register_agent("two", ["billing"])
-    said["beat"] = one.agent_heartbeat("one", current_load=1)
-    said["beat of another"] = refusal(one.agent_heartbeat, "two")
-    said["record"] = one.get_agent_record("one").to_dict()
-    said["unknown"] = refusal(one.get_agent_record, "nobody")
-    said["listed"] = [agent.agent_id for agent in one.list_agents()]
+    result["beat"] = one.agent_heartbeat("one", current_load=1)
+    result["beat of another"] = refusal(one.agent_heartbeat, "two")
+    result["record"] = one.get_agent_record("one").to_dict()
+    result["unknown"] = refusal(one.get_agent_record, "nobody")
+    result["listed"] = [agent.agent_id for agent in one.list_agents()]
     reader = OpenIntentClient(base_url, os.environ["KEY_READER"], "reader")
-    said["listed by role"] = [
+    result["listed by role"] = [
         agent.agent_id for agent in reader.list_agents(status="active", role_id="clerk")
     ]
 
     lease = one.acquire_lease("intent-1", "research", duration_seconds=60)
-    said["lease"] = {**lease.to_dict(), "is_active": lease.is_active}
-    said["conflict"] = refusal(two.acquire_lease, "intent-1", "research")
-    said["leases"] = [held.scope for held in one.get_leases("intent-1")]
-    said["leases of another intent"] = [held.scope for held in one.get_leases("intent-2")]
+    result["lease"] = {**lease.to_dict(), "is_active": lease.is_active}
+    result["conflict"] = refusal(two.acquire_lease, "intent-1", "research")
+    result["leases"] = [held.scope for held in one.get_leases("intent-1")]
+    result["leases of another intent"] = [held.scope for held in one.get_leases("intent-2")]
     renewed = one.renew_lease("intent-1", lease.id, duration_seconds=600)
-    said["seconds gained"] = (renewed.expires_at - lease.expires_at).total_seconds()
-    said["renewed by another"] = refusal(two.renew_lease, "intent-1", lease.id)
-    said["renewed elsewhere"] = refusal(one.renew_lease, "intent-2", lease.id)
+    result["seconds gained"] = (renewed.expires_at - lease.expires_at).total_seconds()
+    result["renewed by another"] = refusal(two.renew_lease, "intent-1", lease.id)
+    result["renewed elsewhere"] = refusal(one.renew_lease, "intent-2", lease.id)
     one.release_lease("intent-1", lease.id)
-    said["renewed too late"] = refusal(one.renew_lease, "intent-1", lease.id)
+    result["renewed too late"] = refusal(one.renew_lease, "intent-1", lease.id)
     with two.lease("intent-1", "research") as taken:
-        said["taken over"] = taken.to_dict()
+        result["taken over"] = taken.to_dict()
 
-    said["drained"] = one.update_agent_status("one", "draining")["status"]
-    said["lease while draining"] = refusal(one.acquire_lease, "intent-1", "more")
-    said["no such status"] = refusal(one.update_agent_status, "one", "active")
-    said["deregistered"] = two.update_agent_status("two", "deregistered")["status"]
-    said["beat when gone"] = refusal(two.agent_heartbeat, "two")
-    said["asynchronous"] = asyncio.run(beat_asynchronously(base_url))
-    return said
+    result["drained"] = one.update_agent_status("one", "draining")["status"]
+    result["lease while draining"] = refusal(one.acquire_lease, "intent-1", "more")
+    result["no such status"] = refusal(one.update_agent_status, "one", "active")
+    result["deregistered"] = two.update_agent_status("two", "deregistered")["status"]
+    result["beat when gone"] = refusal(two.agent_heartbeat, "two")
+    result["asynchronous"] = asyncio.run(beat_asynchronously(base_url))
+    return result
 
 
 async def beat_asynchronously(base_url: str) -> dict[str, Any]:

@@ -50,9 +50,9 @@ class Ledger:
 
     async def check(self, database: Database) -> LogReport:
         """Fail unless all of it is stored, the chain holds, and the stored states follow from it."""
-        report, told, heard = await database.read(self._read)
+        report, result, heard = await database.read(self._read)
         assert report.is_good, (report.fault, report.differences)
-        missing = self.facts - told
+        missing = self.facts - result
         assert not missing, f"acknowledged and lost: {sorted(map(str, missing))[:5]}"
         lost = {name for name, at_s in self.beats.items() if heard.get(name, 0.0) < at_s - ROUNDING_S}
         assert not lost, f"heartbeats acknowledged and lost: {sorted(lost)[:5]}"
@@ -61,20 +61,26 @@ class Ledger:
 
     def _read(self, transaction: Transaction) -> tuple[LogReport, set[Fact], dict[str, float]]:
         report = verify_log(transaction)
-        told = {_fact(event) for event in event_log.between(transaction, 1, report.last.sequence)}
+        seen = {_fact(event) for event in event_log.between(transaction, 1, report.last.sequence)}
         found = agent_rows.find_named(transaction, sorted(self.beats))
-        return report, told, {agent.agent_id: agent.last_heartbeat_at_s for agent in found}
+        return report, seen, {agent.agent_id: agent.last_heartbeat_at_s for agent in found}
 
 
 def _fact(event: Event) -> Fact:
-    said = event.payload
+    result = event.payload
     match event.type:
         case EventType.AGENT_LIFECYCLE:
-            return event.type, said["agent_id"], said["incarnation"], said["version"], said["new_status"]
+            return (
+                event.type,
+                result["agent_id"],
+                result["incarnation"],
+                result["version"],
+                result["new_status"],
+            )
         case EventType.LEASE_ACQUIRED | EventType.LEASE_RELEASED:
-            return event.type, said["lease_id"]
+            return event.type, result["lease_id"]
         case EventType.STATE_WRITTEN:
-            return event.type, said["resource"], said["version"]
+            return event.type, result["resource"], result["version"]
         case _:
             return (event.type,)
 

@@ -147,18 +147,18 @@ class ScriptedRegistry:
 
     def record(self) -> dict[str, Any]:
         """The agent as a registry shows it."""
-        said = Registration.model_validate(self.said)
-        thresholds = said.thresholds().model_dump()
+        result = Registration.model_validate(self.said)
+        thresholds = result.thresholds().model_dump()
         return {
-            "agent_id": said.agent_id,
-            "capabilities": said.capabilities,
-            "capacity": said.capacity.model_dump(),
+            "agent_id": result.agent_id,
+            "capabilities": result.capabilities,
+            "capacity": result.capacity.model_dump(),
             "status": self.status,
             "health": "unknown",
             "monitoring": "heartbeat",
             "heartbeat_config": thresholds,
-            "drain_timeout_seconds": said.drain_timeout_seconds,
-            "metadata": said.metadata,
+            "drain_timeout_seconds": result.drain_timeout_seconds,
+            "metadata": result.metadata,
             "registered_at": self._now(),
             "version": 1,
             "incarnation": self.incarnation,

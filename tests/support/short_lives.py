@@ -96,10 +96,10 @@ async def log_of(database: Database) -> Log:
     report, events = await database.read(_read)
     assert report.is_good, (report.fault, report.differences)
     log = Log({}, Counter(kind for kind, _ in events))
-    for kind, told in events:
+    for kind, event in events:
         if kind == EventType.AGENT_LIFECYCLE:
-            step = (told["new_status"], time_of(told["timestamp"]))
-            log.steps.setdefault(told["agent_id"], []).append(step)
+            step = (event["new_status"], time_of(event["timestamp"]))
+            log.steps.setdefault(event["agent_id"], []).append(step)
     return log
 
 

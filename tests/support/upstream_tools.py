@@ -47,8 +47,8 @@ def new_server(record: Path) -> Server[dict[str, Any]]:
     async def call_tool(
         _context: ServerRequestContext[dict[str, Any]], asked: CallToolRequestParams
     ) -> CallToolResult:
-        with record.open("a") as told:
-            told.write(f"{asked.name}\n")
+        with record.open("a") as result:
+            result.write(f"{asked.name}\n")
         arguments = asked.arguments or {}
         if asked.name == "wait":
             await _exists(Path(arguments.get("until", "/never")))

@@ -175,8 +175,8 @@ async def test_chain_of_short_lived_forks_is_ended(tmp_path: Path) -> None:
 
 
 async def test_message_to_a_watcher_that_has_just_ended_is_no_error(tmp_path: Path) -> None:
-    said: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    found: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context))
     async with running(tmp_path, "sleep", "1000") as process:
         watcher = watcher_of(process)
         os.kill(watcher, signal.SIGKILL)
@@ -187,7 +187,7 @@ async def test_message_to_a_watcher_that_has_just_ended_is_no_error(tmp_path: Pa
     del process
     gc.collect()
     await asyncio.sleep(0)
-    assert said == []
+    assert found == []
 
 
 async def test_second_stop_request_ends_the_grace_period(tmp_path: Path) -> None:

@@ -20,19 +20,19 @@ def test_timer_is_due_after_its_time(left_s: float, *, is_due: bool) -> None:
 
 
 def test_watchers_get_each_new_deadline() -> None:
-    run_deadline, told = RunDeadline(-1.0), list[int]()
-    run_deadline.add(told.append)
+    run_deadline, result = RunDeadline(-1.0), list[int]()
+    run_deadline.add(result.append)
     run_deadline.set(1_000.0)
     assert not run_deadline.is_due
     run_deadline.set(0.0)
-    assert told[0] > told[1] == run_deadline.due_ns
+    assert result[0] > result[1] == run_deadline.due_ns
     assert run_deadline.is_due
 
 
 def test_removed_watcher_gets_no_deadline() -> None:
-    run_deadline, told = RunDeadline(1.0), list[int]()
-    run_deadline.add(told.append)
-    run_deadline.remove(told.append)
-    run_deadline.remove(told.append)
+    run_deadline, result = RunDeadline(1.0), list[int]()
+    run_deadline.add(result.append)
+    run_deadline.remove(result.append)
+    run_deadline.remove(result.append)
     run_deadline.set(2.0)
-    assert told == []
+    assert result == []

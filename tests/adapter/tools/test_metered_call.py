@@ -40,8 +40,8 @@ def offering(upstream: HttpUpstream, **limits: Any) -> Upstreams:
 
 def meta_of(result: CallToolResult) -> dict[str, Any]:
     """Return the members that the proxy added, without its prefix."""
-    told = {name: value for name, value in (result.meta or {}).items() if name.startswith("lifesign/")}
-    return {name.partition("/")[2]: value for name, value in told.items()}
+    members = {name: value for name, value in (result.meta or {}).items() if name.startswith("lifesign/")}
+    return {name.partition("/")[2]: value for name, value in members.items()}
 
 
 async def begun(upstream: HttpUpstream, times: int) -> None:
@@ -400,14 +400,14 @@ async def test_unreachable_registry_stops_calls_and_later_receives_the_cost(
 
 
 @pytest.mark.parametrize(
-    "told",
+    "expected",
     [None, {}, {"other": 1}, {COST_KEY: 3}, {COST_KEY: {"usd": True}}, {COST_KEY: {"tokens": 1.5}},
      {COST_KEY: {"usd": float("inf")}}, {COST_KEY: {"usd": 1e300}}, {COST_KEY: {"tokens": -1}}],
     ids=str,
 )  # fmt: skip
-def test_implausible_cost_is_ignored(told: dict[str, Any] | None) -> None:
+def test_implausible_cost_is_ignored(expected: dict[str, Any] | None) -> None:
     price = Price.model_validate(COSTLY)
-    assert reported_cost(price, CallToolResult(content=[], _meta=told)) is None
+    assert reported_cost(price, CallToolResult(content=[], _meta=expected)) is None
 
 
 def test_fixed_price_ignores_the_reported_cost() -> None:

@@ -11,9 +11,9 @@ DEEP = "[" * 20_000 + "]" * 20_000
 
 
 def test_an_answer_is_read() -> None:
-    said = read_line(b'{"jsonrpc": "2.0", "id": 7, "result": {"content": []}}')
-    assert isinstance(said, JSONRPCResponse)
-    assert (said.id, said.result) == (7, {"content": []})
+    result = read_line(b'{"jsonrpc": "2.0", "id": 7, "result": {"content": []}}')
+    assert isinstance(result, JSONRPCResponse)
+    assert (result.id, result.result) == (7, {"content": []})
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_an_answer_is_read() -> None:
 )
 def test_invalid_answer_fails_its_call(line: str) -> None:
     for result in ('"nope"', DEEP):
-        said = read_line((line % result).encode())
-        assert isinstance(said, JSONRPCError)
-        assert (said.id, said.error.code) == (7, UNREADABLE)
+        found = read_line((line % result).encode())
+        assert isinstance(found, JSONRPCError)
+        assert (found.id, found.error.code) == (7, UNREADABLE)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_undecodable_text_differs_from_an_invalid_message() -> None:
 @given(st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.dictionaries(st.text(), inner)))
 def test_only_the_top_level_id_of_an_answer_counts(within: object) -> None:
     """Each of these is no JSON-RPC, for the version is missing."""
-    for text in (json.dumps, lambda said: json.dumps(said, ensure_ascii=False)):
+    for text in (json.dumps, lambda value: json.dumps(value, ensure_ascii=False)):
         last = read_line(text({"result": {"id": 5, "within": within}, "id": 7}).encode())
         assert isinstance(last, JSONRPCError)
         assert last.id == 7

@@ -55,9 +55,9 @@ async def test_pipes_carry_requests_and_answers(tmp_path: Path) -> None:
     script = f"read line; echo '{ANSWER}'; printf '%s' \"$line\" > asked; cat > rest"
     async with server_pipes(program(script, tmp_path), end) as (incoming, outgoing):
         await outgoing.send(ASKED)
-        said = await incoming.receive()
-        assert isinstance(said, SessionMessage)
-        assert isinstance(said.message, JSONRPCResponse)
+        result = await incoming.receive()
+        assert isinstance(result, SessionMessage)
+        assert isinstance(result.message, JSONRPCResponse)
         assert not end.is_there.is_set()
     assert (tmp_path / "asked").read_text() == '{"jsonrpc":"2.0","method":"notifications/initialized"}'
     assert end.is_there.is_set()

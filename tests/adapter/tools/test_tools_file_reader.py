@@ -64,7 +64,7 @@ def test_tools_file_configures_servers_tools_and_prices(directory: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "line", "told"),
+    ("before", "after", "line", "message"),
     [
         ("{usd_per_call: 0.01}", "{}", 9, "search/tools/web_search: expected a price: usd_per"),
         (
@@ -134,11 +134,11 @@ def test_tools_file_configures_servers_tools_and_prices(directory: Path) -> None
     ],
     ids=lambda value: value[:40] if isinstance(value, str) else None,
 )
-def test_errors_name_their_line(directory: Path, before: str, after: str, line: int, told: str) -> None:
+def test_errors_name_their_line(directory: Path, before: str, after: str, line: int, message: str) -> None:
     assert before in GOOD
     refused = reading(directory, GOOD.replace(before, after, 1))
     assert f"line {line}: " in refused
-    assert re.search(told, refused)
+    assert re.search(message, refused)
     assert "s3cret" not in refused
 
 
@@ -163,17 +163,17 @@ upstreams:
     url: https://a.example/
     tools: {a_report_progress: {usd_per_call: 0}, report_progress: {usd_per_call: 0}}
 """
-    told = reading(directory, text)
-    assert told.startswith(
+    result = reading(directory, text)
+    assert result.startswith(
         "line 4: /upstreams/a/tools/report_progress: expected a name that is free: report_"
     )
 
 
 def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     (directory / "docs.key").write_text("two\nlines")
-    told = reading(directory, GOOD)
-    assert "docs/headers/Authorization" in told
-    assert "two" not in told
+    result = reading(directory, GOOD)
+    assert "docs/headers/Authorization" in result
+    assert "two" not in result
     (directory / "docs.key").write_bytes(b"x" * 9_000)
     assert "8192 bytes" in reading(directory, GOOD)
     (directory / "docs.key").write_text("\n")

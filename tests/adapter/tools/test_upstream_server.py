@@ -32,10 +32,10 @@ async def started(
     *,
     name: str = "acme",
     start_seconds: float = 30,
-    **said: Any,
+    **expected: Any,
 ) -> AsyncIterator[UpstreamServer]:
     upstream = Upstream.model_validate(
-        {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **said}
+        {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **expected}
     )
     limits = CallLimits(start_seconds=start_seconds)
     server = UpstreamServer(name, upstream, limits, environment=secrets or {}, chance=lambda: 0.0)
@@ -82,8 +82,8 @@ async def test_server_gets_only_its_configured_environment_and_secret(
 ) -> None:
     monkeypatch.setenv("LIFESIGN_KEY", "ahk_of_the_adapter")
     (tmp_path / "key").write_text("of-file\n")
-    said = {"ONE": {"env": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
-    async with started(program(tmp_path / "record"), {"MINE": "s3cret"}, environment=said) as server:
+    members = {"ONE": {"env": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
+    async with started(program(tmp_path / "record"), {"MINE": "s3cret"}, environment=members) as server:
         found = [
             text_of(await server.call("environment", {"name": name}))
             for name in ("ONE", "TWO", "LIFESIGN_KEY", "MINE")
@@ -205,9 +205,9 @@ async def test_unknown_tool_is_reported_once(caplog: pytest.LogCaptureFixture) -
 async def test_other_output_of_a_server_is_logged_by_line(caplog: pytest.LogCaptureFixture) -> None:
     async with started(MISBEHAVING) as server:
         assert text_of(await server.call("stray", {})) == "stray"
-    told = {record.getMessage() for record in caplog.records if "wrote: " in record.getMessage()}
-    assert {"acme wrote: \x1b[2J to standard output", "acme wrote: \x1b[2J to standard error"} < told
-    assert max(map(len, told)) < 4_200
+    found = {record.getMessage() for record in caplog.records if "wrote: " in record.getMessage()}
+    assert {"acme wrote: \x1b[2J to standard output", "acme wrote: \x1b[2J to standard error"} < found
+    assert max(map(len, found)) < 4_200
 
 
 async def test_invalid_http_answer_fails_its_call_and_closed_connections_are_reopened(
@@ -290,28 +290,28 @@ async def test_stream_that_ends_before_the_answer_leaves_the_execution_unknown(
 @contextmanager
 def sdk_log_records() -> Iterator[set[tuple[str, str]]]:
     """Return the log records of the SDK, by server."""
-    said: set[tuple[str, str]] = set()
+    result: set[tuple[str, str]] = set()
 
     class Hearing(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.add((SPOKEN_WITH.get(), record.getMessage()))
+            result.add((SPOKEN_WITH.get(), record.getMessage()))
 
     sdk, hearing = logging.getLogger("mcp"), Hearing(logging.WARNING)
     sdk.addHandler(hearing)
     try:
-        yield said
+        yield result
     finally:
         sdk.removeHandler(hearing)
 
 
 async def test_log_lines_of_the_sdk_name_their_server() -> None:
-    with http_misbehaving() as url, sdk_log_records() as said:
+    with http_misbehaving() as url, sdk_log_records() as logged:
         async with started(None, url=url) as one, started(None, url=url, name="other") as other:
             failed = await asyncio.gather(
                 one.call("no_text", {}), other.call("no_text", {}), return_exceptions=True
             )
             assert all(isinstance(one, ToolFailed) for one in failed)
-    assert said == {("acme", "Error parsing JSON response"), ("other", "Error parsing JSON response")}
+    assert logged == {("acme", "Error parsing JSON response"), ("other", "Error parsing JSON response")}
     assert SPOKEN_WITH.get() == ""
 
 

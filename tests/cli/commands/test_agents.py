@@ -149,9 +149,9 @@ def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
     for agent_id, options in (("c", ()), ("f", ("--json",))):
         file = tmp_path / f"{agent_id}.key"
         assert main(["agents", "register", agent_id, "--write-key", str(file), *options]) == 0
-        told = capsys.readouterr()
-        assert "ahk_" not in told.out + told.err
-        assert (str(file) in told.err, told.err.count("\n")) == (True, 1)
+        output = capsys.readouterr()
+        assert "ahk_" not in output.out + output.err
+        assert (str(file) in output.err, output.err.count("\n")) == (True, 1)
     # An agent that registers again with its own key keeps it.
     unwritten = tmp_path / "new.key"
     again = ["register", "c", "--supersede", "--write-key", str(unwritten)]
@@ -208,9 +208,9 @@ def test_agent_excluded_by_robots_txt_shows_since_when(registry: RegistryServer,
 
     asyncio.run(look())
     assert json_of(capsys, "show", url)["observed"]["inconclusive"]["reason"] == closed.reason
-    (told,) = [line for line in shown_by(capsys, "show", url).splitlines() if "not measured" in line]
-    assert told.startswith("but ")
-    assert told.endswith(f": {closed.reason}")
+    (lines,) = [line for line in shown_by(capsys, "show", url).splitlines() if "not measured" in line]
+    assert lines.startswith("but ")
+    assert lines.endswith(f": {closed.reason}")
 
 
 def test_ambiguous_url_is_answered_with_ids(registry: RegistryServer, capsys: Captured) -> None:
@@ -219,8 +219,8 @@ def test_ambiguous_url_is_answered_with_ids(registry: RegistryServer, capsys: Ca
     unseen = shown_by(capsys, "show", url, ends=1)
     assert "has not given a liveness signal yet" in unseen
     shown_by(capsys, "register", "billing-1", "--card-url", url, "--monitoring", "probe")
-    told = shown_by(capsys, "show", url, ends=3)
-    assert f"with this URL: {target_id(url)}, billing-1;" in told
+    output = shown_by(capsys, "show", url, ends=3)
+    assert f"with this URL: {target_id(url)}, billing-1;" in output
     # Former targets do not interfere.
     shown_by(capsys, "deregister", "billing-1")
     assert shown_by(capsys, "show", url, ends=1) == unseen
@@ -232,8 +232,8 @@ def test_ambiguous_url_is_answered_with_ids(registry: RegistryServer, capsys: Ca
 def test_change_names_its_agent_by_id(command: str, capsys: Captured) -> None:
     url = "https://agent.example"
     arguments = [word.format(url) for word in (command if "{}" in command else f"{command} {{}}").split()]
-    told = shown_by(capsys, *arguments, ends=3)
-    assert ("AGENT_ID" in told, repr(url) in told) == (True, True)
+    output = shown_by(capsys, *arguments, ends=3)
+    assert ("AGENT_ID" in output, repr(url) in output) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -424,8 +424,8 @@ def test_suspended_verdicts_are_reported_by_list_and_show(registry: RegistryServ
 
 
 def test_invalid_agent_id_is_refused_with_the_rule(registry: RegistryServer, capsys: Captured) -> None:
-    told = shown_by(capsys, "register", "a b", ends=3)
-    assert told == "lifesign: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"
+    output = shown_by(capsys, "register", "a b", ends=3)
+    assert output == "lifesign: agent_id: expected 1 to 128 letters, digits and . _ ~ : -; got 'a b'\n"
 
 
 def test_json_has_all_agents_unless_a_limit_is_given(
@@ -496,7 +496,7 @@ def test_links_and_claims_have_their_own_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "message"),
     [
         ({}, "no token was requested"),
         ({"token_requested_at": "2026-11-20T12:00:00Z"}, "not looked for yet"),
@@ -510,10 +510,10 @@ def test_links_and_claims_have_their_own_labels() -> None:
         ),
     ],
 )
-def test_unproven_claim_is_shown_with_its_reason(members: dict[str, str], told: str) -> None:
+def test_unproven_claim_is_shown_with_its_reason(members: dict[str, str], message: str) -> None:
     link = {"target_id": "tgt_x", "url": "https://a.example/", "state": "claimed", **members}
     (line,) = [line for line in page(record_of(links=[link])) if line.label == "claims"]
-    assert told in line.text
+    assert message in line.text
 
 
 def test_record_with_old_evidence_shows_reason_and_age() -> None:
@@ -525,14 +525,14 @@ def test_record_with_old_evidence_shows_reason_and_age() -> None:
 
 
 @pytest.mark.parametrize(
-    ("failing", "told", "status"),
+    ("failing", "expected", "status"),
     [(None, [], "active"), (2, ["its last 2 probes failed"], "active (last 2 probes failed)")],
 )
 def test_an_active_agent_is_shown_with_its_last_failures(
-    failing: int | None, told: list[str], status: str
+    failing: int | None, expected: list[str], status: str
 ) -> None:
     record = record_of(failing_probes=failing)
-    assert [line.text for line in page(record) if line.label == "but"] == told
+    assert [line.text for line in page(record) if line.label == "but"] == expected
     assert status_text(record) == status
 
 

@@ -52,14 +52,14 @@ def test_restore_lists_revoked_and_unknown_keys(
     [key_id] = [key["key_id"] for key in json.loads(capsys.readouterr().out)["keys"]]
     assert main(["keys", "revoke", key_id, "--database", filled]) == 0
     assert main(["restore", str(file), "--database", filled, "--force"]) == 0
-    said = capsys.readouterr().err
-    assert ": 1 key\n" in said
-    assert "good again" not in said
+    printed = capsys.readouterr().err
+    assert ": 1 key\n" in printed
+    assert "good again" not in printed
     empty = bare_url(database_kind, tmp_path)
     assert main(["restore", str(file), "--database", empty, "--trust-all-keys"]) == 0
-    told = capsys.readouterr()
-    assert f"  {key_id} admin alice\n" in told.err
-    assert KEY_PREFIX not in told.out
+    output = capsys.readouterr()
+    assert f"  {key_id} admin alice\n" in output.err
+    assert KEY_PREFIX not in output.out
     assert main(["restore", str(file), "--database", bare_url(database_kind, tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["unknown_keys"], shown["are_keys_suspended"]) == ([key_id], True)
@@ -72,13 +72,13 @@ def test_restored_keys_are_confirmed_with_the_admin_key_of_the_restore(
     assert main(["backup", str(backup), "--database", filled]) == 0
     capsys.readouterr()
     assert main(["restore", str(backup), "--database", empty, "--write-key", str(key_file)]) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     assert re.fullmatch(rf"{KEY_PREFIX}\S+\n", key_file.read_text())
     assert key_file.stat().st_mode & 0o777 == 0o600
-    assert KEY_PREFIX not in said.out + said.err
+    assert KEY_PREFIX not in output.out + output.err
     assert main(["keys", "confirm", "--all", "--database", empty, "--json"]) == 0
     [key_id] = json.loads(capsys.readouterr().out)["confirmed"]
-    assert f"  {key_id} admin alice\n" in said.err
+    assert f"  {key_id} admin alice\n" in output.err
     assert main(["keys", "list", "--database", empty, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["keys"]
     assert [(key["name"], key["is_valid"]) for key in listed] == [("alice", True), ("restore", True)]
@@ -124,9 +124,9 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
         writer.begin_table("keys", list(key))
         writer.add_row(list(key.values()))
     assert main(["restore", str(file), "--database", empty]) == 0
-    said = capsys.readouterr()
-    assert f"migrated from revision {BEFORE} to {AFTER}\n" in said.out
-    assert "  key_1 admin alice\n" in said.err
+    output = capsys.readouterr()
+    assert f"migrated from revision {BEFORE} to {AFTER}\n" in output.out
+    assert "  key_1 admin alice\n" in output.err
     assert main(["keys", "list", "--database", empty]) == 0
     assert "alice" in capsys.readouterr().out
     assert main(["restore", str(file), "--database", empty, "--force", "--json"]) == 0
@@ -169,9 +169,9 @@ def test_backup_path_equal_to_the_database_is_refused(
         target = tmp_path / "link" / target.name
     capsys.readouterr()
     assert main(["backup", str(target), "--database", url]) == 3
-    said = capsys.readouterr().err
-    assert "the database itself" in said
-    assert said.count("\n") == 1
+    output = capsys.readouterr().err
+    assert "the database itself" in output
+    assert output.count("\n") == 1
     assert file.read_bytes() == before
     assert main(["keys", "list", "--database", url]) == 0
 
@@ -224,9 +224,9 @@ def test_restore_to_a_database_in_use_is_refused(
     capsys.readouterr()
     for options in ([], ["--force"]):
         assert main(["restore", str(file), "--database", registry.database_url, *options]) == 1
-        said = capsys.readouterr().err
-        assert "registry.db is in use" in said
-        assert said.count("\n") == 1
+        output = capsys.readouterr().err
+        assert "registry.db is in use" in output
+        assert output.count("\n") == 1
     assert main(["agents", "show", "since-the-backup"]) == 0
     registry.stop()
     assert main(["restore", str(file), "--database", registry.database_url, "--force"]) == 0

@@ -133,8 +133,8 @@ async def test_second_census_of_a_list_is_compared_with_the_first(
     assert ["deadlines", "", "total_seconds", "7"] in [[*row[:3], row[3].removesuffix(".0")] for row in rows]
     assert ["targets", "", "alive", "2"] in rows
     assert await census("agents.txt", "--no-crawl", "--output", "report") == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told == [
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
         "report/census.md",
         "report/census.json",
         "report/census.csv",
@@ -142,7 +142,7 @@ async def test_second_census_of_a_list_is_compared_with_the_first(
         "report/targets.csv",
         "2 of 6 measured targets are alive (33.3 %), 1 of them behind a gate.",
     ]
-    assert all((tmp_path / line).read_text() for line in told[:5])
+    assert all((tmp_path / line).read_text() for line in lines[:5])
     written = (tmp_path / "report/targets.csv").read_bytes().decode()
     rows = list(csv.reader(io.StringIO(written, newline="")))
     assert [len(rows), sorted(row[2] for row in rows[1:])] == [
@@ -208,9 +208,9 @@ async def test_rate_limited_target_counts_by_its_earlier_result(
         (0, 1),
     ]
     assert await census("one.db") == 0
-    told = capsys.readouterr().out
-    assert told.splitlines()[2].startswith("0 of 1 ")
-    assert "In the last run 1 was not measured, and counts with their earlier result." in told
+    output = capsys.readouterr().out
+    assert output.splitlines()[2].startswith("0 of 1 ")
+    assert "In the last run 1 was not measured, and counts with their earlier result." in output
 
 
 async def test_results_from_before_a_clock_setback_do_not_prevent_probes(
@@ -247,9 +247,9 @@ def test_unreadable_list_is_a_usage_error_and_leaves_no_file(
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert main(["census", source]) == 3
-    told = capsys.readouterr().err
-    assert "FILE|URL: " in told
-    assert why in told
+    output = capsys.readouterr().err
+    assert "FILE|URL: " in output
+    assert why in output
     assert [file.name for file in tmp_path.iterdir()] == ["pipe"]
 
 
@@ -339,15 +339,15 @@ async def test_census_of_a_registry_without_a_prober_is_empty_with_a_reason(
     assert "\n3 of 6 " in capsys.readouterr().out, "as old as its pass"
     await asyncio.to_thread(registry.write, forget_runs)
     assert await census("--registry", registry.url, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["groups"]["alive"] == told["groups"]["not_alive"] == 0
-    assert told["alive_ratio"] is None
-    assert [(row["name"], row["count"]) for row in told["old"]] == [("no_prober", 6)]
-    assert told["evidence_at"] < told["made_at"]
+    output = json.loads(capsys.readouterr().out)
+    assert output["groups"]["alive"] == output["groups"]["not_alive"] == 0
+    assert output["alive_ratio"] is None
+    assert [(row["name"], row["count"]) for row in output["old"]] == [("no_prober", 6)]
+    assert output["evidence_at"] < output["made_at"]
     assert await census("--registry", registry.url) == 0
     report = capsys.readouterr().out
     assert " (6)" in report
-    assert f"{told['evidence_at'][:10]} " in report
+    assert f"{output['evidence_at'][:10]} " in report
     listed = ["targets", "list", "--registry", registry.url]
     assert await asyncio.to_thread(main, [*listed, "--json"]) == 0
     assert {row["is"] for row in json.loads(capsys.readouterr().out)["targets"]} <= {"unknown"}
@@ -452,7 +452,7 @@ async def test_two_lists_of_one_host_need_separate_databases(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "FILE|URL"),
         (["none.txt"], "none.txt"),
@@ -475,7 +475,7 @@ async def test_two_lists_of_one_host_need_separate_databases(
 )
 def test_wrong_usage_is_one_line(
     arguments: list[str],
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -485,7 +485,7 @@ def test_wrong_usage_is_one_line(
     (tmp_path / "probe.yml").write_text(DEFINITION)
     assert main(["census", *arguments]) == 3
     complaint = capsys.readouterr().err
-    assert told in complaint
+    assert message in complaint
     assert len(problems_in(complaint)) == 1
 
 
@@ -512,10 +512,10 @@ async def test_interrupt_before_the_list_was_read_reports_no_results(tmp_path: P
         assert process.stderr is not None
         await process.stderr.readuntil(b": reading ")
         process.send_signal(signal.SIGINT)
-        out, told = await process.communicate()
-    assert process.returncode == 4, told
+        out, output = await process.communicate()
+    assert process.returncode == 4, output
     assert out == b""
-    assert told.splitlines()[-1].startswith(b"some targets were not probed:")
+    assert output.splitlines()[-1].startswith(b"some targets were not probed:")
     assert not await asyncio.to_thread(os.listdir, tmp_path)
 
 
@@ -527,17 +527,17 @@ async def test_list_that_becomes_unreadable_is_reported_with_an_exit_code(
         assert json.loads(capsys.readouterr().out)["not_read"] == []
         (tmp_path / "agents.txt").write_text("")
         assert await census("agents.txt", *ALLOW) == 5
-        told = capsys.readouterr().out.splitlines()[2].partition(". ")[2]
-        assert told.startswith("agents.txt could not be read: ")
+        lines = capsys.readouterr().out.splitlines()[2].partition(". ")[2]
+        assert lines.startswith("agents.txt could not be read: ")
         assert await census("agents.txt", *ALLOW, "--json") == 5
         counted = json.loads(capsys.readouterr().out)
         assert (counted["not_read"], counted["listed"]) == (["agents.txt"], 6)
         assert list(Draft202012Validator(SCHEMA).iter_errors(counted)) == []
         # A later reader learns it too, in every format.
         assert await census("agents.db", "--output", "report") == 0
-        assert told in capsys.readouterr().out
+        assert lines in capsys.readouterr().out
         for file in ("census.md", "census.html"):
-            assert told in (tmp_path / "report" / file).read_text()
+            assert lines in (tmp_path / "report" / file).read_text()
         assert json.loads((tmp_path / "report/census.json").read_text())["not_read"] == ["agents.txt"]
         assert "directories,agents.txt,not_read,1" in (tmp_path / "report/census.csv").read_text()
         # Once it can be read again, the next census reports nothing.
@@ -621,7 +621,7 @@ def test_database_without_write_permission_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("closed", "told"),
+    ("closed", "message"),
     [
         ("agents.db", "agents.db'"),
         ("agents.db-wal", "in agents.db-wal "),
@@ -630,7 +630,7 @@ def test_database_without_write_permission_is_reported(
 )
 def test_database_file_without_read_permission_is_named(
     closed: str,
-    told: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -645,7 +645,7 @@ def test_database_file_without_read_permission_is_named(
 
     monkeypatch.setattr(os, "access", may_look)
     assert main(["census", "agents.db", "--no-crawl"]) == 3
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_file_without_read_permission_is_refused_as_list_and_database(
@@ -660,8 +660,8 @@ def test_file_without_read_permission_is_refused_as_list_and_database(
     with monkeypatch.context() as patched:
         patched.setattr(Path, "open", closed)
         assert main(["census", "agents.db"]) == 3
-    told = capsys.readouterr().err
-    assert (told.startswith("lifesign: FILE|URL: "), "(Permission denied)" in told) == (True, True)
+    output = capsys.readouterr().err
+    assert (output.startswith("lifesign: FILE|URL: "), "(Permission denied)" in output) == (True, True)
 
 
 def test_disk_full_before_the_list_is_read_leaves_no_file(
@@ -689,18 +689,18 @@ async def test_full_disk_ends_a_pass_and_the_same_command_continues_it(
             (tmp_path / "agents.txt").write_text("".join(f"{server.url}/{n}\n" for n in range(3)))
             command = ("agents.txt", *ALLOW, "--database", "sqlite:///small/agents.db")
             assert await census(*command) == 1
-            told = capsys.readouterr()
-            assert told.out == ""
-            assert " for 1 s" in told.err
-            assert "disk is full" in told.err
+            output = capsys.readouterr()
+            assert output.out == ""
+            assert " for 1 s" in output.err
+            assert "disk is full" in output.err
             with closing(sqlite3.connect("small/agents.db")) as database:
                 assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             server.replies[CARD_PATH] = answer(404)
             (small / "filling").unlink()
             assert await census(*command) == 0
-            told = capsys.readouterr()
-            assert "continuing the pass that began at" in told.err
-            assert "\n0 of 3 " in told.out
+            output = capsys.readouterr()
+            assert "continuing the pass that began at" in output.err
+            assert "\n0 of 3 " in output.out
 
 
 def test_foreign_database_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -734,8 +734,8 @@ def test_list_is_not_mistaken_for_a_database(
 ) -> None:
     tmp_path.joinpath("agents.db").write_text("http://127.0.0.1:9/\n")
     assert main(["census", "agents.db", *database]) == 3
-    told = capsys.readouterr().err
-    assert "--database sqlite:///results.db" in told
+    output = capsys.readouterr().err
+    assert "--database sqlite:///results.db" in output
     assert tmp_path.joinpath("agents.db").read_text() == "http://127.0.0.1:9/\n"
     assert [file.name for file in tmp_path.iterdir()] == ["agents.db"]
 

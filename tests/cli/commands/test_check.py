@@ -101,12 +101,12 @@ async def test_check_page_shows_status_ratios_latencies_and_findings(
 
 
 async def test_id_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
-    said = full(agent_id="urn:example:one")
-    await run({HEALTH_PATH: as_json(said)})
+    result = full(agent_id="urn:example:one")
+    await run({HEALTH_PATH: as_json(result)})
     shown = capsys.readouterr().out
     assert shown.startswith("agent       urn:example:one\n")
     assert shown.count("urn:example:one") == 1
-    await run({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(said)})
+    await run({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(result)})
     assert "\nid          urn:example:one\n" in capsys.readouterr().out
 
 
@@ -372,18 +372,18 @@ def test_invalid_url_is_shown_without_its_password(
     typed: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", "--", typed]) == 3
-    told = capsys.readouterr().err
-    assert told.startswith("lifesign: URL: expected the URL of an agent")
-    assert told.endswith(f"; got {shown!r}\n")
-    assert "ter2" not in told
+    output = capsys.readouterr().err
+    assert output.startswith("lifesign: URL: expected the URL of an agent")
+    assert output.endswith(f"; got {shown!r}\n")
+    assert "ter2" not in output
 
 
 async def test_invalid_network_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     ended, server = await run({}, "--allow-network", "nearby")
     assert (ended, server.heads) == (3, [])
-    told = capsys.readouterr().err
-    assert told.startswith("lifesign: --allow-network: ")
-    assert told.endswith("; got 'nearby'\n")
+    output = capsys.readouterr().err
+    assert output.startswith("lifesign: --allow-network: ")
+    assert output.endswith("; got 'nearby'\n")
 
 
 @pytest.mark.parametrize(
@@ -400,7 +400,7 @@ def test_invalid_value_is_named_by_its_option(
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
         ("agent.example:99999", "a port from 1 to 65535"),
         ("agent.example:abc", "a port from 1 to 65535"),
@@ -424,9 +424,9 @@ def test_invalid_value_is_named_by_its_option(
     ],
 )
 def test_invalid_address_is_reported_with_its_error(
-    url: str, told: str, capsys: pytest.CaptureFixture[str]
+    url: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["check", url]) == 3
     shown = capsys.readouterr()
-    assert told in shown.err
+    assert message in shown.err
     assert shown.out == "", "nobody was asked"

@@ -75,9 +75,9 @@ async def test_crawl_with_once_probes_and_assesses_a_directory(
         urls = {kind: server.url for kind, server in servers.items()}
         # Once more, for programs.
         assert await crawl("mixed.yml", "--once", "--log-format", "json") == 0
-        said = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-        assert said[0]["event"] == "mixed: database sqlite:///mixed.db"
-        assert {(line["level"], line["logger"]) for line in said} == {("INFO", "lifesign.crawl")}
+        lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+        assert lines[0]["event"] == "mixed: database sqlite:///mixed.db"
+        assert {(line["level"], line["logger"]) for line in lines} == {("INFO", "lifesign.crawl")}
         # The same database again: alive targets are probed again.
         options = ("--database", "sqlite:///mixed.db", "--report", "report")
         assert await crawl("mixed.yml", "--once", *options) == 0
@@ -500,11 +500,11 @@ async def test_crawl_ends_on_signal_although_its_output_is_not_read() -> None:
         raise BrokenPipeError
 
     loop = asyncio.get_running_loop()
-    said: list[object] = []
-    loop.set_exception_handler(lambda _loop, context: said.append(context.get("exception")))
+    found: list[object] = []
+    loop.set_exception_handler(lambda _loop, context: found.append(context.get("exception")))
     stop = asyncio.Event()
     with stopped_by_signals(stop, say):
         signal.raise_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await stop.wait()
-    assert isinstance(said[0], BrokenPipeError)
+    assert isinstance(found[0], BrokenPipeError)

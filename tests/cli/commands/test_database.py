@@ -52,11 +52,11 @@ def test_another_database_is_adopted_once(
 ) -> None:
     of_another(file)
     assert adopt(url, file, "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {"adopted": True, "epoch": 70_001, "marker": str(file.path)}
+    output = json.loads(capsys.readouterr().out)
+    assert output == {"adopted": True, "epoch": 70_001, "marker": str(file.path)}
     assert file.read() == current(url)
     assert adopt(url, file, "--json") == 0
-    assert json.loads(capsys.readouterr().out) == said | {"adopted": False}
+    assert json.loads(capsys.readouterr().out) == output | {"adopted": False}
     assert adopt(url, file) == 0
     assert "nothing to adopt" in capsys.readouterr().out
 
@@ -66,9 +66,9 @@ def test_adopting_works_without_a_marker(
 ) -> None:
     before = current(url)
     assert adopt(url, file, "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["adopted"]
-    assert said["epoch"] > before.epoch
+    output = json.loads(capsys.readouterr().out)
+    assert output["adopted"]
+    assert output["epoch"] > before.epoch
     assert file.read() == current(url)
     assert adopt(url, file) == 0
     assert "nothing to adopt" in capsys.readouterr().out
@@ -137,8 +137,8 @@ def test_restore_succeeds_with_a_warning_if_the_marker_is_not_writable(
     assert main(["backup", backup, "--database", url]) == 0
     state = ["--state-dir", str(tmp_path / "file")]
     assert main(["restore", backup, "--database", url, "--force", *state]) == 0
-    told = capsys.readouterr().err
-    assert re.search(r"warning: .*marker", told)
+    output = capsys.readouterr().err
+    assert re.search(r"warning: .*marker", output)
     assert current(url).epoch > 0
 
 

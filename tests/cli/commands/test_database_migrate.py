@@ -17,8 +17,8 @@ def test_a_database_is_set_up_once(
     url = bare_url(database_kind, tmp_path)
     newest = schema_version.newest_revision()
     assert main(["migrate", "--database", url]) == 0
-    told = capsys.readouterr().out
-    assert (told.startswith("created "), told.split()[-1]) == (True, newest)
+    output = capsys.readouterr().out
+    assert (output.startswith("created "), output.split()[-1]) == (True, newest)
     assert main(["migrate", "--database", url]) == 0
     assert capsys.readouterr().out == f"already at revision {newest}\n"
 
@@ -45,16 +45,16 @@ def test_migrate_does_not_change_a_file_of_another_program(
     capsys.readouterr()
     before = file.read_bytes(), sorted(tmp_path.iterdir())
     assert main([*command, "--database", f"sqlite:///{file}"]) == 2
-    told = capsys.readouterr().err
-    assert ": customers" in told
+    output = capsys.readouterr().err
+    assert ": customers" in output
     assert (file.read_bytes(), sorted(tmp_path.iterdir())) == before
 
 
 def test_unreachable_database_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", "--database", "postgresql://ah:hunter2@127.0.0.1:1/ah"]) == 2
-    told = capsys.readouterr().err
-    assert len(problems_in(told)) == 1
-    assert "hunter2" not in told
+    output = capsys.readouterr().err
+    assert len(problems_in(output)) == 1
+    assert "hunter2" not in output
 
 
 def test_migrate_of_a_file_that_is_no_database_exits_with_2(

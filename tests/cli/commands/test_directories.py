@@ -74,17 +74,19 @@ def test_directories_of_the_registry_are_listed_without_a_database_option(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["list", "--database", "sqlite:///none.db"], "none.db"),
         (["list", "--database", "mysql://a/b"], "database"),
         (["confirm"], "NAME"),
     ],
 )
-def test_wrong_usage_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*arguments) == 3
     complaint = capsys.readouterr().err
-    assert told in complaint
+    assert message in complaint
     assert complaint.count("\n") == 1
 
 
@@ -92,5 +94,5 @@ def test_directory_that_lists_no_agent_cannot_be_removed(
     database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("remove", "nobody", "--database", database) == 3
-    told = capsys.readouterr().err
-    assert ("NAME: " in told, "'nobody'" in told) == (True, True)
+    output = capsys.readouterr().err
+    assert ("NAME: " in output, "'nobody'" in output) == (True, True)

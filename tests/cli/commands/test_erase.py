@@ -39,8 +39,8 @@ def test_yes_option_erases_an_agent_and_lists_what_was_removed(agent: str, capsy
 
 def test_json_is_the_answer_of_the_registry(agent: str, capsys: Captured) -> None:
     assert main(["agents", "erase", agent, "--yes", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {"agent_id": agent, "events": 3, "archived_sequence": 0}
+    output = json.loads(capsys.readouterr().out)
+    assert output == {"agent_id": agent, "events": 3, "archived_sequence": 0}
 
 
 def test_erase_without_a_terminal_requires_yes(
@@ -48,9 +48,9 @@ def test_erase_without_a_terminal_requires_yes(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     assert main(["agents", "erase", agent]) == 3
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 2)
-    assert "--yes" in said.err
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 2)
+    assert "--yes" in output.err
     assert main(["agents", "show", agent]) == 0
 
 
@@ -60,9 +60,9 @@ def test_terminal_asks_for_confirmation(
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     assert main(["agents", "erase", agent]) == ends
-    said = capsys.readouterr().err
-    assert said.startswith("Erase billing-1 permanently? [y/N] ")
-    assert ("nothing was erased" in said) is bool(ends)
+    output = capsys.readouterr().err
+    assert output.startswith("Erase billing-1 permanently? [y/N] ")
+    assert ("nothing was erased" in output) is bool(ends)
     assert main(["agents", "show", agent]) == 1 - ends
 
 

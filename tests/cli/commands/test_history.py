@@ -81,11 +81,11 @@ def test_days_are_separated_and_a_url_is_accepted(probed: str, capsys: Captured)
 
 def test_json_is_the_answer_of_the_registry(probed: str, capsys: Captured) -> None:
     assert main(["agents", "history", probed, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["agent_id"] == probed
-    assert told["notes"] == []
-    assert told["half_hours"][-1]["answer_ms"]["highest"] == pytest.approx(200, rel=0.005)
-    assert set(told) == {"agent_id", "half_hours", "days", "notes"}
+    output = json.loads(capsys.readouterr().out)
+    assert output["agent_id"] == probed
+    assert output["notes"] == []
+    assert output["half_hours"][-1]["answer_ms"]["highest"] == pytest.approx(200, rel=0.005)
+    assert set(output) == {"agent_id", "half_hours", "days", "notes"}
 
 
 def test_heartbeat_agent_has_no_history_and_the_reason_is_given(

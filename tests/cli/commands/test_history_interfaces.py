@@ -49,11 +49,11 @@ def test_versions_are_a_table(agent: str, capsys: Captured) -> None:
 
 def test_versions_and_comparison_are_json(agent: str, capsys: Captured) -> None:
     assert main(["agents", "versions", CARD, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [version["version"] for version in told["versions"]] == [2, 1]
+    output = json.loads(capsys.readouterr().out)
+    assert [version["version"] for version in output["versions"]] == [2, 1]
     assert main(["agents", "compare", agent, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["changes"] == [{"pointer": "/skills/add", "change": "removed", "breaking": True}]
+    output = json.loads(capsys.readouterr().out)
+    assert output["changes"] == [{"pointer": "/skills/add", "change": "removed", "breaking": True}]
 
 
 def test_comparison_is_a_table(agent: str, capsys: Captured) -> None:

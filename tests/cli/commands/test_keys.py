@@ -152,9 +152,9 @@ def test_keys_of_several_pages_are_listed(shell: Shell, monkeypatch: pytest.Monk
     ],
 )
 def test_wrong_usage_is_one_line_and_no_key(shell: Shell, options: list[str], named: str) -> None:
-    told = shell.run("create", *options, code=3)
-    assert named in told
-    assert len(problems_in(told)) == 1
+    output = shell.run("create", *options, code=3)
+    assert named in output
+    assert len(problems_in(output)) == 1
 
 
 def test_invalid_role_is_not_listed(shell: Shell) -> None:
@@ -178,7 +178,7 @@ def test_keys_commands_use_the_database_of_the_server_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--role", "nosuch"], "--role: expected one of 'enroll', "),
         (["--role", "agent"], "--agent-id: expected the agent_id of the agent to which the key belongs\n"),
@@ -187,8 +187,8 @@ def test_keys_commands_use_the_database_of_the_server_by_default() -> None:
     ],
 )
 def test_errors_name_their_option(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], message: str
 ) -> None:
     database = f"sqlite:///{tmp_path}/r.db"
     assert main(["keys", "create", "--name", "x", "--database", database, *options]) == 3
-    assert capsys.readouterr().err.startswith(f"lifesign: {told}")
+    assert capsys.readouterr().err.startswith(f"lifesign: {message}")

@@ -17,7 +17,7 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--registry", "http://127.0.0.1:9"], "key: expected a key in $LIFESIGN_KEY or --key-file"),
         (["--key-file", "key"], "--registry: expected the URL of the registry"),
@@ -29,12 +29,12 @@ def _nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_wrong_usage_exits_with_3(
-    arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["mcp", *arguments]) == 3
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert problems_in(captured.err)[-1].startswith(f"lifesign: {told}")
+    assert problems_in(captured.err)[-1].startswith(f"lifesign: {message}")
 
 
 def test_weak_token_is_refused_and_not_shown(

@@ -299,7 +299,7 @@ async def test_a_target_keeps_its_own_layers_and_a_message_is_added(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "URL"),
         (["http://{tenant}.example"], "URL"),
@@ -311,10 +311,12 @@ async def test_a_target_keeps_its_own_layers_and_a_message_is_added(tmp_path: Pa
         (["agent.example", "--definition", "/not/there.yml"], "/not/there.yml"),
     ],
 )
-def test_wrong_usage_is_one_line(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["probe", *arguments]) == 3
     complaint = capsys.readouterr().err
-    assert told.lower() in complaint.lower()
+    assert message.lower() in complaint.lower()
     assert len(problems_in(complaint)) == 1
 
 

@@ -168,7 +168,7 @@ def test_prober_that_is_late_is_reported(unwatched: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["https://unknown.example"], 1, "'https://unknown.example'"),
         (["no-such-agent"], 1, "no-such-agent"),
@@ -178,11 +178,11 @@ def test_prober_that_is_late_is_reported(unwatched: str, capsys: pytest.CaptureF
     ],
 )
 def test_unknown_target_is_not_probed(
-    arguments: list[str], code: int, told: str, unwatched: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], code: int, message: str, unwatched: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["recheck", *arguments, "--database", unwatched]) == code
     complaint = capsys.readouterr().err
-    assert told in complaint
+    assert message in complaint
     assert len(problems_in(complaint)) == 1
 
 

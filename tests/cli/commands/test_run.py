@@ -122,16 +122,16 @@ def test_key_without_task_permission_replaces_no_agent(
 
 def test_output_need_not_be_read(at: RegistryServer, tmp_path: Path) -> None:
     task = task_at(at)
-    unread, told = os.pipe()
+    unread, full_pipe = os.pipe()
     try:
-        os.set_blocking(told, False)
+        os.set_blocking(full_pipe, False)
         with suppress(BlockingIOError):
             while True:
-                os.write(told, b"x" * 4096)
-        os.set_blocking(told, True)
+                os.write(full_pipe, b"x" * 4096)
+        os.set_blocking(full_pipe, True)
         ended = subprocess.run(
             [SCRIPTS / "lifesign", "run", *ONCE, "--json", "--", "true"],
-            stdout=told,
+            stdout=full_pipe,
             stderr=subprocess.PIPE,
             cwd=tmp_path,
             timeout=2 * PATIENCE_SECONDS,
@@ -139,7 +139,7 @@ def test_output_need_not_be_read(at: RegistryServer, tmp_path: Path) -> None:
         )
     finally:
         os.close(unread)
-        os.close(told)
+        os.close(full_pipe)
     assert (ended.returncode, ended.stderr) == (0, b"")
     assert status_at(at, task) == "review"
 
@@ -203,7 +203,7 @@ def test_refused_or_unanswered_request_is_reported_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--", "no-such-program"], "COMMAND: ; got 'no-such-program'"),
         (
@@ -232,11 +232,11 @@ def test_refused_or_unanswered_request_is_reported_in_one_line(
     ],
 )
 def test_wrong_usage_is_one_line(
-    at: RegistryServer, capfd: pytest.CaptureFixture[str], arguments: list[str], said: str
+    at: RegistryServer, capfd: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["run", *arguments]) == 3
     err = capfd.readouterr().err
-    assert [word for word in said.split() if word not in err] == []
+    assert [word for word in message.split() if word not in err] == []
     assert len(problems_in(err)) == 1
 
 
@@ -277,7 +277,7 @@ def test_command_of_another_user_has_its_workspace_and_no_root_privileges(
 
 @ONLY_ROOT
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--user", "nobody-here"], "--user: 'nobody-here'"),
         (["--user", "root"], "--user: 'root'"),
@@ -289,7 +289,7 @@ def test_user_without_access_is_refused_before_any_request(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     arguments: list[str],
-    said: str,
+    message: str,
     tmp_path: Path,
 ) -> None:
     """No registry runs: checking another user's rights changes the whole process, a registry's thread too."""
@@ -300,7 +300,7 @@ def test_user_without_access_is_refused_before_any_request(
     with chdir(tmp_path):
         assert main(["run", *ONCE, *arguments, "--", "true"]) == 3
     err = capfd.readouterr().err
-    assert [word for word in said.split() if word not in err] == []
+    assert [word for word in message.split() if word not in err] == []
     assert err.count("\n") == 1
 
 
@@ -380,8 +380,8 @@ def test_missing_program_of_a_tool_server_is_reported_before_a_task_is_claimed(
     )
     assert main(["run", *ONCE, "--tools", str(tools), "--", "true"]) == 3
     why = "no-such-program (no such file in PATH)"
-    told = f"line 3: /upstreams/search/command/0: expected a program that can be started: {why}"
-    assert capfd.readouterr().err == f"lifesign: {tools}: {told}\n"
+    message = f"line 3: /upstreams/search/command/0: expected a program that can be started: {why}"
+    assert capfd.readouterr().err == f"lifesign: {tools}: {message}\n"
 
 
 def test_tool_proxy_is_off_without_the_mcp_extra(

@@ -58,8 +58,8 @@ def test_missing_admin_key_is_reported_with_the_command_that_creates_one(  # noq
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def served(_settings: object, _listening: object, **said: Callable[[Prepared], None]) -> int:
-        said["say_prepared"](Prepared(database="the database", admin_key=None, needs_admin_key=True))
+    def served(_settings: object, _listening: object, **expected: Callable[[Prepared], None]) -> int:
+        expected["say_prepared"](Prepared(database="the database", admin_key=None, needs_admin_key=True))
         return 0
 
     monkeypatch.chdir(tmp_path)

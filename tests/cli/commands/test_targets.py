@@ -177,7 +177,7 @@ def test_targets_of_the_registry_are_listed_without_a_database_option(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--result", "dead"], "--result"),
         (["--layer-result", "never_probed"], "--layer-result"),
@@ -186,11 +186,11 @@ def test_targets_of_the_registry_are_listed_without_a_database_option(
     ],
 )
 def test_wrong_usage_is_one_line(
-    options: list[str], told: str, database: str, capsys: pytest.CaptureFixture[str]
+    options: list[str], message: str, database: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("--database", database, *options) == 3
     complaint = capsys.readouterr().err
-    assert told in complaint
+    assert message in complaint
     assert complaint.count("\n") == 1
 
 

@@ -124,15 +124,15 @@ def test_invalid_values_are_usage_errors(registry: RegistryServer, capsys: Captu
     ):
         assert shown_by(capsys, *arguments, ends=3), arguments
     for amount in ("nan", "inf", "-1", "much"):
-        said = shown_by(capsys, "create", "t", "--usd", amount, ends=3)
-        assert f"expected US dollars such as 1.50; got '{amount}'" in said
-    told = shown_by(capsys, "create", "t", "--input", str(list_file), ends=3)
-    assert ("--input: " in told, re.findall(r"\d{5,}", told)[:2]) == (True, ["65536", "262144"])
+        printed = shown_by(capsys, "create", "t", "--usd", amount, ends=3)
+        assert f"expected US dollars such as 1.50; got '{amount}'" in printed
+    output = shown_by(capsys, "create", "t", "--input", str(list_file), ends=3)
+    assert ("--input: " in output, re.findall(r"\d{5,}", output)[:2]) == (True, ["65536", "262144"])
     assert "(task_not_found)" in shown_by(capsys, "show", ABSENT, ends=1)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["show", "task_1"], "TASK_ID"),
         (["cancel", "../../x"], "TASK_ID"),
@@ -145,13 +145,13 @@ def test_invalid_values_are_usage_errors(registry: RegistryServer, capsys: Captu
     ],
 )
 def test_local_errors_are_reported_without_a_request(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     # A question there would end with 2.
     monkeypatch.setenv("LIFESIGN_REGISTRY", "http://127.0.0.1:1")
-    told = shown_by(capsys, *arguments, ends=3)
-    assert said in told
-    assert len(told) < 400
+    output = shown_by(capsys, *arguments, ends=3)
+    assert message in output
+    assert len(output) < 400
 
 
 def test_json_has_all_tasks_unless_a_limit_is_given(

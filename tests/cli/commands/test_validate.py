@@ -79,18 +79,18 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 @pytest.mark.parametrize("source", ["/nonexistent", "/", "\x00", "evil\x1b[2J"])
 def test_unreadable_input_is_reported(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", source]) == 3
-    told = capsys.readouterr().err
-    assert "cannot be read" in told
-    assert told[:-1].isprintable()
+    output = capsys.readouterr().err
+    assert "cannot be read" in output
+    assert output[:-1].isprintable()
 
 
 def test_bare_host_or_missing_argument_is_reported_with_the_expected_form(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["validate", "agent.example"]) == 3
-    told = capsys.readouterr().err
-    assert told.startswith("agent.example: cannot be read")
-    assert {"http://", "https://"} <= set(told.split())
+    output = capsys.readouterr().err
+    assert output.startswith("agent.example: cannot be read")
+    assert {"http://", "https://"} <= set(output.split())
     assert main(["validate", "me:hunter2@a.example"]) == 3
     assert capsys.readouterr().err.startswith("...@a.example: cannot be read")
     assert main(["validate", ""]) == 3

@@ -79,13 +79,13 @@ async def test_watch_activity_prints_json_lines_without_keys_until_terminated(
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         await client.agents.register("a")
     async with opencode(ses_1="idle") as (fake, url), watching(url, "--map", "ses_1=a", "--json") as process:
-        told = json.loads(await line_with(process, '"heartbeat"'))
+        document = json.loads(await line_with(process, '"heartbeat"'))
         assert "Authorization: Basic" in fake.heads[0]
         process.terminate()
         output, errors = await process.communicate()
         assert process.returncode == 0
-    assert told.pop("at").endswith("Z")
-    assert told == {
+    assert document.pop("at").endswith("Z")
+    assert document == {
         "what": "heartbeat",
         "agent_id": "a",
         "session_id": "ses_1",
@@ -104,9 +104,9 @@ async def test_other_server_than_opencode_exits_with_2(
         fake.instead["/global/event"] = answer(200, b"<html>", Content_Type="text/html")
         arguments = ["watch-activity", "opencode", url, "--map", "ses_1=a"]
         assert await asyncio.to_thread(main, arguments) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("lifesign: /global/event: HTTP 200: ")
-    assert ("'text/html'" in told, told.count("\n")) == (True, 1)
+    output = capsys.readouterr().err
+    assert output.startswith("lifesign: /global/event: HTTP 200: ")
+    assert ("'text/html'" in output, output.count("\n")) == (True, 1)
 
 
 def test_refused_start_exits_with_1(

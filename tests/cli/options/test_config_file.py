@@ -95,7 +95,7 @@ def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[server]\n\nprot = 3\n", "lifesign.toml: line 3: /server/prot: "),
         ("\n[servre]\nport = 3\n", "lifesign.toml: line 2: /servre: "),
@@ -109,10 +109,10 @@ def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: p
         ("#" * 70_000, " 65536 bytes"),
     ],
 )
-def test_errors_name_their_line(text: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_their_line(text: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("lifesign.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     assert main(["serve", "--config", "lifesign.toml", "--show-config"]) == 3
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ['port = "x"', "port = 70000", 'log_format = "xml"', "workers = 0"])
@@ -140,7 +140,9 @@ def test_every_setting_is_documented(table: str, command: str) -> None:
 @pytest.mark.parametrize("name", ["requests_per_second", "request_burst"])
 def test_per_process_limits_are_documented_as_such(name: str) -> None:
     (row,) = re.findall(rf"^\| `{name}` \|.*", TEXT, re.MULTILINE)
-    (setting,) = (each for told, each in settings_of(COMMANDS.commands["serve"], "server") if told == name)
+    (setting,) = (
+        each for result, each in settings_of(COMMANDS.commands["serve"], "server") if result == name
+    )
     assert "each server process counts separately" in setting.help
     assert setting.help[1:].rstrip(".") in row
 
@@ -154,7 +156,7 @@ def test_every_variable_is_documented() -> None:
 
 @pytest.mark.parametrize("show", [[], ["--show-config"]])
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("port = 99999", "/server/port: expected at most 65535; got 99999"),
         (
@@ -201,14 +203,14 @@ def test_every_variable_is_documented() -> None:
     ],
 )
 def test_invalid_value_is_reported_with_its_line(
-    text: str, told: str | None, show: list[str], capsys: pytest.CaptureFixture[str]
+    text: str, message: str | None, show: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--config", write(f"[server]\nworkers = 1\n{text}\n"), *show]) == 3
-    said = capsys.readouterr().err
-    if told is None:
-        assert said.startswith("lifesign: --tls-certificate: ")
+    output = capsys.readouterr().err
+    if message is None:
+        assert output.startswith("lifesign: --tls-certificate: ")
         return
-    assert said.startswith(f"lifesign: lifesign.toml: line 3: {told}")
+    assert output.startswith(f"lifesign: lifesign.toml: line 3: {message}")
 
 
 @pytest.mark.parametrize("show", [[], ["--show-config"]])
@@ -216,9 +218,9 @@ def test_unresolvable_host_is_reported_before_the_server_starts(
     show: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--host", "none.invalid", "--port", "0", *show]) == 1
-    said = capsys.readouterr()
-    assert "none.invalid, port 0: " in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert "none.invalid, port 0: " in output.err
+    assert output.out == ""
 
 
 def test_environment_variables_are_converted_to_the_type_of_the_setting(
@@ -237,9 +239,9 @@ def test_invalid_variable_is_reported_as_such_and_an_option_by_its_name(
         with monkeypatch.context() as patch:
             patch.setenv(f"LIFESIGN_SERVER_{variable}", value)
             assert main(["serve"]) == 3
-            said = capsys.readouterr().err
-            assert said.startswith(f"lifesign: LIFESIGN_SERVER_{variable}: ")
-            assert "--" not in said.replace("lifesign serve --help", "")
+            output = capsys.readouterr().err
+            assert output.startswith(f"lifesign: LIFESIGN_SERVER_{variable}: ")
+            assert "--" not in output.replace("lifesign serve --help", "")
     assert main(["serve", "--dialect", "foo"]) == 3
     assert capsys.readouterr().err.startswith("lifesign: --dialect: expected one of 'openintent'")
 
@@ -260,8 +262,8 @@ def test_misspelt_variable_is_named_with_a_suggestion(
 ) -> None:
     monkeypatch.setenv(variable, "5")
     assert main([*command.split(), "--show-config"]) == 0
-    told = capsys.readouterr().err
-    assert ({variable, meant} <= set(re.findall(r"\w+", told)), told.count("\n")) == (True, 1)
+    output = capsys.readouterr().err
+    assert ({variable, meant} <= set(re.findall(r"\w+", output)), output.count("\n")) == (True, 1)
     monkeypatch.delenv(variable)
     assert main([*command.split(), "--show-config"]) == 0
     assert capsys.readouterr().err == ""
@@ -291,10 +293,10 @@ def test_invalid_network_is_reported_with_the_expected_form(
     network: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "--trusted-proxies", network, "--show-config"]) == 3
-    told = capsys.readouterr().err
-    assert told.startswith("lifesign: --trusted-proxies: ")
-    assert "Value error" not in told
-    assert "rules allow" not in told
+    output = capsys.readouterr().err
+    assert output.startswith("lifesign: --trusted-proxies: ")
+    assert "Value error" not in output
+    assert "rules allow" not in output
 
 
 def test_commands_read_the_database_from_the_servers_file(

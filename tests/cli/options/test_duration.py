@@ -159,8 +159,8 @@ def test_invalid_duration_in_a_variable_names_the_variable(
 ) -> None:
     monkeypatch.setenv("LIFESIGN_SERVER_SWEEP_INTERVAL", "soon")
     assert main(["serve"]) == 3
-    told = capsys.readouterr().err
-    assert told.startswith(f"lifesign: LIFESIGN_SERVER_SWEEP_INTERVAL: {FORM}; got 'soon'")
+    output = capsys.readouterr().err
+    assert output.startswith(f"lifesign: LIFESIGN_SERVER_SWEEP_INTERVAL: {FORM}; got 'soon'")
 
 
 @pytest.mark.parametrize(("command", "default"), [("check", "10s"), ("validate", "10s"), ("recheck", "1m")])

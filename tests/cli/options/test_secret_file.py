@@ -14,6 +14,6 @@ def test_readable_secret_file_is_warned_about_once(
     file.chmod(mode)
     for _ in range(2):
         assert read_secret(file, "--token-file", "token") == "abc"
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     expected = f"(mode {mode:04o}): chmod 600 '{file}'\n"
-    assert told.count(expected) == told.count("\n") == warnings
+    assert output.count(expected) == output.count("\n") == warnings

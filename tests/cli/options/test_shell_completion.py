@@ -74,13 +74,13 @@ def test_bash_completes_a_command_by_the_script(tmp_path: Path, capsys: pytest.C
 
 def test_unsupported_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 3
-    told = capsys.readouterr().err
-    assert {"'tcsh'", "'bash'", "'zsh'", "'fish'"} <= set(re.findall(r"'\w+'", told))
-    assert "Value error" not in told
+    output = capsys.readouterr().err
+    assert {"'tcsh'", "'bash'", "'zsh'", "'fish'"} <= set(re.findall(r"'\w+'", output))
+    assert "Value error" not in output
 
 
 def test_missing_shell_argument_lists_the_choices(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion"]) == 3
-    told = capsys.readouterr().err
-    assert {"bash", "zsh", "fish"} <= set(re.findall(r"\w+", told))
-    assert told.count("\n") == 1
+    output = capsys.readouterr().err
+    assert {"bash", "zsh", "fish"} <= set(re.findall(r"\w+", output))
+    assert output.count("\n") == 1

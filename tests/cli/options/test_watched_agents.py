@@ -48,7 +48,7 @@ def test_key_directory_has_one_file_per_agent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("maps", "key_files", "told"),
+    ("maps", "key_files", "message"),
     [
         ([], [], "--map: expected SESSION=AGENT_ID"),
         (["ses_1"], [], "--map: expected SESSION=AGENT_ID"),
@@ -62,10 +62,10 @@ def test_key_directory_has_one_file_per_agent(tmp_path: Path) -> None:
         (["s=a"], ["/x", "/y"], "--key-file: AGENT_ID=FILE"),
     ],
 )
-def test_invalid_arguments_are_refused(maps: list[str], key_files: list[str], told: str) -> None:
+def test_invalid_arguments_are_refused(maps: list[str], key_files: list[str], message: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         read_watched(maps, key_files)
-    assert [word for word in told.split() if word not in str(refused.value)] == []
+    assert [word for word in message.split() if word not in str(refused.value)] == []
 
 
 def test_number_of_watched_agents_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,8 +177,8 @@ def test_recheck_maintenance_and_drain_work_from_the_agent_page(mutable_sample: 
     visitor = mutable_sample.visitor(Role.COORDINATOR)
     answer = visitor.do(AGENT, f"{AGENT}/recheck")
     assert (answer.status, answer.headers["location"]) == (303, AGENT)
-    (told,) = notices(visitor.get(AGENT))
-    assert "No prober" in told
+    (reply,) = notices(visitor.get(AGENT))
+    assert "No prober" in reply
     again = visitor.do(AGENT, f"{AGENT}/recheck")
     assert again.status == 429
     assert int(again.headers["retry-after"]) > 0
@@ -204,8 +204,8 @@ def test_recheck_message_promises_a_result_while_a_prober_runs(mutable_sample: S
     visitor = mutable_sample.visitor(Role.COORDINATOR)
     mutable_sample.start_a_prober()
     assert visitor.do(AGENT, f"{AGENT}/recheck").status == 303
-    (told,) = notices(visitor.get(AGENT))
-    assert ("within seconds" in told, "No prober" in told) == (True, False)
+    (answer,) = notices(visitor.get(AGENT))
+    assert ("within seconds" in answer, "No prober" in answer) == (True, False)
 
 
 def test_confirmation_is_shown_once_and_only_on_its_own_page(mutable_sample: Sample) -> None:
@@ -214,18 +214,18 @@ def test_confirmation_is_shown_once_and_only_on_its_own_page(mutable_sample: Sam
     reader.cookies["lifesign_done"] = visitor.cookies["lifesign_done"]
     assert notices(visitor.get("/agents/planner")) == []
     assert notices(reader.get(AGENT)) == [], "it was told to somebody else"
-    (told,) = notices(visitor.get(AGENT))
-    assert "maintenance" in told
+    (answer,) = notices(visitor.get(AGENT))
+    assert "maintenance" in answer
     assert notices(visitor.get(AGENT)) == []
     for done in ("maintenance", "drain", "recheck"):
         page = visitor.get(f"{AGENT}?done={done}")
         assert (page.status, 'class="notice"' in page.html) == (200, False)
 
 
-@pytest.mark.parametrize("said", ["drain", "drain.", f"drain.{'0' * 64}", f"x.{'0' * 200}", "drain.ä"])
-def test_message_cookie_of_another_user_is_ignored(sample: Sample, said: str) -> None:
+@pytest.mark.parametrize("message", ["drain", "drain.", f"drain.{'0' * 64}", f"x.{'0' * 200}", "drain.ä"])
+def test_message_cookie_of_another_user_is_ignored(sample: Sample, message: str) -> None:
     visitor = sample.visitor(Role.READER)
-    visitor.cookies["lifesign_done"] = said.encode().decode("latin-1")
+    visitor.cookies["lifesign_done"] = message.encode().decode("latin-1")
     page = visitor.get(AGENT)
     assert (page.status, 'class="notice"' in page.html) == (200, False)
 
@@ -323,7 +323,7 @@ def test_action_on_an_outdated_page_is_refused(sample: Sample) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "message"),
     [
         ("/agents?status=zzz", "registering, active, "),
         ("/agents?health=well", "Health has to be one of healthy, "),
@@ -338,10 +338,10 @@ def test_action_on_an_outdated_page_is_refused(sample: Sample) -> None:
         ("/targets?observed=x", "one of answers, "),
     ],
 )
-def test_invalid_query_shows_a_message(sample: Sample, path: str, told: str) -> None:
+def test_invalid_query_shows_a_message(sample: Sample, path: str, message: str) -> None:
     page = sample.visitor(Role.READER).get(path)
     assert page.status == 422
-    assert told in page.text
+    assert message in page.text
     assert "Input should be" not in page.text
     assert "expected" not in page.text
     where = path.partition("?")[0]

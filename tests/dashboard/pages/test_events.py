@@ -29,8 +29,8 @@ def line(kind: EventType, actor: str, **payload: Any) -> tuple[str, str, str]:
         hash="1" * 64,
         intent_id=None,
     )
-    told = line_of(event, {"key:key_1": "ops"})
-    return told.subject, told.text, told.by
+    result = line_of(event, {"key:key_1": "ops"})
+    return result.subject, result.text, result.by
 
 
 def test_holder_is_shown_once_and_by_name() -> None:
@@ -42,15 +42,15 @@ def test_holder_is_shown_once_and_by_name() -> None:
 
 
 def test_explanation_that_only_repeats_the_actor_is_replaced() -> None:
-    said = {
+    members = {
         "agent_id": "a",
         "previous_status": "active",
         "new_status": "draining",
         "reason": "drain_initiated",
     }
-    asked = line(EventType.AGENT_LIFECYCLE, "key:key_1", **said, explanation="asked by key:key_1")
+    asked = line(EventType.AGENT_LIFECYCLE, "key:key_1", **members, explanation="asked by key:key_1")
     assert asked[1:] == ("active \N{RIGHTWARDS ARROW} draining (drain initiated)", "ops, key:key_1")
-    its_own = line(EventType.AGENT_LIFECYCLE, "a", **said, explanation="asked by a")
+    its_own = line(EventType.AGENT_LIFECYCLE, "a", **members, explanation="asked by a")
     assert (its_own[1].endswith(": asked by a)"), its_own[2]) == (True, "")
 
 
@@ -66,8 +66,8 @@ def test_explanation_that_only_repeats_the_actor_is_replaced() -> None:
     ],
 )
 def test_event_line_names_its_actor(actor: str, by: str) -> None:
-    said = {"agent_id": "billing-1", "previous_health": "healthy", "new_health": "degraded"}
-    assert line(EventType.AGENT_HEALTH_CHANGED, actor, **said)[2] == by
+    members = {"agent_id": "billing-1", "previous_health": "healthy", "new_health": "degraded"}
+    assert line(EventType.AGENT_HEALTH_CHANGED, actor, **members)[2] == by
 
 
 @pytest.mark.parametrize(

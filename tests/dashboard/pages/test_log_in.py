@@ -46,10 +46,10 @@ def test_login_redirects_to_the_requested_page(sample: Sample) -> None:
     form = visitor.get(visitor.get("/agents?status=dead&health=unknown").headers["location"])
     (where,) = re.findall(r'name="next" value="([^"]+)"', form.html)
     assert unescape(where) == "/agents?status=dead&health=unknown"
-    said = {"next": unescape(where), "token": form.form_token()}
-    wrong = visitor.post("/login", {"key": key_of(bytes(range(32))), **said})
+    members = {"next": unescape(where), "token": form.form_token()}
+    wrong = visitor.post("/login", {"key": key_of(bytes(range(32))), **members})
     assert re.findall(r'name="next" value="([^"]+)"', wrong.html) == [where]
-    answer = visitor.post("/login", {"key": KEYS[Role.READER], **said})
+    answer = visitor.post("/login", {"key": KEYS[Role.READER], **members})
     assert (answer.status, answer.headers["location"]) == (303, "/agents?status=dead&health=unknown")
 
 
@@ -97,12 +97,12 @@ def test_refused_login_is_logged_without_the_key(
         visitor = Visitor(server.url)
         visitor.log_in(key)
         visitor.post("/login", {"key": key, "token": "0" * 64})
-    told = [
+    found = [
         tuple(vars(record)[name] for name in ("path", "status", "reason", "client"))
         for record in caplog.records
         if record.msg == "call.refused"
     ]
-    assert told == [
+    assert found == [
         ("/login", 401, "unknown_key", "127.0.0.1"),
         ("/login", 403, "forged_form", "127.0.0.1"),
     ]
@@ -126,7 +126,7 @@ def test_a_key_opens_a_session_that_ends_with_logout(sample: Sample) -> None:
 
 def test_session_cookie_is_same_site_lax_and_http_only(sample: Sample) -> None:
     (session,) = [
-        said for said in sample.visitor().log_in(KEYS[Role.ADMIN]).cookies if SESSION_COOKIE in said
+        cookie for cookie in sample.visitor().log_in(KEYS[Role.ADMIN]).cookies if SESSION_COOKIE in cookie
     ]
     assert re.search("HttpOnly", session)
     assert re.search("SameSite=lax", session, re.IGNORECASE)
@@ -137,7 +137,7 @@ def test_session_cookie_is_same_site_lax_and_http_only(sample: Sample) -> None:
 @pytest.mark.parametrize(("scheme", "is_secure"), [("http", False), ("https", True)])
 def test_session_cookie_is_secure_behind_tls(sample: Sample, scheme: str, *, is_secure: bool) -> None:
     cookies = sample.visitor().get("/login", x_forwarded_proto=scheme).cookies
-    assert ["Secure" in said for said in cookies] == [is_secure]
+    assert ["Secure" in cookie for cookie in cookies] == [is_secure]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_expired_session_is_reported_once_where_reading_is_public(open_sample: S
     assert OVER not in visitor.get("/agents").html
     end_session(open_sample, visitor)
     assert OVER not in visitor.get("/agents", sec_fetch_mode="cors").html
-    told = visitor.get("/agents?pool=billing")
-    assert OVER in told.html
-    assert 'href="/login?next=%2Fagents%3Fpool%3Dbilling"' in told.html
+    answer = visitor.get("/agents?pool=billing")
+    assert OVER in answer.html
+    assert 'href="/login?next=%2Fagents%3Fpool%3Dbilling"' in answer.html
     assert OVER not in visitor.get("/agents?pool=billing").html
 
 
@@ -387,8 +387,8 @@ def test_pages_answer_only_to_the_public_url_and_addresses(filled: Filled, tmp_p
         assert visitor.get("/live", host="evil.example").status == 421
         # Public pages, and paths that need a key, which no browser sends by itself.
         assert visitor.get("/status/absent", host="evil.example").status == 404
-        told = visitor.get("/api/v1/agents", host="evil.example", x_api_key=KEYS[Role.READER])
-        assert told.status == 200
+        answer = visitor.get("/api/v1/agents", host="evil.example", x_api_key=KEYS[Role.READER])
+        assert answer.status == 200
 
 
 def test_public_dashboard_refuses_unknown_host_names(filled: Filled, tmp_path: Path) -> None:

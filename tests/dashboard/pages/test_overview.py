@@ -143,8 +143,8 @@ def test_forms_of_the_public_url_are_accepted_behind_a_proxy(filled: Filled, tmp
 def test_json_at_the_url_of_a_page_varies_by_accept_in_caches(
     sample: Sample,
 ) -> None:
-    told = sample.visitor().get("/", accept="application/json")
-    assert (told.headers["content-type"], told.headers["vary"]) == ("application/json", "Accept")
+    answer = sample.visitor().get("/", accept="application/json")
+    assert (answer.headers["content-type"], answer.headers["vary"]) == ("application/json", "Accept")
     assert "Accept" in sample.visitor(Role.READER).get("/").headers["vary"]
 
 

@@ -42,9 +42,9 @@ def test_public_page_accepts_the_longest_agent_id(sample: Sample) -> None:
     assert sample.visitor().get(f"/status/{LONGEST_ID}").status == 200
 
 
-@pytest.mark.parametrize("said", ["true", 1, "yes", None, False, []])
-def test_only_metadata_true_makes_an_agent_public(said: object) -> None:
-    assert not is_public({"public_status": said})
+@pytest.mark.parametrize("expected", ["true", 1, "yes", None, False, []])
+def test_only_metadata_true_makes_an_agent_public(expected: object) -> None:
+    assert not is_public({"public_status": expected})
     assert is_public({"public_status": True})
 
 

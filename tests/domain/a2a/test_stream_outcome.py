@@ -40,15 +40,15 @@ KIB = 1024
 
 
 def test_a_rest_error_event_holds_an_http_status() -> None:
-    def judged(code: int) -> Outcome:
+    def outcome_of(code: int) -> Outcome:
         return streamed(event({"error": {"code": code, "status": "?"}}, "error"))
 
-    assert judged(400) is Outcome.CALLER_FAULT
-    assert judged(403) is Outcome.NOT_ADMITTED
-    assert judged(404) is Outcome.CALLER_FAULT
-    assert judged(429) is Outcome.RATE_LIMITED
-    assert judged(500) is Outcome.SERVER_FAULT
-    assert judged(503) is Outcome.SERVER_FAULT
+    assert outcome_of(400) is Outcome.CALLER_FAULT
+    assert outcome_of(403) is Outcome.NOT_ADMITTED
+    assert outcome_of(404) is Outcome.CALLER_FAULT
+    assert outcome_of(429) is Outcome.RATE_LIMITED
+    assert outcome_of(500) is Outcome.SERVER_FAULT
+    assert outcome_of(503) is Outcome.SERVER_FAULT
 
 
 @pytest.mark.parametrize("data", ["", "down", "{", "null", "[]", '{"code": -32602}', '{"error": null}'])

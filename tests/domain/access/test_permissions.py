@@ -166,9 +166,9 @@ def test_refusal_contains_key_action_and_agent() -> None:
 def test_missing_permission_is_described() -> None:
     assert ACTION_PHRASES.keys() <= set(Permission)
     for action in Permission:
-        told = str(NotAllowed("reader", action, None))
-        assert "_" not in told
-        assert not told.endswith((" override", " maintenance for", " release hold", " set maintenance"))
+        message = str(NotAllowed("reader", action, None))
+        assert "_" not in message
+        assert not message.endswith((" override", " maintenance for", " release hold", " set maintenance"))
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_sync_event_that_repeats_another_is_marked_as_repeat() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "message"),
     [
         (failed(None)[1], "UnknownError: no such model"),
         ({"error": {"name": "ProviderAuthError"}}, "ProviderAuthError"),
@@ -97,10 +97,10 @@ def test_sync_event_that_repeats_another_is_marked_as_repeat() -> None:
         ({}, "an error without a description"),
     ],
 )
-def test_error_is_reported_as_far_as_known(members: dict[str, Any], told: str) -> None:
+def test_error_is_reported_as_far_as_known(members: dict[str, Any], message: str) -> None:
     read = read_event(text_of(("session.error", members)))
     assert read is not None
-    assert (read.meaning, read.error, read.session_id) == (EventMeaning.ERROR, told, None)
+    assert (read.meaning, read.error, read.session_id) == (EventMeaning.ERROR, message, None)
 
 
 def test_text_of_a_server_is_shortened() -> None:
@@ -172,6 +172,6 @@ def test_a_real_server_is_understood_in_all_three_envelopes(section: str, activi
     found = [event for event in events if event is not None and event.meaning is ACTIVITY]
     assert len(found) == activity
     assert {event.session_id for event in found} == {"ses_e07c55ebcffelZcTMxD0DtKdvO"}
-    told = [event.error for event in events if event is not None and event.error]
-    assert [text.split(": ", 1)[0] for text in told] == ["UnknownError"] * errors
-    assert all("nope/nope" in text for text in told)
+    items = [event.error for event in events if event is not None and event.error]
+    assert [text.split(": ", 1)[0] for text in items] == ["UnknownError"] * errors
+    assert all("nope/nope" in text for text in items)

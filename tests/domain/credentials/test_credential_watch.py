@@ -103,11 +103,11 @@ def test_a_fault_that_returns_and_ends_in_the_quiet_time_has_no_event() -> None:
 
 
 def test_alternating_credential_states_cause_few_events() -> None:
-    watch, told = Watch(), []
+    watch, result = Watch(), []
     for number in range(1_000):
-        told += watch.count(report(WORKS if number % 2 else REJECTED))
+        result += watch.count(report(WORKS if number % 2 else REJECTED))
     # Three counts are 45 s, and a pair of events comes once in the quiet time at most.
-    assert len(told) <= 2 * (1_000 * 15 / QUIET_SECONDS + 1)
+    assert len(result) <= 2 * (1_000 * 15 / QUIET_SECONDS + 1)
 
 
 def test_the_number_of_watched_credentials_is_bounded_for_each_key_and_for_all() -> None:
@@ -140,14 +140,14 @@ def test_events_of_begin_and_end_of_a_fault_alternate(
     counts: list[list[CredentialState | None]], step_s: float
 ) -> None:
     watch = Watch()
-    told: list[str] = []
+    messages: list[str] = []
     for states in counts:
-        told += watch.count(*map(report, states), after_s=step_s)
+        messages += watch.count(*map(report, states), after_s=step_s)
         reported = [each for each in watch.lasting if each.quiet_from_s is None]
-        assert len(reported) == len(told) % 2
+        assert len(reported) == len(messages) % 2
         assert {each.state for each in watch.lasting} <= FAULTS
         if FAULTS & set(states):
             assert watch.lasting
         elif WORKS in states:
             assert not watch.lasting
-    assert all((word == "failed") is (place % 2 == 0) for place, word in enumerate(told))
+    assert all((word == "failed") is (place % 2 == 0) for place, word in enumerate(messages))

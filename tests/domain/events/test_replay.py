@@ -416,9 +416,9 @@ def test_each_difference_is_reported(
 
 
 def test_keys_are_compared_until_their_agent_is_erased() -> None:
-    told = KeyChanged(key_id="key_1", name="n", role="agent", agent_id="a", fingerprint="f" * 64)
+    message = KeyChanged(key_id="key_1", name="n", role="agent", agent_id="a", fingerprint="f" * 64)
     replay = replayed(REGISTERED)
-    replay.apply(event_of(replay, told, EventType.KEY_CREATED))
+    replay.apply(event_of(replay, message, EventType.KEY_CREATED))
     replay = Replay.from_json(replay.to_json())
     key = replay.keys["key_1"]
     ghost = replace(key, key_id="key_2")

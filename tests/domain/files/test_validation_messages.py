@@ -8,7 +8,7 @@ from lifesign.domain.models.tasks import RunWrite
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "told"),
+    ("model", "given", "message"),
     [
         (
             Registration,
@@ -35,11 +35,11 @@ from lifesign.domain.models.tasks import RunWrite
     ],
 )  # fmt: skip
 def test_validation_error_has_the_expected_text(
-    model: type[BaseModel], given: dict[str, object], told: str
+    model: type[BaseModel], given: dict[str, object], message: str
 ) -> None:
     with pytest.raises(ValidationError) as refused:
         model.model_validate(given)
-    assert str(invalid_setting(refused.value, "it")) == told
+    assert str(invalid_setting(refused.value, "it")) == message
 
 
 def test_invalid_value_is_shown_shortened() -> None:

@@ -227,8 +227,8 @@ def test_values_at_the_limits_are_accepted(members: dict[str, Any]) -> None:
 def test_all_errors_are_listed_with_lines_in_file_order() -> None:
     text = WHOLE.replace("interval_seconds: 40", "interval_seconds: often")
     text = text.replace("max_instances: 8", "max_instances: 1").replace("- proofreading", "- proof reading")
-    told = [(fault.line, fault.path) for fault in faults(text)]
-    assert told == [
+    found = [(fault.line, fault.path) for fault in faults(text)]
+    assert found == [
         (11, "/agents/translator/capabilities/1"),
         (19, "/agents/translator/pool"),
         (34, "/agents/archivist/heartbeat/interval_seconds"),

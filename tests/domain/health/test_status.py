@@ -107,25 +107,25 @@ def test_more_answers_never_worsen_and_more_errors_never_improve_the_status(
 @example(Samples(20, 0), 20, 21)
 @example(Samples(0, 100), 0, 1900)
 def test_uninspected_answers_make_no_agent_healthy(samples: Samples, inspected: int, missing: int) -> None:
-    judged = window_status(samples, InspectionTally(inspected, {"oversized": missing}))
+    result = window_status(samples, InspectionTally(inspected, {"oversized": missing}))
     if missing <= inspected:
-        assert judged == WindowStatus(health_status(samples), StatusRule.RATIO, has_ratios=samples.total > 0)
+        assert result == WindowStatus(health_status(samples), StatusRule.RATIO, has_ratios=samples.total > 0)
         return
-    assert judged.status is not HealthStatus.HEALTHY
-    if judged.status is HealthStatus.UNKNOWN:
-        assert (judged.rule, judged.has_ratios) == (StatusRule.MOSTLY_NOT_INSPECTED, False)
+    assert result.status is not HealthStatus.HEALTHY
+    if result.status is HealthStatus.UNKNOWN:
+        assert (result.rule, result.has_ratios) == (StatusRule.MOSTLY_NOT_INSPECTED, False)
         return
     # However the missing ones ended, the agent is as bad as that, or worse.
-    assert judged.rule is StatusRule.FAILURES_SEEN
+    assert result.rule is StatusRule.FAILURES_SEEN
     at_best = health_status(Samples(samples.responses + missing, samples.errors))
     at_worst = health_status(Samples(samples.responses, samples.errors + missing))
-    assert judged.status is at_best
-    assert ORDER.index(at_worst) <= ORDER.index(judged.status)
-    assert not judged.has_ratios or health_status(samples) is judged.status
+    assert result.status is at_best
+    assert ORDER.index(at_worst) <= ORDER.index(result.status)
+    assert not result.has_ratios or health_status(samples) is result.status
 
 
 @given(SAMPLES)
 def test_status_follows_the_ratio_if_no_answer_needs_inspection(samples: Samples) -> None:
-    judged = window_status(samples, InspectionTally(), 301, 100)
-    assert judged.status is health_status(samples, 301, 100)
-    assert judged.rule is StatusRule.RATIO
+    result = window_status(samples, InspectionTally(), 301, 100)
+    assert result.status is health_status(samples, 301, 100)
+    assert result.rule is StatusRule.RATIO

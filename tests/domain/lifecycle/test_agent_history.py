@@ -159,9 +159,9 @@ def test_stale_document_adds_nothing_to_the_history() -> None:
 
 
 def test_history_contains_each_measure_of_a_document() -> None:
-    said = {"response_ratio": 0.9, "error_ratio": 0.1, "latency_p50_ms": 10.0, "latency_p99_ms": 90.0}
-    held = closed(gathered(None, observed(said=said), NOW_S))
-    assert {measure.value: one.mean for measure, one in held.spreads.items()} == said
+    members = {"response_ratio": 0.9, "error_ratio": 0.1, "latency_p50_ms": 10.0, "latency_p99_ms": 90.0}
+    held = closed(gathered(None, observed(said=members), NOW_S))
+    assert {measure.value: one.mean for measure, one in held.spreads.items()} == members
 
 
 def stored_slot(answer_ms: str) -> OpenSlot:
@@ -292,8 +292,8 @@ def test_going_forward_no_probe_is_lost_or_counted_twice(steps: list[int]) -> No
     running = day_of(today, history.half_hours)
     for day in [*history.days, running]:
         assert day.alive == sum(number // HALF_HOURS_PER_DAY == day.number for number in way)
-    told = {day.number for day in history.days} | {today}
-    assert told == {number // HALF_HOURS_PER_DAY for number in way} & set(
+    result = {day.number for day in history.days} | {today}
+    assert result == {number // HALF_HOURS_PER_DAY for number in way} & set(
         range(today - DAYS_KEPT + 1, today + 1)
     )
 

@@ -316,8 +316,8 @@ def test_a_document_from_the_near_future_stays_fresh_no_longer_than_a_new_one() 
 @pytest.mark.parametrize("offset_s", [-3600, 3600])
 def test_document_without_a_date_is_aged_by_our_clock(offset_s: float) -> None:
     """The prober's clock is wrong by an hour; the document was computed when it was read."""
-    told = read(offset_s, "healthy", 0, is_stale=True)
-    observation = with_document_age(told, NOW_S)
+    result = read(offset_s, "healthy", 0, is_stale=True)
+    observation = with_document_age(result, NOW_S)
     assert observation.readiness is not None
     assert observation.readiness.result is ResultClass.OK
     known = taken(None, observation, NOW_S)

@@ -15,11 +15,11 @@ def test_control_characters_of_a_detail_are_replaced() -> None:
 
 
 @given(st.text(st.characters(codec=None), min_size=1, max_size=2 * MAX_DETAIL_CHARACTERS))
-def test_any_output_becomes_a_valid_detail(said: str) -> None:
-    assert DETAIL.validate_python(detail_of(said)) == detail_of(said)
+def test_any_output_becomes_a_valid_detail(message: str) -> None:
+    assert DETAIL.validate_python(detail_of(message)) == detail_of(message)
 
 
-@pytest.mark.parametrize("said", ["", "x" * (MAX_DETAIL_CHARACTERS + 1)])
-def test_empty_or_too_long_detail_is_refused(said: str) -> None:
+@pytest.mark.parametrize("message", ["", "x" * (MAX_DETAIL_CHARACTERS + 1)])
+def test_empty_or_too_long_detail_is_refused(message: str) -> None:
     with pytest.raises(ValidationError):
-        DETAIL.validate_python(said)
+        DETAIL.validate_python(message)

@@ -93,10 +93,10 @@ def is_listed(address: Address) -> bool:
     return is_within(address, CLOSED_FOR_GOOD + OPEN_BY_NAME)
 
 
-def refusal(judged: object) -> AddressRefused:
-    assert isinstance(judged, AddressRefused), judged
-    assert judged.reason
-    return judged
+def refusal(result: object) -> AddressRefused:
+    assert isinstance(result, AddressRefused), result
+    assert result.reason
+    return result
 
 
 # Addresses
@@ -373,9 +373,9 @@ def test_localhost_by_any_name_needs_an_allowed_loopback(host: str) -> None:
     assert refusal(vet_url(f"http://{host}:8000/")).name == "blocked_address"
     assert refusal(vet_url(f"http://{host}:8000/", read_networks(["10.0.0.0/8"]))).name == "blocked_address"
     for loopback in (LOOPBACK, read_networks(["::1"])):
-        judged = vet_url(f"http://{host}:8000/", loopback)
-        assert isinstance(judged, TargetUrl)
-        assert judged.address is None
+        vetted = vet_url(f"http://{host}:8000/", loopback)
+        assert isinstance(vetted, TargetUrl)
+        assert vetted.address is None
 
 
 @pytest.mark.parametrize("host", ["localhost.example", "notlocalhost", "localhosts"])
@@ -475,24 +475,24 @@ def test_an_unusual_spelling_is_refused_even_where_loopback_is_allowed() -> None
 @example("127.0.0.1")
 @example("1.2.3.4")
 def test_every_system_spelling_of_an_address_is_classified_or_refused(host: str) -> None:
-    judged = vet_url(f"http://{host}/")
+    vetted = vet_url(f"http://{host}/")
     try:
         read = IPv4Address(socket.inet_aton(host))
     except OSError:
         return
-    if isinstance(judged, TargetUrl):
-        assert judged.address == read
+    if isinstance(vetted, TargetUrl):
+        assert vetted.address == read
         assert vet_address(read) is None
 
 
 @given(st.text(max_size=60) | st.text("htps:/[]@.%0123456789abcdefx", max_size=60))
 def test_any_text_is_vetted_as_a_url_without_an_exception(text: str) -> None:
     for url in (text, f"http://{text}", f"http://[{text}]/"):
-        judged = vet_url(url)
-        if isinstance(judged, TargetUrl):
-            assert judged.host
-            assert 1 <= judged.port <= 65_535
-            assert judged.address is None or not is_listed(judged.address)
+        vetted = vet_url(url)
+        if isinstance(vetted, TargetUrl):
+            assert vetted.host
+            assert 1 <= vetted.port <= 65_535
+            assert vetted.address is None or not is_listed(vetted.address)
 
 
 @pytest.mark.parametrize(
@@ -546,12 +546,12 @@ def test_password_removal_agrees_with_a_regular_expression(pieces: list[str]) ->
 
 
 def test_ipv6_address_without_brackets_is_refused_with_the_right_form() -> None:
-    judged = vet_url("http://2001:db8::1:8080/")
-    assert isinstance(judged, AddressRefused)
-    assert "[2001:db8::1]:8080" in judged.reason
-    judged = vet_url("http://a.example:b/")
-    assert isinstance(judged, AddressRefused)
-    assert "brackets" not in judged.reason
+    vetted = vet_url("http://2001:db8::1:8080/")
+    assert isinstance(vetted, AddressRefused)
+    assert "[2001:db8::1]:8080" in vetted.reason
+    vetted = vet_url("http://a.example:b/")
+    assert isinstance(vetted, AddressRefused)
+    assert "brackets" not in vetted.reason
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,9 @@ def test_invalid_name_is_refused_with_the_reason(host: str) -> None:
 )
 def test_unicode_digits_of_an_address_are_normalised(url: str) -> None:
     assert read_target(url) == "https://127.0.0.1/"
-    judged = vet_url(str(with_ascii_host(url)))
-    assert isinstance(judged, AddressRefused)
-    assert judged.name == "blocked_address"
+    vetted = vet_url(str(with_ascii_host(url)))
+    assert isinstance(vetted, AddressRefused)
+    assert vetted.name == "blocked_address"
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,16 @@ ASKED = [Layer.DISCOVERY, Layer.TRANSPORT, Layer.READINESS, Layer.MESSAGE]
 
 
 def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
-    said = {name: result if isinstance(result, tuple) else (result, "") for name, result in results.items()}
+    members = {
+        name: result if isinstance(result, tuple) else (result, "") for name, result in results.items()
+    }
     return [
-        (Layer(name), LayerResult(result=result, reason=reason)) for name, (result, reason) in said.items()
+        (Layer(name), LayerResult(result=result, reason=reason)) for name, (result, reason) in members.items()
     ]
 
 
 @pytest.mark.parametrize(
-    ("seen", "told"),
+    ("seen", "message"),
     [
         (layers(), ""),
         (layers(discovery=R.OK), "a card only: its interface was not probed"),
@@ -50,12 +52,12 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
         (layers(discovery=(R.NOT_MEASURED, "we are ill")), "we are ill"),
     ],
 )
-def test_summary_names_the_observed_layers(seen: list[tuple[Layer, LayerResult]], told: str) -> None:
-    assert probe_summary(seen) == told
+def test_summary_names_the_observed_layers(seen: list[tuple[Layer, LayerResult]], message: str) -> None:
+    assert probe_summary(seen) == message
 
 
 @pytest.mark.parametrize(
-    ("seen", "told"),
+    ("seen", "expected"),
     [
         (layers(discovery=R.OK, transport=R.OK, readiness=R.OK, message=R.OK), 4),
         (layers(discovery=R.OK), 1),
@@ -63,9 +65,9 @@ def test_summary_names_the_observed_layers(seen: list[tuple[Layer, LayerResult]]
         (layers(discovery=R.INVALID_DOCUMENT), 0),
     ],
 )
-def test_summary_of_an_mcp_server_names_no_card(seen: list[tuple[Layer, LayerResult]], told: int) -> None:
+def test_summary_of_an_mcp_server_names_no_card(seen: list[tuple[Layer, LayerResult]], expected: int) -> None:
     text = probe_summary(seen, TargetKind.MCP)
-    assert text.count(", ") + bool(text) == told
+    assert text.count(", ") + bool(text) == expected
     assert "card" not in text.split()
     assert "interface" not in text.split()
 

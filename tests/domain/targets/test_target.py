@@ -251,16 +251,16 @@ def test_all_targets_of_a_host_lie_in_one_shard() -> None:
 
 
 def test_repeated_host_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    judged: list[str] = []
+    result: list[str] = []
 
     def judge(url: str) -> TargetUrl | AddressRefused:
-        judged.append(url)
+        result.append(url)
         return vet_url(url)
 
     monkeypatch.setattr(target, "vet_url", judge)
     text = "http://192.0.2.1:18303"
     assert {read_target(text) for _ in range(1000)} == {f"{text}/"}
-    assert judged == [text]
+    assert result == [text]
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,9 @@ def test_impossible_validity_period_is_refused(told_s: float) -> None:
     assert read_window_s(told_s) is None
 
 
-def code_of(judged: object) -> RefusalCode:
-    assert isinstance(judged, Refusal)
-    return judged.code
+def code_of(result: object) -> RefusalCode:
+    assert isinstance(result, Refusal)
+    return result.code
 
 
 # Names of resources
@@ -217,8 +217,8 @@ def test_free_resource_is_granted_for_the_requested_time(claim: Claim | None) ->
 
 
 def test_leased_resource_is_refused_with_its_holder() -> None:
-    judged = decide_acquire(HELD, Status.ACTIVE, token_floor=0, now_s=1299.9)
-    assert judged == Refusal(RefusalCode.LEASE_HELD, HELD)
+    decision = decide_acquire(HELD, Status.ACTIVE, token_floor=0, now_s=1299.9)
+    assert decision == Refusal(RefusalCode.LEASE_HELD, HELD)
 
 
 @pytest.mark.parametrize("claim", [HELD, RELEASED])
@@ -241,8 +241,8 @@ def test_counter_continues_after_expiry_and_release(claim: Claim) -> None:
     ],
 )
 def test_leaving_agent_gets_no_new_lease(status: Status | None, code: RefusalCode | None) -> None:
-    judged = decide_acquire(None, status, token_floor=0, now_s=1000.0)
-    assert (judged.code if isinstance(judged, Refusal) else None) is code
+    decision = decide_acquire(None, status, token_floor=0, now_s=1000.0)
+    assert (decision.code if isinstance(decision, Refusal) else None) is code
 
 
 @pytest.mark.parametrize("ttl_seconds", [0, 0.999, -1, 86_400.5, float("inf"), float("nan")])
@@ -393,29 +393,29 @@ class OneResource(RuleBasedStateMachine):
     @rule(holder=HOLDERS, ttl_seconds=st.sampled_from([1, 60, 300]), status=st.sampled_from(Status))
     def acquire(self, holder: str, ttl_seconds: int, status: Status) -> None:
         floor = self.epoch * 2**32
-        judged = decide_acquire(
+        decision = decide_acquire(
             self.row, status, token_floor=floor, now_s=self.now_s, ttl_seconds=ttl_seconds
         )
         is_wanted = status in {Status.ACTIVE, Status.UNHEALTHY}
-        assert isinstance(judged, Grant) is (is_wanted and self.now_s >= self.deadline_s)
-        if isinstance(judged, Grant):
+        assert isinstance(decision, Grant) is (is_wanted and self.now_s >= self.deadline_s)
+        if isinstance(decision, Grant):
             lease_id = f"lease_{len(self.granted)}"
-            self.granted.append(Past(holder, lease_id, judged.token))
+            self.granted.append(Past(holder, lease_id, decision.token))
             self.deadline_s = self.now_s + ttl_seconds
             self.row = Claim(
                 resource="task:t1",
                 lease_id=lease_id,
                 holder=holder,
                 holder_incarnation=1,
-                token=judged.token,
+                token=decision.token,
                 acquired_at_s=self.now_s,
-                expires_at_s=judged.expires_at_s,
+                expires_at_s=decision.expires_at_s,
             )
 
     @rule(data=st.data(), ttl_seconds=st.sampled_from([1, 60, 300]))
     def renew(self, data: st.DataObject, ttl_seconds: int) -> None:
         past = self.some_lease(data)
-        judged = decide_renew(
+        decision = decide_renew(
             self.row,
             past.lease_id,
             holder=past.holder,
@@ -423,19 +423,19 @@ class OneResource(RuleBasedStateMachine):
             now_s=self.now_s,
             ttl_seconds=ttl_seconds,
         )
-        assert isinstance(judged, Renewal) is self.is_current(past)
-        if isinstance(judged, Renewal) and self.row is not None:
-            self.row = replace(self.row, expires_at_s=judged.expires_at_s)
+        assert isinstance(decision, Renewal) is self.is_current(past)
+        if isinstance(decision, Renewal) and self.row is not None:
+            self.row = replace(self.row, expires_at_s=decision.expires_at_s)
             self.deadline_s = self.now_s + ttl_seconds
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
         past = self.some_lease(data)
-        judged = decide_release(self.row, past.lease_id, holder=past.holder, now_s=self.now_s)
-        is_end = isinstance(judged, Release) and not judged.is_repeat
+        decision = decide_release(self.row, past.lease_id, holder=past.holder, now_s=self.now_s)
+        is_end = isinstance(decision, Release) and not decision.is_repeat
         assert is_end is self.is_current(past)
-        if isinstance(judged, Release) and not judged.is_repeat and self.row is not None:
-            self.end(judged.end_reason)
+        if isinstance(decision, Release) and not decision.is_repeat and self.row is not None:
+            self.end(decision.end_reason)
 
     @rule(reason=st.sampled_from([EndReason.EXPIRED, EndReason.AGENT_DEAD, EndReason.REVOKED]))
     def end(self, reason: EndReason) -> None:

@@ -25,7 +25,7 @@ MORE_THAN_ONE = (
 
 
 @pytest.mark.parametrize(
-    ("count", "said"),
+    ("count", "message"),
     [
         (0, "0 agents"),
         (1, "1 agent"),
@@ -34,8 +34,8 @@ MORE_THAN_ONE = (
         (1_000_001, "1,000,001 agents"),
     ],
 )
-def test_noun_is_singular_for_one(count: int, said: str) -> None:
-    assert pluralize(count, "agent") == said
+def test_noun_is_singular_for_one(count: int, message: str) -> None:
+    assert pluralize(count, "agent") == message
 
 
 def test_some_nouns_have_a_plural_of_their_own() -> None:

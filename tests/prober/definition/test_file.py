@@ -246,10 +246,10 @@ def test_keys_in_missing_files_are_reported_with_their_lines(tmp_path: Path) -> 
     )
     with pytest.raises(InvalidDefinition) as caught:
         read_definition_file(file)
-    told = f"expected the file of a key: {tmp_path}/pipe (no regular file)"
+    message = f"expected the file of a key: {tmp_path}/pipe (no regular file)"
     assert [str(fault) for fault in caught.value.faults] == [
-        f"line 7: /directories/2/key_file: {told}",
-        f"line 8: /results/key_file: {told}",
+        f"line 7: /directories/2/key_file: {message}",
+        f"line 8: /results/key_file: {message}",
     ]
 
 

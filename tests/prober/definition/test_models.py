@@ -133,16 +133,16 @@ def test_a_directory_is_called_by_its_name_its_host_or_its_file(source: dict[str
     ],
 )
 def test_a_directory_is_at_a_url_or_in_a_file(source: dict[str, Any], named: set[str]) -> None:
-    place, told = refusal(directories=[source])
+    place, result = refusal(directories=[source])
     assert place == ("directories", 0)
-    assert named == {"url", "file", "key"} & set(told.split())
+    assert named == {"url", "file", "key"} & set(result.split())
 
 
 def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
-    place, told = refusal(directories=[{"url": "https://user:hunter2@directory.example/"}])
+    place, result = refusal(directories=[{"url": "https://user:hunter2@directory.example/"}])
     assert place == ("directories", 0, "url")
-    assert "password" in told
-    assert "hunter2" not in told
+    assert "password" in result
+    assert "hunter2" not in result
 
 
 def test_directory_names_are_unique() -> None:
@@ -162,9 +162,9 @@ def test_definition_that_requests_nothing_is_refused() -> None:
 
 @pytest.mark.parametrize("more", [{"transport": True}, {"transport": False, "message": {"text": "hi"}}])
 def test_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
-    place, told = refusal(ask={"card": False, **more})
+    place, result = refusal(ask={"card": False, **more})
     assert place == ("ask",)
-    assert "need card: true" in told
+    assert "need card: true" in result
 
 
 # --- how often -----------------------------------------------------------------------------------
@@ -181,10 +181,10 @@ def test_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
 def test_faster_cadence_than_the_minimum_needs_allow_fast_cadence(
     setting: str, least: float, too_little: float
 ) -> None:
-    place, told = refusal(cadence={setting: too_little})
+    place, result = refusal(cadence={setting: too_little})
     assert place == ("cadence", setting)
-    assert f"expected {least} or more" in told
-    assert "allow_fast_cadence: true" in told
+    assert f"expected {least} or more" in result
+    assert "allow_fast_cadence: true" in result
     assert getattr(defined(cadence={setting: least}).cadence, setting) == least
     # In whichever order the two are written.
     for cadence in (

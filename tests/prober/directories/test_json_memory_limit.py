@@ -36,9 +36,9 @@ def test_scalar_json_is_not_parsed(body: bytes) -> None:
     ],
 )
 def test_invalid_json_is_reported(body: bytes, fault: str) -> None:
-    value, told = read_json(body)
+    value, result = read_json(body)
     assert value is None
-    assert fault in told
+    assert fault in result
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_invalid_json_is_reported(body: bytes, fault: str) -> None:
 def test_oversized_text_is_not_parsed(element: bytes, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     body = b"[" + element * count + b"0]"
     monkeypatch.delattr(json, "loads")
-    value, told = read_json(body)
+    value, result = read_json(body)
     assert value is None
-    assert told.startswith(f"more JSON than is read: {len(body)} bytes")
-    assert told.endswith(f", {MAX_JSON_BYTES if len(body) > MAX_JSON_BYTES else MAX_PARSED_BYTES} at most")
+    assert result.startswith(f"more JSON than is read: {len(body)} bytes")
+    assert result.endswith(f", {MAX_JSON_BYTES if len(body) > MAX_JSON_BYTES else MAX_PARSED_BYTES} at most")
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_localhost_entry_is_a_target_with_a_finding(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("networks", "told"),
+    ("networks", "message"),
     [
         (["127.0.0.0/8"], "https://[::1]/"),
         (["::1"], "http://127.0.0.1/"),
@@ -198,10 +198,12 @@ def test_localhost_entry_is_a_target_with_a_finding(url: str) -> None:
         (["127.0.0.0/8", "::1"], None),
     ],
 )
-def test_allowed_loopback_target_has_no_finding(networks: list[str], told: str | None) -> None:
+def test_allowed_loopback_target_has_no_finding(networks: list[str], message: str | None) -> None:
     found = Gathered(networks=read_networks(networks))
     found.add(Listed(url) for url in ("http://localhost:5008/", "http://127.0.0.1/", "https://[::1]/"))
-    assert [finding.message.partition(" or ::1: ")[2] for finding in found.findings()] == [told] * bool(told)
+    assert [finding.message.partition(" or ::1: ")[2] for finding in found.findings()] == [message] * bool(
+        message
+    )
 
 
 @pytest.mark.parametrize("networks", [(), ("127.0.0.0/8", "::1")])

@@ -33,9 +33,9 @@ async def connecting(names: Names | None = None, **more: Any) -> AsyncIterator[V
 
 
 def target(url: str, connector: VettedConnector) -> TargetUrl:
-    judged = connector.guard.vet_url(URL(url))
-    assert isinstance(judged, TargetUrl), judged
-    return judged
+    vetted = connector.guard.vet_url(URL(url))
+    assert isinstance(vetted, TargetUrl), vetted
+    return vetted
 
 
 async def opened(connector: VettedConnector, url: str, seconds: float = 10) -> HttpConnection:
@@ -237,9 +237,9 @@ async def test_server_name_is_sent_for_names_and_not_for_addresses(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority.is_trusted(monkeypatch)
-    told: list[str | None] = []
+    found: list[str | None] = []
     context = authority.serving("agent.example", "127.0.0.1")
-    context.sni_callback = lambda _socket, name, _context: told.append(name)
+    context.sni_callback = lambda _socket, name, _context: found.append(name)
     async with serving({}, context) as server, connecting({"agent.example": HERE}) as connector:
         for host in ("agent.example", "AGENT.example.", "127.0.0.1"):
             line = await opened(connector, f"https://{host}:{server.port}/")
@@ -248,7 +248,7 @@ async def test_server_name_is_sent_for_names_and_not_for_addresses(
             assert line.transport is not None
             assert line.transport.get_extra_info("ssl_object") is not None
             line.abort()
-    assert told == ["agent.example", "agent.example", None]
+    assert found == ["agent.example", "agent.example", None]
 
 
 @on_both_loops

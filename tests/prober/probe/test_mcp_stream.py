@@ -105,15 +105,15 @@ async def test_endless_stream_is_bounded_in_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         lambda _: None,
         lambda message: {"jsonrpc": "2.0", "id": str(message.get("id")), "result": {}},
         lambda message: [{"jsonrpc": "2.0", "id": message.get("id", 0) + 1, "result": {}}] * 10_000,
     ],
 )
-async def test_stream_without_an_answer_times_out(said: Answer) -> None:
-    async with streaming(said) as serving:
+async def test_stream_without_an_answer_times_out(expected: Answer) -> None:
+    async with streaming(expected) as serving:
         observation = await probe_once(
             serving, timeouts={"first_byte_seconds": 1, "total_seconds": SHORT_SECONDS}
         )

@@ -50,8 +50,8 @@ async def test_interface_on_a_host_that_disallows_probes_is_not_requested() -> N
         observation = await named(probes, other)
         assert other.paths == [ROBOTS_PATH]
         transport = layer(observation.transport)
-        told = f"the robots.txt of {host_of(other)} forbids this prober"
-        assert (transport.result, transport.reason) == (ResultClass.NOT_MEASURED, told)
+        message = f"the robots.txt of {host_of(other)} forbids this prober"
+        assert (transport.result, transport.reason) == (ResultClass.NOT_MEASURED, message)
         assert layer(observation.discovery).result is ResultClass.OK
         assert not probes.memory.is_disallowed_by_robots
 

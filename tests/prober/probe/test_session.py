@@ -176,8 +176,8 @@ async def test_opted_out_target_is_not_probed_until_the_list_allows_it(
         async with probing(**left_alone) as probes:
             observation = await probes.see(server.url + "/agent")
             memory = probes.memory
-        told = layer(observation.discovery)
-        assert (told.result.value, told.reason) == ("not_measured", f"opted out: {place}")
+        result = layer(observation.discovery)
+        assert (result.result.value, result.reason) == ("not_measured", f"opted out: {place}")
         assert (server.paths, memory.is_opted_out, memory.is_excluded) == ([], True, True)
         async with probing() as probes:
             probes.memory = memory

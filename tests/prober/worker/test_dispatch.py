@@ -268,8 +268,8 @@ async def test_census_respects_a_requested_wait() -> None:
     await bench.begin()
     await asyncio.sleep(5)
     assert {assess.url for assess in bench.world.looks} == set(urls_of(3)[1:])
-    told = {result.report.observation.target_url: result.report for result in bench.outbox}
-    left = told[urls_of(1)[0]]
+    members = {result.report.observation.target_url: result.report for result in bench.outbox}
+    left = members[urls_of(1)[0]]
     assert left.observation.result is ResultClass.NOT_MEASURED
     assert left.observation.inconclusive_reason is InconclusiveReason.ASKED_TO_WAIT
     assert left.memory.not_before_s is not None

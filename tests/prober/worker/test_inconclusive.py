@@ -46,10 +46,10 @@ def discounted(report: ProbeReport, *, layers: tuple[str, ...] | None = None) ->
 def test_discounted_failure_is_not_stored_in_the_memory() -> None:
     report = report_of(discovery="timeout")
     assert report.memory.failures_in_row == 1
-    told = discounted(report)
-    assert told.observation.result is ResultClass.NOT_MEASURED
-    assert told.observation.inconclusive_reason is InconclusiveReason.NO_WITNESS
-    memory = told.memory
+    result = discounted(report)
+    assert result.observation.result is ResultClass.NOT_MEASURED
+    assert result.observation.inconclusive_reason is InconclusiveReason.NO_WITNESS
+    memory = result.memory
     assert (memory.failures_in_row, memory.result, memory.alive_at_s) == (0, ResultClass.OK, BEGAN_S - 300)
     assert memory.probed_at_s == BEGAN_S
 
@@ -68,22 +68,22 @@ def test_memory_of_a_probe_is_kept_without_its_failure() -> None:
 
 def test_answered_layer_is_stored_with_an_inconclusive_one() -> None:
     report = report_of(discovery="ok", transport="timeout")
-    told = discounted(report, layers=("transport",))
-    assert told.memory == report.memory
-    assert told.observation.is_liveness_signal
-    assert told.observation.inconclusive_reason is None
-    assert told.observation.transport is not None
-    assert told.observation.transport.result is ResultClass.NOT_MEASURED
+    result = discounted(report, layers=("transport",))
+    assert result.memory == report.memory
+    assert result.observation.is_liveness_signal
+    assert result.observation.inconclusive_reason is None
+    assert result.observation.transport is not None
+    assert result.observation.transport.result is ResultClass.NOT_MEASURED
 
 
 def test_remaining_failure_is_stored_in_the_memory() -> None:
     both = report_of(discovery="http_error", readiness="timeout")
-    told = discounted(both, layers=("readiness",))
-    assert (told.observation.result, told.memory) == (ResultClass.HTTP_ERROR, both.memory)
+    result = discounted(both, layers=("readiness",))
+    assert (result.observation.result, result.memory) == (ResultClass.HTTP_ERROR, both.memory)
     # It may have a document and no card.
     no_card = report_of(discovery="not_an_agent", readiness="timeout")
-    told = discounted(no_card, layers=("readiness",))
-    assert (told.observation.result, told.memory.failures_in_row) == (ResultClass.NOT_MEASURED, 0)
+    result = discounted(no_card, layers=("readiness",))
+    assert (result.observation.result, result.memory.failures_in_row) == (ResultClass.NOT_MEASURED, 0)
 
 
 def test_inconclusive_probe_counts_as_made_and_not_measured() -> None:
@@ -104,14 +104,14 @@ def test_complete_reports_leave_no_finding() -> None:
 def test_missed_ticks_are_reported_with_lost_results() -> None:
     memory = ALIVE.model_copy(update={"probed_at_s": BEGAN_S - 1200})
     slot = slot_of(memory)
-    told = missed(slot, memory, CADENCE, BEGAN_S, keeps_ticks=True)
-    assert told is not None
-    assert told[0] == 3
-    assert abs(told[1].observation.observed_at.timestamp() - (BEGAN_S - 300.1)) < 0.01
+    result = missed(slot, memory, CADENCE, BEGAN_S, keeps_ticks=True)
+    assert result is not None
+    assert result[0] == 3
+    assert abs(result[1].observation.observed_at.timestamp() - (BEGAN_S - 300.1)) < 0.01
     slot.given_up = 1
-    told = missed(slot, memory, CADENCE, BEGAN_S, keeps_ticks=True)
-    assert told is not None
-    count, report = told
+    result = missed(slot, memory, CADENCE, BEGAN_S, keeps_ticks=True)
+    assert result is not None
+    count, report = result
     assert (count, report.memory) == (4, memory)
     assert report.observation.inconclusive_reason is InconclusiveReason.NOT_PROBED
     # After all that was reported meanwhile, before what is reported now.

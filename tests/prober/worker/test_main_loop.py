@@ -637,10 +637,10 @@ async def test_dropped_results_become_not_measured_and_probing_pauses() -> None:
         assert worker.progress.held < 700
         stage.ledger.is_unreachable = False
         await asyncio.sleep(2 * INTERVAL_S)
-    told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
-    assert {one.target_url for one in told} == set(urls)
-    assert {one.inconclusive_reason for one in told} == {InconclusiveReason.NOT_PROBED}
-    assert all(re.search(r"\b\d+ results? ", reason(one)) for one in told)
+    found = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert {one.target_url for one in found} == set(urls)
+    assert {one.inconclusive_reason for one in found} == {InconclusiveReason.NOT_PROBED}
+    assert all(re.search(r"\b\d+ results? ", reason(one)) for one in found)
     assert not [one for one in stage.seen() if one.is_measured_failure]
 
 
@@ -660,8 +660,8 @@ async def test_probing_pauses_when_results_cannot_be_held(monkeypatch: pytest.Mo
         stage.ledger.is_unreachable = False
         await asyncio.sleep(INTERVAL_S)
         assert len(stage.world.looks) > made + 150
-    told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
-    assert any(re.search(r"\b\d+ probes? ", reason(one)) for one in told)
+    found = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert any(re.search(r"\b\d+ probes? ", reason(one)) for one in found)
     assert not [one for one in stage.seen() if one.is_measured_failure]
 
 
@@ -1199,9 +1199,9 @@ async def test_missed_ticks_are_skipped_and_reported() -> None:
     assert len(stage.world.looks) == pytest.approx(6 * INTERVAL_S / 6, abs=5)
     looked = [len(stage.world.looks_at(url)) for url in urls]
     assert min(looked) >= 1
-    told = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
-    assert {one.inconclusive_reason for one in told} == {InconclusiveReason.NOT_PROBED}
-    assert all(re.match(r"\d+ probes? ", reason(one)) for one in told)
+    found = [one for one in stage.seen() if one.result is ResultClass.NOT_MEASURED]
+    assert {one.inconclusive_reason for one in found} == {InconclusiveReason.NOT_PROBED}
+    assert all(re.match(r"\d+ probes? ", reason(one)) for one in found)
 
 
 @in_virtual_time

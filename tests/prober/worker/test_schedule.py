@@ -133,10 +133,10 @@ def test_ticks_skipped_by_back_off_are_not_missed() -> None:
 @given(st.floats(0, 300), st.floats(0, 100_000))
 def test_missed_ticks_lie_between_two_probes(after_s: float, took_s: float) -> None:
     last_s = BASE_S + after_s
-    told = missed(ProbeMemory(probed_at_s=last_s), last_s + took_s)
-    if told is None:
+    result = missed(ProbeMemory(probed_at_s=last_s), last_s + took_s)
+    if result is None:
         assert took_s < 2.5 * CADENCE.interval_s
     else:
-        count, at_s = told
+        count, at_s = result
         assert last_s < at_s < last_s + took_s
         assert abs(count - took_s / CADENCE.interval_s) <= 2.5

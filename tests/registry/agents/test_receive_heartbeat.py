@@ -222,9 +222,9 @@ async def test_next_heartbeat_reply_reports_a_cancelled_task(
     for _ in range(2):
         assert (await api.send_heartbeat(one.agent_id, one.key, **working)).json()["pending_commands"] == []
     await steer(api, made["task_id"], "cancel")
-    (told,) = (await api.send_heartbeat(one.agent_id, one.key, **working)).json()["pending_commands"]
-    assert told["command"] == "renew_leases"
-    assert told["reason"].endswith(f": {made['task_id']}")
+    (result,) = (await api.send_heartbeat(one.agent_id, one.key, **working)).json()["pending_commands"]
+    assert result["command"] == "renew_leases"
+    assert result["reason"].endswith(f": {made['task_id']}")
     assert (await api.send_heartbeat(one.agent_id, one.key, tasks_in_progress=[])).json()[
         "pending_commands"
     ] == []

@@ -23,8 +23,8 @@ PROBED = {"monitoring": "probe", "card_url": CARD}
 async def history(api: RegistryApi, agent_id: str = "agent-1") -> dict[str, Any]:
     answer = await api.ask("GET", f"{AGENTS}/{agent_id}/history", key=Role.READER)
     assert answer.status == 200, answer.body
-    told: dict[str, Any] = answer.json()
-    return told
+    result: dict[str, Any] = answer.json()
+    return result
 
 
 async def kept_rows(database: Database) -> int:
@@ -61,16 +61,16 @@ async def test_history_has_half_hours_and_days_of_both_tracks(api: RegistryApi, 
             assert await outcomes(api, result_with_document(clock, answer_ms, **numbers)) == ["accepted"]
         clock.advance(300)
         await outcomes(api, failure(clock))
-    told = await history(api)
-    assert told["notes"] == []
-    assert len(told["half_hours"]) == 49
-    last = told["half_hours"][-1]
+    result = await history(api)
+    assert result["notes"] == []
+    assert len(result["half_hours"]) == 49
+    last = result["half_hours"][-1]
     assert last["begins_at"].endswith("T00:30:00.000Z")
     assert (last["alive"], last["failed"], last["inconclusive"]) == (2, 1, 0)
     assert last["answer_ms"] == pytest.approx({"lowest": 100.0, "mean": 200.0, "highest": 300.0}, rel=0.005)
     assert last["response_ratio"] == {"lowest": 0.75, "mean": 0.75, "highest": 0.75}
     assert last["latency_p99_ms"]["highest"] == pytest.approx(40, rel=0.005)
-    first_day, today = told["days"]
+    first_day, today = result["days"]
     assert (first_day["alive"], first_day["failed"]) == (96, 48)
     assert (today["alive"], today["failed"]) == (4, 2)
     assert first_day["answer_ms"]["mean"] == pytest.approx(200, rel=0.005)
@@ -88,22 +88,22 @@ async def test_history_has_gaps_and_drops_old_slots(
     clock.advance(3 * HALF_HOUR)
     await outcomes(api, failure(clock))
     assert await kept_rows(database) == 1
-    told = await history(api)
-    assert [(slot["alive"], slot["failed"]) for slot in told["half_hours"]] == [(1, 0), (0, 1)]
-    assert told["notes"] == [NO_ANSWER, NO_DOCUMENT]
+    result = await history(api)
+    assert [(slot["alive"], slot["failed"]) for slot in result["half_hours"]] == [(1, 0), (0, 1)]
+    assert result["notes"] == [NO_ANSWER, NO_DOCUMENT]
     clock.advance(2 * DAY)
-    told = await history(api)
-    assert told["half_hours"] == []
-    assert [(day["alive"], day["failed"]) for day in told["days"]] == [(1, 1)]
+    result = await history(api)
+    assert result["half_hours"] == []
+    assert [(day["alive"], day["failed"]) for day in result["days"]] == [(1, 1)]
     clock.advance(30 * DAY)
-    told = await history(api)
-    assert (told["days"], told["notes"]) == ([], [NOT_YET])
+    result = await history(api)
+    assert (result["days"], result["notes"]) == ([], [NOT_YET])
 
 
 async def test_history_of_a_heartbeat_agent_is_empty_with_a_note(api: RegistryApi) -> None:
     await api.register("agent-1")
-    told = await history(api)
-    assert told == {"agent_id": "agent-1", "half_hours": [], "days": [], "notes": [NOT_PROBED]}
+    result = await history(api)
+    assert result == {"agent_id": "agent-1", "half_hours": [], "days": [], "notes": [NOT_PROBED]}
     await api.register("agent-2", **PROBED)
     assert (await history(api, "agent-2"))["notes"] == [NOT_YET]
 
@@ -130,8 +130,8 @@ async def test_batch_over_several_half_hours_is_stored_completely(
         clock.advance(HALF_HOUR)
         batch.append(observed(clock, transport={"result": "ok", "latency_ms": latency_ms}))
     assert await outcomes(api, *batch) == ["accepted"] * 3
-    told = (await history(api))["half_hours"]
-    assert [round(slot["answer_ms"]["mean"]) for slot in told[1:]] == [10, 20, 40]
+    result = (await history(api))["half_hours"]
+    assert [round(slot["answer_ms"]["mean"]) for slot in result[1:]] == [10, 20, 40]
 
 
 async def test_new_incarnation_keeps_the_observed_facts(api: RegistryApi, clock: WoundClock) -> None:

@@ -195,7 +195,7 @@ async def test_erasure_during_archiving_reaches_the_file(
 async def test_archives_are_in_the_directory_of_the_sqlite_file_by_default(
     api: RegistryApi, database_kind: str, tmp_path: Path
 ) -> None:
-    told = archive_directory(api.database, RegistrySettings.read(archive_dir="/elsewhere"))
-    assert told == Path("/elsewhere")
-    untold = archive_directory(api.database, RegistrySettings.read())
-    assert untold == (tmp_path if database_kind == "sqlite" else Path())
+    result = archive_directory(api.database, RegistrySettings.read(archive_dir="/elsewhere"))
+    assert result == Path("/elsewhere")
+    found = archive_directory(api.database, RegistrySettings.read())
+    assert found == (tmp_path if database_kind == "sqlite" else Path())

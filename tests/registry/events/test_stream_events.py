@@ -42,11 +42,11 @@ async def test_event_stream_begins_with_new_events(served: Serving, database: Da
     async with following(served.url) as follower:
         assert await follower.begin() == 1
         await database.write(appending(draft(2), draft(3)))
-        told = await follower.take(2)
-    assert [one.id for one in told] == [2, 3]
-    assert {one.type for one in told} == {"agent.drift_warning"}
-    assert told[0].data["sequence"] == 2
-    assert told[0].data["payload"] == {"agent_id": "agent_1", "drift_seconds": 2.0}
+        result = await follower.take(2)
+    assert [one.id for one in result] == [2, 3]
+    assert {one.type for one in result} == {"agent.drift_warning"}
+    assert result[0].data["sequence"] == 2
+    assert result[0].data["payload"] == {"agent_id": "agent_1", "drift_seconds": 2.0}
 
 
 @pytest.mark.both_databases
@@ -95,8 +95,8 @@ async def test_erased_payloads_are_not_streamed_from_memory(served: Serving, dat
         await database.write(erase)
         assert [one.type for one in await follower.take(1)] == ["agent.erased"]
     async with following(served.url, query="?after=0") as follower:
-        told = await follower.take(3)
-    assert [set(one.data["payload"]) for one in told[:2]] == [{"erased"}, {"erased"}]
+        result = await follower.take(3)
+    assert [set(one.data["payload"]) for one in result[:2]] == [{"erased"}, {"erased"}]
 
 
 async def test_agents_key_streams_only_its_events(served: Serving, database: Database) -> None:
@@ -149,12 +149,12 @@ async def test_idle_stream_advances_its_position_with_pings(
     async with following(served.url, query="?type=log.archived") as follower:
         await follower.begin()
         await database.write(appending(draft(), draft(), draft()))
-        told = asyncio.create_task(follower.take(1))
+        result = asyncio.create_task(follower.take(1))
         async with asyncio.timeout(PATIENCE_SECONDS):
             while follower.comments < 2 or follower.last_event_id != 3:
-                assert not told.done()
+                assert not result.done()
                 await asyncio.sleep(0.02)
-        told.cancel()
+        result.cancel()
 
 
 async def test_a_revoked_keys_stream_ends(
@@ -204,8 +204,8 @@ async def test_streams_end_and_restart_after_a_restore(
         await database.write(restore)
         assert await follower.end() == []
     async with following(served.url, query="?after=1") as follower:
-        told = await follower.take(again)
-        assert [one.data["payload"]["drift_seconds"] for one in told] == [100.0 + n for n in range(again)]
+        result = await follower.take(again)
+        assert [one.data["payload"]["drift_seconds"] for one in result] == [100.0 + n for n in range(again)]
         await database.write(appending(draft(7)))
         assert [one.id for one in await follower.take(1)] == [again + 2]
 
@@ -358,15 +358,15 @@ async def test_two_processes_deliver_events_of_each_other(tmp_path: Path, databa
             await at_one.begin()
             await at_two.begin()
             await database.write(appending(draft(), draft(), draft()))
-            assert [told.id for told in await at_one.take(3)] == [1, 2, 3]
-            assert [told.id for told in await at_two.take(3)] == [1, 2, 3]
+            assert [result.id for result in await at_one.take(3)] == [1, 2, 3]
+            assert [result.id for result in await at_two.take(3)] == [1, 2, 3]
             # Ends with its stream open.
             await asyncio.to_thread(servers.stop, one.process)
             await at_one.end()
             assert "rror" not in one.log.read_text()
             await database.write(appending(draft(), draft()))
-            assert [told.id for told in await at_two.take(2)] == [4, 5]
+            assert [result.id for result in await at_two.take(2)] == [4, 5]
         # Goes on at the other process.
         async with following(f"http://127.0.0.1:{two.port}", last_event_id=3) as follower:
-            assert [told.id for told in await follower.take(2)] == [4, 5]
+            assert [result.id for result in await follower.take(2)] == [4, 5]
     await database.close()

@@ -95,8 +95,8 @@ async def test_one_key_makes_no_class_silent_for_another(api: RegistryApi, clock
         body = {"worker": name, "ttl_seconds": 300, "held": {str(s): t for s, t in held[name].items()}}
         answer = (await api.ask("POST", "/api/v1/shards/claim", body, key=keys[name])).json()
         held[name] = {shard["shard"]: shard["fencing_token"] for shard in answer["shards"]}
-        told: list[str] = answer["silent_classes"]
-        return told
+        messages: list[str] = answer["silent_classes"]
+        return messages
 
     async def report_all(name: str, outcome: str = "ok", **members: Any) -> None:
         """Report the same of all agents in the shards of a worker, each from an address of its own."""

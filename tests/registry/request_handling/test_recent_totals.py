@@ -38,22 +38,22 @@ def test_large_total_is_cached_briefly() -> None:
 def test_during_a_recount_the_old_total_is_served_unless_too_old() -> None:
     totals = RecentTotals()
     totals.total(ANY, NOW_S, counting(MANY))
-    told: list[int] = []
+    found: list[int] = []
 
     def count_at(now_s: float) -> Callable[[], int]:
         def count() -> int:
-            told.append(totals.total(ANY, now_s, counting(3_000)))
-            told.append(totals.total(FREE, now_s, counting(4_000)))
+            found.append(totals.total(ANY, now_s, counting(3_000)))
+            found.append(totals.total(FREE, now_s, counting(4_000)))
             return 9_999
 
         return count
 
     later_s = NOW_S + CACHE_SECONDS
     assert totals.total(ANY, later_s, count_at(later_s)) == 9_999
-    assert told == [MANY, 4_000]
+    assert found == [MANY, 4_000]
     too_late_s = later_s + USABLE_SECONDS
     assert totals.total(ANY, too_late_s, count_at(too_late_s)) == 9_999
-    assert told[2] == 3_000
+    assert found[2] == 3_000
 
 
 def test_failed_count_is_repeated_by_the_next_request() -> None:

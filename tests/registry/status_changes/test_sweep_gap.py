@@ -63,11 +63,11 @@ class Machine:
         self._set_by_s += by_s
 
     async def send_heartbeat(self, count: int) -> None:
-        said = [
+        found = [
             StoredHeartbeat(number, self.clock.at_s, current_load=None, tasks=None, is_drifting=False)
             for number in range(1, count + 1)
         ]
-        await self.database.write(lambda transaction: heartbeats.store(transaction, said))
+        await self.database.write(lambda transaction: heartbeats.store(transaction, found))
 
     async def claim(self, resource: str) -> Claim:
         found = await self.database.read(lambda transaction: leases.find(transaction, resource))

@@ -29,14 +29,14 @@ async def test_interface_versions_are_listed_with_their_changes(api: RegistryApi
     await read(api, clock, card())
     await read(api, clock, card(name="B"), 1)
     await read(api, clock, card(name="B", skills=SKILLS[:1]), 2)
-    told = await shown(api, VERSIONS)
-    assert [(each["version"], each.get("changes"), each.get("breaking")) for each in told["versions"]] == [
+    result = await shown(api, VERSIONS)
+    assert [(each["version"], each.get("changes"), each.get("breaking")) for each in result["versions"]] == [
         (3, 1, True), (2, 1, False), (1, None, None),
     ]  # fmt: skip
-    assert [("until" in each, each["kind"]) for each in told["versions"]] == [
+    assert [("until" in each, each["kind"]) for each in result["versions"]] == [
         (False, "agent_card"), (True, "agent_card"), (True, "agent_card"),
     ]  # fmt: skip
-    assert told["versions"][0]["digest"] == card(name="B", skills=SKILLS[:1]).digest
+    assert result["versions"][0]["digest"] == card(name="B", skills=SKILLS[:1]).digest
 
 
 async def test_unstable_interface_is_marked(api: RegistryApi, clock: WoundClock) -> None:
@@ -82,8 +82,8 @@ async def test_single_interface_version_has_no_changes(api: RegistryApi, clock: 
     answer = await api.ask("GET", f"{VERSIONS}/comparison", key=Role.READER)
     assert answer.status == 404
     await read(api, clock, card())
-    told = await shown(api, f"{VERSIONS}/comparison")
-    assert (told["previous_version"], told["version"], told["changes"]) == (1, 1, [])
+    message = await shown(api, f"{VERSIONS}/comparison")
+    assert (message["previous_version"], message["version"], message["changes"]) == (1, 1, [])
 
 
 async def test_unknown_target_has_no_versions(api: RegistryApi) -> None:

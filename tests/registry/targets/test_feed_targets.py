@@ -118,7 +118,7 @@ async def test_unreadable_probe_memory_is_omitted_from_the_feed(
     assert [target.get("memory") for target in whole["targets"]] == [None, None]
     answer = await api.ask("GET", f"/api/v1/targets/{target_id(URLS[0])}", key=Role.READER)
     assert (answer.status, answer.json().get("memory")) == (200, None)
-    assert all(f"memory of {target_id(URLS[0])} cannot be read" in told for told in caplog.messages)
+    assert all(f"memory of {target_id(URLS[0])} cannot be read" in message for message in caplog.messages)
 
 
 async def test_implausible_memory_is_not_sent_to_the_next_prober(api: RegistryApi, clock: WoundClock) -> None:
@@ -281,9 +281,9 @@ async def test_failure_of_an_alive_listed_agent_needs_a_witness(api: RegistryApi
             "discovery": {"result": result},
         }
         await api.report(seen, memories=[{"failures_in_row": 1}])
-    told = {target["url"]: target["memory"] for target in (await feed(api, SHARD))["targets"]}
+    members = {target["url"]: target["memory"] for target in (await feed(api, SHARD))["targets"]}
     alive, never = {"failures_in_row": 1, "alive_at_s": clock.at_s}, {"failures_in_row": 1}
-    assert told == {URLS[0]: alive, URLS[1]: never}
+    assert members == {URLS[0]: alive, URLS[1]: never}
 
 
 async def test_thresholds_that_change_are_sent_to_the_prober(api: RegistryApi) -> None:

@@ -76,8 +76,8 @@ async def link_events(api: RegistryApi) -> list[tuple[str, str, str]]:
     found = []
     for event in await api.events():
         if event["type"] in {"agent.linked", "agent.unlinked", "agent.link_conflict"}:
-            told = event["payload"]
-            found.append((event["type"], told["agent_id"], told.get("proof") or told["reason"]))
+            result = event["payload"]
+            found.append((event["type"], result["agent_id"], result.get("proof") or result["reason"]))
     return found
 
 
@@ -180,7 +180,7 @@ async def test_a_claim_that_is_not_proven_changes_nothing(api: RegistryApi) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "why"),
+    ("expected", "why"),
     [
         ({"registry": "https://other.example"}, "another registry"),
         ({"registry": "http://registry.example"}, "the registry over plain http"),
@@ -190,11 +190,11 @@ async def test_a_claim_that_is_not_proven_changes_nothing(api: RegistryApi) -> N
     ],
 )
 async def test_card_with_another_registry_or_agent_is_no_proof(
-    api: RegistryApi, said: dict[str, str], why: str
+    api: RegistryApi, expected: dict[str, str], why: str
 ) -> None:
     await api.register("agent-1", card_url=CARD)
     await api.register("agent-2", card_url="https://elsewhere.example/card.json")
-    await crawl(api, **{"agent_id": "agent-1", **said})
+    await crawl(api, **{"agent_id": "agent-1", **expected})
     assert await links(api) == [(TARGET, "claimed")], why
     assert await link_events(api) == []
 
@@ -301,8 +301,8 @@ async def test_flapping_link_causes_few_events(api: RegistryApi, clock: WoundClo
         await crawl(api, "agent-1")
         await crawl(api, None)
         clock.advance(300)
-    told = [kind for kind, _, _ in await link_events(api)]
-    assert told.count("agent.linked") == 1 + (20 * 300 - 1) // int(RELINK_SECONDS)
+    found = [kind for kind, _, _ in await link_events(api)]
+    assert found.count("agent.linked") == 1 + (20 * 300 - 1) // int(RELINK_SECONDS)
 
 
 @pytest.mark.both_databases
@@ -454,8 +454,8 @@ async def test_the_prober_of_a_linked_target_is_sent_the_thresholds_of_its_agent
 
     async def changes(after: int) -> dict[str, Any]:
         """Return the thresholds of each target that changed."""
-        told = (await feed(api, shard, after))["targets"]
-        return {target["subject_id"]: target.get("thresholds_s") for target in told}
+        result = (await feed(api, shard, after))["targets"]
+        return {target["subject_id"]: target.get("thresholds_s") for target in result}
 
     async def version() -> int:
         return int((await feed(api, shard))["version"])
@@ -496,8 +496,8 @@ async def test_linked_target_passes_its_alive_time_to_the_agent(api: RegistryApi
     api.clock.advance(300)
     await crawl(api, "agent-1")
     await crawl(api)
-    told = (await feed(api, shard_of(host_of(ORIGIN))))["targets"]
-    memories = {target["subject_id"]: target.get("memory", {}) for target in told}
+    result = (await feed(api, shard_of(host_of(ORIGIN))))["targets"]
+    memories = {target["subject_id"]: target.get("memory", {}) for target in result}
     assert memories["agent-1"]["alive_at_s"] == api.clock.at_s
 
 
@@ -551,7 +551,7 @@ async def test_an_outage_of_a_linked_agent_can_be_confirmed(api: RegistryApi) ->
     for agent_id in ("agent-1", TARGET):
         answer = await api.ask("POST", "/api/v1/monitor/confirm", {"agent_id": agent_id})
         assert answer.status == 200, answer.body
-        told = (await feed(api, shard_of(host_of(ORIGIN)), before))["targets"]
-        assert [target["subject_id"] for target in told if "confirmed_at" in target] == [TARGET]
+        result = (await feed(api, shard_of(host_of(ORIGIN)), before))["targets"]
+        assert [target["subject_id"] for target in result if "confirmed_at" in target] == [TARGET]
     unknown = await api.ask("POST", "/api/v1/monitor/confirm", {"agent_id": "nobody"})
     assert unknown.status == 404

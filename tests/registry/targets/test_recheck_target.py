@@ -58,12 +58,12 @@ async def test_opted_out_target_is_refused_with_its_end_time(
     assert (await api.report(seen, memories=[memory])).status == 200
     answer = await recheck(api)
     assert answer.status == 202
-    told = answer.json().get("not_before")
+    reply = answer.json().get("not_before")
     if told_s is None or wait_s > 2 * told_s:
         # Values that peers must not request are ignored.
-        assert told is None
+        assert reply is None
     else:
-        assert told[:19] == moment(clock.at_s + told_s).isoformat()[:19]
+        assert reply[:19] == moment(clock.at_s + told_s).isoformat()[:19]
 
 
 @pytest.mark.both_databases

@@ -130,8 +130,8 @@ async def test_first_successful_probe_is_no_change(api: RegistryApi, clock: Woun
         seen.append((await results(api))[0][1])
         clock.advance(300)
     assert seen == ["not_measured", "internal", "refused", "refused", "ok"]
-    told = [change[:3] for change in await changes(api)]
-    assert told == [("overall", "refused", "ok"), ("discovery", "refused", "ok")]
+    found = [change[:3] for change in await changes(api)]
+    assert found == [("overall", "refused", "ok"), ("discovery", "refused", "ok")]
 
 
 async def test_unmeasured_probe_changes_no_result(api: RegistryApi, clock: WoundClock) -> None:
@@ -364,11 +364,11 @@ async def test_target_that_closes_its_robots_txt_is_not_alive_forever_in_a_censu
 
 async def test_protocol_of_any_card_can_be_counted(api: RegistryApi, clock: WoundClock) -> None:
     await put(api, "dir", "one", URLS)
-    said = "0.3\u0000\n" + "x" * 59
-    await report(api, probe(clock), memories=[{"protocol_version": said}])
+    result = "0.3\u0000\n" + "x" * 59
+    await report(api, probe(clock), memories=[{"protocol_version": result}])
     (found,) = await rows(api, "SELECT protocol_version, memory FROM probe_results")
     assert found[0] == "0.3\ufffd\ufffd" + "x" * 59
-    assert json.loads(found[1]) == {"protocol_version": said}
+    assert json.loads(found[1]) == {"protocol_version": result}
 
 
 @pytest.mark.parametrize(

@@ -285,11 +285,11 @@ async def test_stopping_server_answers_waiting_claims_without_a_task(
 ) -> None:
     is_waiting, wait = threading.Event(), claim_endpoint.ClaimEndpoint._wait
 
-    async def told(*arguments: Any) -> None:
+    async def wait_and_signal(*arguments: Any) -> None:
         is_waiting.set()
         await wait(*arguments)
 
-    monkeypatch.setattr(claim_endpoint.ClaimEndpoint, "_wait", told)
+    monkeypatch.setattr(claim_endpoint.ClaimEndpoint, "_wait", wait_and_signal)
     server = RegistryServer(tmp_path, {"sweep_seconds": 60})
     server.start()
     async with RegistryClient(server.url, key=ADMIN_KEY) as client:

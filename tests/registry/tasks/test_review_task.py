@@ -55,8 +55,8 @@ async def test_fix_of_a_child_task_is_charged_to_the_parents_remaining_budget(ap
     parent = await create(api, budget={"tokens": 100})
     one = await worker(api)
     grant = await one.granted()
-    said = {"title": "child", "budget": {"tokens": 60}}
-    child_id = (await one.write(grant, "delegate", task=said)).json()["child_id"]
+    members = {"title": "child", "budget": {"tokens": 60}}
+    child_id = (await one.write(grant, "delegate", task=members)).json()["child_id"]
     child = await one.granted()
     await one.reserve(child, "c", tokens=60)
     await one.write(child, "calls/c/settle", cost={"tokens": 60})
@@ -78,11 +78,11 @@ async def test_holder_of_a_fix_sees_the_review_of_the_earlier_work(api: Registry
     answer = await steer(api, task_id, "review", verdict="reject", comment="not nice")
     grant = await one.granted()
     assert grant["task"]["task_id"] == answer.json()["fix"]["task_id"]
-    assert [said[:2] for said in comments_of(grant)] == [("rejected", "not nice")]
+    assert [comment[:2] for comment in comments_of(grant)] == [("rejected", "not nice")]
     await one.write(grant, "complete")
     await steer(api, grant["task"]["task_id"], "review", verdict="reject", comment="nicer, too dear")
-    assert [said[1] for said in comments_of(await one.granted())] == ["nicer, too dear", "not nice"]
-    assert [said[1] for said in comments_of(await task(api, task_id))] == ["not nice"]
+    assert [comment[1] for comment in comments_of(await one.granted())] == ["nicer, too dear", "not nice"]
+    assert [comment[1] for comment in comments_of(await task(api, task_id))] == ["not nice"]
 
 
 async def test_a_task_without_a_result_is_not_reviewed(api: RegistryApi) -> None:

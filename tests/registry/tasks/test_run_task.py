@@ -59,8 +59,8 @@ async def test_first_report_marks_the_task_running_and_reports_keep_their_order(
     one = await worker(api)
     grant = await one.granted()
     for number in (1, 2, 3):
-        said = {"summary": f"step {number}"}
-        answer = await one.report(grant, idempotency_key=f"report-{number}", report=said)
+        members = {"summary": f"step {number}"}
+        answer = await one.report(grant, idempotency_key=f"report-{number}", report=members)
         assert (answer.json()["status"], answer.json()["report"]) == ("running", number)
     path = f"{TASKS}/{made['task_id']}/progress"
     page = (await api.ask("GET", f"{path}?limit=2", key=one.key)).json()
@@ -315,8 +315,8 @@ async def test_case_11_a_delegated_task_is_paid_out_of_its_parents_envelope(api:
     parent = await create(api, budget={"tokens": 100, "usd": 2})
     one, other = await worker(api), await worker(api, "agent-2", role_id="croppers")
     grant = await one.granted()
-    said = {"title": "crop", "role_id": "croppers", "budget": {"tokens": 40, "usd": 0.5}}
-    child_id = (await one.write(grant, "delegate", task=said)).json()["child_id"]
+    members = {"title": "crop", "role_id": "croppers", "budget": {"tokens": 40, "usd": 0.5}}
+    child_id = (await one.write(grant, "delegate", task=members)).json()["child_id"]
     shown = await task(api, parent["task_id"])
     assert (shown["status"], shown["holder"]) == ("assigned", "agent-1")
     assert shown["budget"]["delegated"] == {"tokens": 40, "usd": 0.5}
@@ -350,10 +350,10 @@ async def test_unfinished_grandchild_stays_charged_to_the_task_that_pays_for_it(
     one = await worker(api, capacity={"max_concurrent_tasks": 3})
     made = await create(api, budget={"tokens": 100}, agent_id="agent-1")
     grant = await one.granted()
-    said = {"title": "part", "budget": {"tokens": 100}, "agent_id": "agent-1"}
-    child_id = (await one.write(grant, "delegate", task=said)).json()["child_id"]
+    members = {"title": "part", "budget": {"tokens": 100}, "agent_id": "agent-1"}
+    child_id = (await one.write(grant, "delegate", task=members)).json()["child_id"]
     child = await one.granted(task_id=child_id)
-    grandchild_id = (await one.write(child, "delegate", task=said)).json()["child_id"]
+    grandchild_id = (await one.write(child, "delegate", task=members)).json()["child_id"]
     grandchild = await one.granted(task_id=grandchild_id)
     await one.write(child, "complete")
     assert (await steer(api, child_id, "review", verdict="accept")).status == 200
