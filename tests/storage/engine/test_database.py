@@ -82,6 +82,19 @@ async def test_failed_transaction_of_a_group_is_rolled_back_alone(database: Data
     assert await database.read(_rows) == [1, 2]
 
 
+async def test_first_transaction_on_an_existing_file_runs_once(tmp_path: Path) -> None:
+    runs = []
+
+    def add(transaction: Transaction) -> None:
+        runs.append(transaction)
+        _add_row(1)(transaction)
+
+    async with opened("sqlite", tmp_path) as database:
+        await database.write(add)
+        assert len(runs) == 1
+        assert await database.read(_rows) == [1]
+
+
 async def test_failed_single_transaction_is_rolled_back(database: Database) -> None:
     def fail_late(transaction: Transaction) -> None:
         _add_row(7)(transaction)

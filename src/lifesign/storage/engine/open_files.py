@@ -83,6 +83,11 @@ class OpenFiles:
             self.log.check_size(found[self.log.file])
         self.is_lost = False
 
+    def check_known(self) -> None:
+        """Raise FileShrunk before the first transaction: the log may already be shorter than it was."""
+        if self.log is not None:
+            self.log.check_known()
+
     def check_before_commit(self) -> None:
         """Raise FileShrunk if the database file or the log is shorter than before."""
         with suppress(OSError):

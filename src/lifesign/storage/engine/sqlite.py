@@ -209,6 +209,8 @@ class SqliteDatabase:
         """
         try:
             with translated(), self._write_engine.begin() as connection:
+                if self._files is not None:
+                    self._files.check_known()
                 driver: Any = connection.connection.dbapi_connection
                 changes = driver.total_changes
                 # A single function needs no savepoint, for which SQLite would keep a copy of each page.

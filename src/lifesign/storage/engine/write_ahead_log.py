@@ -44,13 +44,18 @@ class WriteAheadLog:
         self._header = b""
         """Has a new salt each time SQLite starts the log again."""
 
+    def check_known(self) -> None:
+        """Raise LogShrunk if this process has not read the log: its size may be too small already."""
+        if not self._is_known:
+            raise LogShrunk
+
     def check_size(self, size: int) -> None:
         """Raise LogShrunk if this size is smaller than it was after the last commit."""
         if size < self._size:
             raise LogShrunk
 
     def check_before_commit(self) -> None:
-        """Raise LogShrunk if the log is shorter than after the last commit, or its size is unknown.
+        """Raise LogShrunk if the log is shorter than after the last commit, or when it was read first.
 
         Within a transaction no other process may shorten the log.
         """
@@ -60,8 +65,6 @@ class WriteAheadLog:
         except OSError:
             # Either there is none yet, or the check of the paths reports its loss.
             return
-        if not self._is_known:
-            raise LogShrunk
         self.check_size(size)
 
     def note_commit(self, *, has_changed: bool) -> None:
@@ -99,7 +102,7 @@ class WriteAheadLog:
         try:
             size, header = self._read()
         except FileNotFoundError:
-            return _is_empty(frames)
+            size, header = 0, b""
         if not _is_empty(frames) and size < HEADER_BYTES + frames * (FRAME_HEADER_BYTES + page_bytes):
             return False
         self._remember(size, header)
