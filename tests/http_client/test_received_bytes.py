@@ -149,11 +149,10 @@ async def by_watch_activity(server: FloodingServer) -> None:
         await ended(server)
 
 
+# The prober and a model's check are tested on both event loops instead.
 CLIENTS: dict[str, Callable[[FloodingServer], Awaitable[None]]] = {
-    "the prober": by_the_prober,
     "the prober, for a part": by_the_prober_for_a_part,
     "check": by_check,
-    "a model's check": by_a_model,
     "a webhook": by_a_webhook,
     "an opt-out check": by_an_opt_out_check,
     "a registry client": by_a_registry_client,

@@ -363,9 +363,15 @@ async def test_erased_agent_returns_without_overrides(api: RegistryApi) -> None:
 CARD = "https://aa.example/.well-known/agent-card.json"
 
 
-@pytest.mark.both_databases
-@pytest.mark.parametrize("path", [MAINTENANCE, OVERRIDE])
-@pytest.mark.parametrize("is_taken_back", [True, False])
+@pytest.mark.parametrize(
+    ("path", "is_taken_back"),
+    [
+        pytest.param(MAINTENANCE, True, marks=pytest.mark.both_databases),
+        (MAINTENANCE, False),
+        (OVERRIDE, True),
+        pytest.param(OVERRIDE, False, marks=pytest.mark.both_databases),
+    ],
+)
 async def test_failures_before_an_operators_decision_take_no_agent_down(
     api: RegistryApi,
     path: str,
