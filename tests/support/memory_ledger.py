@@ -197,7 +197,7 @@ class MemoryLedger:
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
         self._reach()
-        return [shard for shard, version in versions.items() if self._versions.get(shard, 0) > version]
+        return [shard for shard, version in self._versions.items() if version > versions.get(shard, version)]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
         self._reach()

@@ -86,13 +86,13 @@ class TargetFeed:
         versions = self._owned_shards.versions()
         if not versions:
             return
-        shards = {number: self._owned_shards.shards[number] for number in sorted(versions)}
+        shards = dict(self._owned_shards.shards)
         changed = set(await self._ledger.changed(versions))
-        for number, shard in shards.items():
-            if number not in changed and not shard.is_current:
+        for shard in [shard for shard in shards.values() if not shard.is_current]:
+            if shard.number not in changed:
                 # The shard is empty, so there is nothing to read.
                 self._apply(shard, shard.token, TargetPage(entries=()))
-        to_read = [shard for number, shard in shards.items() if number in changed]
+        to_read = [shards[number] for number in sorted(changed & shards.keys())]
         for first in range(0, len(to_read), READ_AT_ONCE):
             some = to_read[first : first + READ_AT_ONCE]
             await asyncio.gather(*(self._read(shard, versions[shard.number]) for shard in some))
