@@ -128,6 +128,19 @@ async def test_rejected_token_stays_in_use_without_a_replacement() -> None:
     assert tokens.fault is not None
 
 
+async def test_token_that_is_rejected_during_a_back_off_stays_in_use() -> None:
+    """One agent that rejects a token must not take it from the others until the back-off ends."""
+    endpoint, clock = Endpoint(), Clock()
+    tokens = source(endpoint, clock)
+    await tokens.prepare(PATIENCE_SECONDS)
+    endpoint.fault = fault(retry_after_s=MAX_WAIT_SECONDS)
+    assert tokens.drop("token-1")
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    clock.now_s += DROP_SECONDS
+    assert not tokens.drop("token-1")
+    assert tokens.token == "token-1"
+
+
 async def test_slow_token_endpoint_delays_a_probe_up_to_a_limit() -> None:
     endpoint = Endpoint()
     endpoint.held = asyncio.Event()

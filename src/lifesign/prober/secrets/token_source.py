@@ -102,6 +102,9 @@ class TokenSource:
         now_s = self._clock()
         if self._dropped_at_s is not None and now_s - self._dropped_at_s < DROP_SECONDS:
             return False
+        if now_s < self._retry_at_s:
+            # No other token could be requested now: the one agent would take this one from all others.
+            return False
         self._dropped_at_s = now_s
         self._rejected = token
         return True
