@@ -125,6 +125,17 @@ def test_the_beginning_of_a_secret_does_not_remain_in_a_text_that_was_cut() -> N
     assert scrubber.clean_text(f"BAD {secret[: MIN_SECRET_CHARS - 1]}").endswith("tok-Q7w")
 
 
+@pytest.mark.parametrize(
+    "escaped",
+    [b"a-Secret/of+ours".hex(), "".join(f"%{byte:02x}" for byte in b"a-Secret/of+ours"), "A-SECRET/OF+OURS"],
+)
+def test_text_that_was_cut_within_an_escaped_secret_is_replaced_as_a_whole(escaped: str) -> None:
+    scrubber = Scrubber(["a-Secret/of+ours"])
+    assert scrubber.clean_cut(f"Bad status line: {escaped[:-1]}") == REMOVED
+    assert scrubber.clean_cut("Bad status line: a-Secret") == f"Bad status line: {REMOVED[:8]}"
+    assert scrubber.clean_cut("Bad status line: other") == "Bad status line: other"
+
+
 def test_a_secret_that_ends_within_a_character_is_removed() -> None:
     cleaned = Scrubber(["p4ssw0rd%e2"]).clean_text("text/p4ssw0rd\u20ac")
     assert "p4ssw0rd" not in cleaned

@@ -19,6 +19,7 @@ from tests.support.hostile_server import (
     answer,
     as_json,
     kept,
+    raw,
     redirect,
     serving,
 )
@@ -315,6 +316,16 @@ async def test_secret_echoed_by_the_server_is_removed(encoding: str) -> None:
     assert not any(map(leaks, [*shown, *kept_bytes]))
     assert len(kept_bytes) == 2
     assert REMOVED in report.observation.model_dump_json()
+
+
+async def test_error_that_is_cut_within_an_escaped_secret_contains_nothing_of_it() -> None:
+    """An error of the HTTP parser quotes the peer, and has a maximum length."""
+    digits = TOKEN.encode().hex()
+    async with serving({RPC: raw(b"X" * 110 + digits.encode() + b"\r\n\r\n")}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        observation = await probed(server, ask={})
+    assert REMOVED in layer(observation.transport).reason
+    assert digits[:16] not in observation.model_dump_json()
 
 
 async def test_a_redirect_to_a_url_with_a_secret_is_refused() -> None:

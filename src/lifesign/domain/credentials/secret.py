@@ -104,6 +104,11 @@ class Scrubber:
             # A secret in an escaped form can end within a character.
             return cleaned.decode("utf-8", "replace")
 
+    def clean_cut(self, text: str) -> str:
+        """Return a text that may end within an escaped secret; such a text is replaced as a whole."""
+        cleaned = self.clean_text(text)
+        return REMOVED if self.may_be_in(cleaned.encode("utf-8", "surrogatepass")) else cleaned
+
     def _cleaned(self, data: bytes) -> bytes:
         for form in self._literals:
             if form in data:

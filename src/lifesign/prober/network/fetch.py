@@ -482,12 +482,12 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     return replace(
         fetched,
         body=scrubber.clean(fetched.body),
-        reason=scrubber.clean_text(fetched.reason),
-        content_type=scrubber.clean_text(fetched.content_type),
+        reason=scrubber.clean_cut(fetched.reason),
+        content_type=scrubber.clean_cut(fetched.content_type),
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
         last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
         status_links=tuple(map(scrubber.clean_text, fetched.status_links)),
-        challenges=tuple(map(scrubber.clean_text, fetched.challenges)),
+        challenges=tuple(map(scrubber.clean_cut, fetched.challenges)),
         allow=scrubber.clean_text(fetched.allow),
     )
 
