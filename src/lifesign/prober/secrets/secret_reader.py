@@ -180,7 +180,9 @@ def forget_variables(credentials: Sequence[CredentialSettings]) -> None:
 
 def forbid_core_dumps() -> None:
     """Disable core dumps of this process, because they would contain the secrets."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Linux ignores a limit of 0 if `core_pattern` names a program. With 1 it starts none (fs/coredump.c).
+    limit = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
+    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
 def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_secret: bool = True) -> str:
