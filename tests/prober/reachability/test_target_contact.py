@@ -154,14 +154,22 @@ def test_interface_in_a_class_without_answers_is_unreached() -> None:
     assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV6, ("transport", "message"))
 
 
+def test_interface_whose_name_did_not_resolve_is_unreached() -> None:
+    """The card's name may be cached, or its connection open, while the name server is gone."""
+    card = fetched(status=200, address=FOUR, phases=REUSED)
+    unresolved = fetched("https://b.example/", "dns_failure")
+    contact = contact_of(PUBLIC_IPV4, discovery=card, transport=unresolved, message=unresolved)
+    assert contact.unreached_layers == ("transport", "message")
+    assert (contact.network_class, contact.is_name_failure) == (PUBLIC_IPV4, True)
+
+
 @pytest.mark.parametrize(
     "interface",
     [
         # Its class answered this probe.
         fetched("https://b.example/", "timeout", address=OTHER_FOUR),
-        # It is on this machine, or was not asked anywhere.
+        # It is on this machine.
         fetched("http://127.0.0.1/", "refused", address=ip_address("127.0.0.1")),
-        fetched("https://b.example/", "dns_failure"),
     ],
 )
 def test_interface_in_a_class_with_answers_fails_itself(interface: Fetched) -> None:

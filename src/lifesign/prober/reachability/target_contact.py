@@ -115,21 +115,28 @@ class ContactReader:
     ) -> ProbeConnection:
         """Return the contact of a living target; an interface of another class may be unreached.
 
-        Its failures would contradict what the agent says of itself, though the way there may be cut.
+        Its failures would contradict what the agent says of itself, though the way there may be cut. The same
+        holds for an interface whose name did not resolve: the other answers may come from open connections,
+        or from names that are still cached.
         """
-        unreached: dict[str, list[str]] = {}
+        unreached: dict[str | None, list[str]] = {}
+        is_name_failure = False
         for name in _INTERACTIONS:
             layer = getattr(observation, name)
             if layer is None or not layer.has_failed or (fetched := traces.fetched_for(layer)) is None:
                 continue
             network_class, address = self._place_of(traces, fetched)
-            if network_class is None or address is None or network_class == THIS_MACHINE:
+            if layer.result is ResultClass.DNS_FAILURE:
+                is_name_failure = True
+            elif address is None or network_class in self._reached_classes(traces.exchanges):
                 continue
-            if network_class not in self._answering_classes(traces.exchanges):
-                unreached.setdefault(network_class, []).append(name)
+            unreached.setdefault(network_class, []).append(name)
         for network_class, names in unreached.items():
             return ProbeConnection(
-                network_class=network_class, unreached_layers=tuple(names), answered=answered
+                network_class=network_class,
+                is_name_failure=is_name_failure,
+                unreached_layers=tuple(names),
+                answered=answered,
             )
         return ProbeConnection(network_class=observation.network_class, answered=answered)
 
@@ -165,12 +172,14 @@ class ContactReader:
             sent_at_s=found.sent_at_s,
         )
 
-    def _answering_classes(self, exchanges: Iterable[Exchange]) -> set[str]:
-        return {
+    def _reached_classes(self, exchanges: Iterable[Exchange]) -> set[str]:
+        """Return the network classes that certainly work: this machine, and those that answered."""
+        answered = {
             self._classes.of(address)
             for exchange in exchanges
             if exchange.fetched.status is not None and (address := exchange.fetched.address) is not None
         }
+        return answered | {THIS_MACHINE}
 
     def _has_answered_itself(self, fetched: Fetched) -> bool:
         """Return whether a host gave an HTTP answer of any status that cannot come from another host.

@@ -88,7 +88,9 @@ class ProbeConnection:
     is_date_failure: bool = False
     """Whether only the date of its certificate was wrong."""
     unreached_layers: tuple[str, ...] = ()
-    """Layers that failed in a class of which nothing answered this probe, though the target lives."""
+    """Layers that failed in a class of which nothing answered this probe, or by their name, though the target
+    lives.
+    """
     answered: Answered | None = None
     """An answer over a new connection, of a host that answered itself."""
 
