@@ -5,11 +5,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.support.databases import WoundClock, opened
+from sqlalchemy import text
+from tests.support.databases import KINDS, WoundClock, opened
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.small_disk import fill, mounted
 
 from lifesign.storage.engine.sqlite import ROOM_BYTES
+from lifesign.storage.engine.transaction import Transaction
 
 FACTS = {f"fact {number}": "x" * 100 for number in range(10)}
 
@@ -31,6 +33,24 @@ async def test_server_that_cannot_write_is_unhealthy(
                 assert (await api.ask("GET", path, key=None)).status == 503
         assert (await api.ask("GET", path, key=None)).status == 200
         assert (await api.ask("POST", "/api/v1/agents", {"agent_id": "a"})).status == 201
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_server_without_one_of_its_tables_is_unhealthy(
+    kind: str, path: str, tmp_path: Path, clock: WoundClock
+) -> None:
+    async with opened(kind, tmp_path, clock.now_s) as database:
+        api = RegistryApi(database, clock)
+        assert (await api.ask("GET", path, key=None)).status == 200
+
+        def rename(transaction: Transaction, before: str, after: str) -> None:
+            transaction.connection.execute(text(f"ALTER TABLE {before} RENAME TO {after}"))
+
+        await database.write(lambda transaction: rename(transaction, "probers", "gone"))
+        assert (await api.ask("GET", path, key=None)).status == 503
+        await database.write(lambda transaction: rename(transaction, "gone", "probers"))
+        assert (await api.ask("GET", path, key=None)).status == 200
 
 
 @pytest.mark.fault

@@ -55,6 +55,7 @@ from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.database_deadline import DeadlineDatabase
+from lifesign.storage.engine.schema_version import check_tables
 from lifesign.storage.engine.transaction import Clock, Database
 from lifesign.storage.errors import StoreUnavailable
 
@@ -351,7 +352,7 @@ async def _signpost(_request: Request) -> Response:
 
 def _healthz(registry: Registry) -> Answer:
     async def answer(_request: Request) -> Response:
-        """Report whether this process can serve: its database answers and accepts changes.
+        """Report whether this process can serve: its database answers, is complete and accepts changes.
 
         After changes fail, the check tries an empty change: load balancers send no other changes to a server
         that reports to be unhealthy.
@@ -359,7 +360,7 @@ def _healthz(registry: Registry) -> Answer:
         try:
             registry.database.writes.refuse_mismatch()
             await registry.database.check_files()
-            await registry.dispatcher.database.read(lambda transaction: transaction.now_s)
+            await registry.dispatcher.database.read(check_tables)
             if registry.database.writes.failure is not None:
                 await registry.dispatcher.database.write(
                     lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, func, select, text
 
 from lifesign.storage.engine.ownership import REVISION_TABLE, is_foreign, table_names
+from lifesign.storage.engine.table_definitions import metadata
 from lifesign.storage.engine.transaction import Transaction
-from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown
+from lifesign.storage.errors import ForeignDatabase, SchemaOutdated, SchemaUnknown, StoreUnavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -70,6 +71,13 @@ def check(transaction: Transaction) -> None:
     if found is None or found in known_revisions():
         raise SchemaOutdated(found, newest_revision())
     raise SchemaUnknown(found, newest_revision())
+
+
+def check_tables(transaction: Transaction) -> None:
+    """Raise StoreUnavailable if a table was removed from the database of a running server."""
+    missing = metadata.tables.keys() - table_names(transaction.connection)
+    if missing:
+        raise StoreUnavailable(f"the database lacks the table {min(missing)}")
 
 
 def is_behind(transaction: Transaction) -> bool:
