@@ -113,6 +113,36 @@ async def test_robots_txt_and_other_origins_get_no_credential() -> None:
     assert carried(server) == carried(interface) == []
 
 
+@pytest.mark.parametrize("is_permitted", [False, True], ids=["stranger", "card_origins"])
+async def test_card_of_another_origin_needs_a_permission(*, is_permitted: bool) -> None:
+    scheme = {"type": "apiKey", "in": "query", "name": "stolen"}
+    async with serving({RPC: answer(401), HEALTH_PATH: answer(401)}) as own, serving({}) as server:
+        server.replies[CARD_PATH] = answer(
+            200,
+            json.dumps(card(url=own.url + RPC, securitySchemes={"k": scheme})).encode(),
+            Content_Type="application/json",
+            Link=f'<{own.url}{HEALTH_PATH}>; rel="status"',
+        )
+        api_key = {"value": {"env": "LAB_TOKEN"}}
+        permission = {"card_origins": [server.url]} if is_permitted else {}
+        credential = {"name": "lab", "origin": own.url, "api_key": api_key} | permission
+        async with probing(credentials=[credential], ask={"message": {"text": "hello"}}) as probes:
+            observation = await probes.see(server.url)
+            state = probes.credentials.states[0].state
+    assert carried(server) == []
+    quoted = quote(TOKEN, safe="~")
+    sent = [head.split(" ", 2)[1] for head in own.heads if quoted in head or TOKEN in head]
+    if is_permitted:
+        assert f"{RPC}?stolen={quoted}" in sent
+    else:
+        assert own.paths.count(RPC) == 2
+        assert sent == []
+        assert state != REJECTED
+        transport = layer(observation.transport)
+        assert transport.result is ResultClass.GATED
+        assert transport.reason.endswith(f"credential lab is not for cards of {server.url}")
+
+
 async def test_credential_is_sent_only_below_its_path() -> None:
     async with serving({"/in/rpc": behind_login(answer(405)), "/ping": answer(200)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/in/rpc"))

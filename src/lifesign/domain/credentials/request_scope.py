@@ -69,6 +69,8 @@ class CredentialScope:
     """Scheme, host and port, such as `https://agents.example`."""
     path: str = "/"
     """Sent to this path and below; without a query."""
+    card_origins: tuple[str, ...] = ()
+    """Other origins whose targets may name URLs of this one."""
 
     @property
     def place(self) -> tuple[str, str]:
@@ -88,6 +90,13 @@ class CredentialScope:
             return True
         path = _plain_path(url)
         return path is not None and (path == scope or path.startswith(f"{scope}/"))
+
+    def is_for_target(self, target: str) -> bool:
+        """Return whether a probe of a target may send the credential.
+
+        A target of another origin decides which URL is requested, and where an API key is put.
+        """
+        return any(is_on_origin_of(target, origin) for origin in (self.origin, *self.card_origins))
 
 
 def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:

@@ -31,6 +31,7 @@ USER_PATTERN: Final = "^[!-9;-~][ -9;-~]{0,127}$"
 CLIENT_PATTERN: Final = "^[!-~]{1,256}$"
 SCOPE_PATTERN: Final = r"^[!#-\[\]-~]+( [!#-\[\]-~]+)*$"
 MAX_SCOPE_CHARS: Final = 1024
+MAX_CARD_ORIGINS: Final = 100
 MAX_OAUTH_URL_CHARS: Final = 2048
 CREDENTIAL_FORMS: Final = {
     ENV_PATTERN: "the name of an environment variable",
@@ -219,6 +220,9 @@ def _take_origin(value: str) -> str:
     return str(url.origin())
 
 
+Origin = Annotated[str, AfterValidator(_take_origin)]
+
+
 def _take_scope_path(value: str) -> str:
     if any(character in value for character in "?;%"):
         raise PydanticCustomError("scope_path", "expected a path without ?, ; and %, such as /billing")
@@ -230,10 +234,12 @@ class CredentialSettings(DefinitionMapping):
 
     name: Name
     """Name in results and logs."""
-    origin: Annotated[str, AfterValidator(_take_origin)]
+    origin: Origin
     """Scheme, host and port, such as https://agent.example. The credential is sent there and nowhere else."""
     path: Annotated[HealthPath, AfterValidator(_take_scope_path)] = "/"
     """The credential is sent to this path and below."""
+    card_origins: Annotated[tuple[Origin, ...], Field(max_length=MAX_CARD_ORIGINS)] = ()
+    """Other origins whose agent cards may name an interface here: its requests carry the credential too."""
     bearer: Secret | None = None
     """A bearer token (RFC 6750)."""
     basic: BasicLogin | None = None
@@ -274,7 +280,9 @@ class CredentialSettings(DefinitionMapping):
     @property
     def scope(self) -> CredentialScope:
         """Return the URLs to which the credential may be sent."""
-        return CredentialScope(name=self.name, origin=self.origin, path=self.path)
+        return CredentialScope(
+            name=self.name, origin=self.origin, path=self.path, card_origins=self.card_origins
+        )
 
     @property
     def method(self) -> str:

@@ -251,7 +251,8 @@ class ProbeSession:
             fetched = await send()
             if sending is Sending.NEVER or fetched is None or fetched.result is ResultClass.OK:
                 return fetched
-        if (credential := self._credentials.for_url(str(url))) is None:
+        credential = self._credentials.for_url(str(url))
+        if credential is None or not credential.scope.is_for_target(str(self.given.url)):
             return fetched or await send()
         seconds = self._deadline(self._total_s) - self._loop.time()
         if fetched is None:
@@ -338,6 +339,8 @@ class ProbeSession:
         result = result or fetched.result
         reason = fetched.reason if reason is None else reason
         result, reason = with_credential_fault(fetched, result, reason)
+        if result is ResultClass.GATED and (withheld := self._withheld(fetched.url)) is not None:
+            reason = f"{reason}, credential {withheld} is not for cards of {self.given.url.origin()}"
         layer = LayerResult(
             result=result,
             reason=reason[:MAX_REASON_CHARS],
@@ -351,6 +354,12 @@ class ProbeSession:
             detail = rejection(fetched) if state is CredentialState.CREDENTIALS_REJECTED else None
             self._credentials.note_use(fetched.url, state, fetched.credential, detail, self.entry.url)
         return layer
+
+    def _withheld(self, url: URL) -> str | None:
+        """Return the name of a credential of a URL that probes of this target do not send."""
+        credential = self._credentials.for_url(str(url))
+        is_sent = credential is None or credential.scope.is_for_target(str(self.given.url))
+        return None if credential is None or is_sent else credential.name
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
         """Return a layer with another result, read from the same request."""
