@@ -77,13 +77,28 @@ def test_inline_secret_is_refused(members: dict[str, Any]) -> None:
     assert refused(**members) == "inline_secret"
 
 
-def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it() -> None:
-    text = HEAD + "  - {name: lab, origin: https://lab.example, bearer: sk-inline-secret}\n"
+@pytest.mark.parametrize(
+    ("member", "expected"),
+    [
+        ("bearer: sk-inline-secret", "{file: NAME}"),
+        ("bearer: {sk-inline-secret}", "/credentials/0/bearer: no such key; expected one of file"),
+        ("bearer: {sk-inline-secret: x}", "no such key"),
+        ("bearer:sk-inline-secret", "/credentials/0: no such key; expected one of name"),
+        ("basic: {username: a, password:sk-inline-secret}", "/credentials/0/basic: no such key"),
+        ("oauth2: {client_secret: {sk-inline-secret}}", "/oauth2/client_secret: no such key"),
+        ("bearer: *sk-inline-secret", "no alias"),
+        ("bearer: !sk-inline-secret", "no tag"),
+        ("bearer: !!sk-inline-secret", "no tag"),
+        ("bearer: &sk-inline-secret", "expected exactly one of"),
+        ("bearer: [sk-inline-secret]", "expected a mapping"),
+    ],
+)
+def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it(member: str, expected: str) -> None:
+    text = HEAD + f"  - {{name: lab, origin: https://lab.example, {member} }}\n"
     with pytest.raises(InvalidDefinition) as caught:
         definition_of(text)
-    (fault,) = caught.value.faults
+    fault = next(each for each in caught.value.faults if expected in str(each))
     assert fault.line == 4
-    assert "{file: NAME}" in str(fault)
     assert "{{" not in str(fault)
     assert "sk-inline-secret" not in str(caught.value)
 

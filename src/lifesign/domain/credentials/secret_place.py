@@ -1,7 +1,7 @@
 """Place of a secret, as a file of settings names it. Such a file never contains a secret itself."""
 
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import (
     AfterValidator,
@@ -39,6 +39,7 @@ class SecretPlace(BaseModel):
     """Place of a secret: exactly one of the three."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    hides_unknown_keys: ClassVar = True
 
     file: FileName | None = None
     """File with the secret, relative to this one; only its owner should be able to read and change it."""

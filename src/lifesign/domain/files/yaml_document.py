@@ -28,7 +28,7 @@ MAX_NUMBER_CHARACTERS = 400
 MAX_FAULTS = 20
 """Maximum of faults in one error."""
 MAX_SHOWN_CHARACTERS = 80
-"""Maximum length of a key, tag or anchor in a message."""
+"""Maximum length of a key in a message."""
 
 Path = tuple[str | int, ...]
 """Keys and indexes of the path to a value."""
@@ -102,6 +102,10 @@ class YamlDocument:
         faults = []
         for details in error.errors(include_url=False, include_input=False):
             path: Path = (*at, *(part for part in place(details) if part != "[key]"))
+            if details["type"] == "extra_forbidden":
+                of = _model_at(model, details["loc"][skipped:-1])
+                # What is no key may be a secret in braces, or one without a space before it.
+                path = path[:-1] if getattr(of, "hides_unknown_keys", False) else path
             expected = _expected(details, model, details["loc"][skipped:], forms)
             faults.append(FileFault(self._line_of(path), _pointer(path), expected))
         return self._refuse(sorted(faults, key=lambda fault: fault.line)[:MAX_FAULTS])
@@ -126,11 +130,11 @@ class YamlDocument:
                 depth += isinstance(event, yaml.CollectionStartEvent)
                 depth -= isinstance(event, yaml.CollectionEndEvent)
                 if isinstance(event, yaml.AliasEvent):
-                    what = f"expected no alias: write out what *{_shown(str(event.anchor))} stands for"
+                    # A value such as a password may begin with * or !, and is not quoted.
+                    what = "expected no alias (*): write out what it stands for, or quote the value"
                     raise self._error_on_line(line, what)
-                tag = getattr(event, "tag", None)
-                if tag is not None:
-                    raise self._error_on_line(line, f"expected no tag such as {_shown(tag)}")
+                if getattr(event, "tag", None) is not None:
+                    raise self._error_on_line(line, "expected no tag (!): quote a value that begins with !")
                 if depth > MAX_DEPTH:
                     raise self._error_on_line(line, f"expected at most {MAX_DEPTH} levels")
                 if nodes > MAX_NODES:

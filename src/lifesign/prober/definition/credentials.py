@@ -6,7 +6,7 @@ The definition itself never contains a secret.
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -61,7 +61,13 @@ def _refuse_inline(given: Any) -> Any:
 Secret = Annotated[SecretPlace, BeforeValidator(_refuse_inline)]
 
 
-class BasicLogin(DefinitionMapping):
+class CredentialMapping(DefinitionMapping):
+    """A mapping of a credential. Errors do not quote its unknown keys: they may be secrets."""
+
+    hides_unknown_keys: ClassVar = True
+
+
+class BasicLogin(CredentialMapping):
     """User name and password (RFC 7617)."""
 
     username: Annotated[str, Field(pattern=USER_PATTERN)]
@@ -70,7 +76,7 @@ class BasicLogin(DefinitionMapping):
     """Place of the password."""
 
 
-class SecretHeader(DefinitionMapping):
+class SecretHeader(CredentialMapping):
     """A header with a secret value."""
 
     name: Annotated[str, Field(pattern=HEADER_PATTERN)]
@@ -87,7 +93,7 @@ class SecretHeader(DefinitionMapping):
         return self
 
 
-class ApiKey(DefinitionMapping):
+class ApiKey(CredentialMapping):
     """An API key, in the place that the agent card names; without a card, in that of the definition."""
 
     value: Secret
@@ -144,7 +150,7 @@ def _take_oauth_url(value: str) -> str:
 OAuthUrl = Annotated[str, Field(max_length=MAX_OAUTH_URL_CHARS), AfterValidator(_take_oauth_url)]
 
 
-class OAuthClient(DefinitionMapping):
+class OAuthClient(CredentialMapping):
     """An OAuth 2 client (RFC 6749)."""
 
     token_url: OAuthUrl
@@ -229,7 +235,7 @@ def _take_scope_path(value: str) -> str:
     return value
 
 
-class CredentialSettings(DefinitionMapping):
+class CredentialSettings(CredentialMapping):
     """A credential: one of bearer, basic, header, api_key and oauth2, or a client certificate, or both."""
 
     name: Name
