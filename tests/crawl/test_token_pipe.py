@@ -7,6 +7,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from lifesign.crawl.token_pipe import TokenOwner, TokenPipe, TokenQuery
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
@@ -66,9 +67,11 @@ class Workers:
 
 
 @asynccontextmanager
-async def workers(endpoint: Endpoint, clock: Clock, count: int = 4) -> AsyncIterator[Workers]:
+async def workers(
+    endpoint: Endpoint, clock: Clock, count: int = 4, *, probed: frozenset[str] = frozenset()
+) -> AsyncIterator[Workers]:
     owner = store(endpoint.request, clock, owns=True)
-    service = TokenOwner(owner, SECONDS)
+    service = TokenOwner(owner, SECONDS, probed)
     pipes, stores, answering = [], [], []
     for _ in range(count):
         ours, theirs = Pipe()
@@ -99,6 +102,17 @@ async def test_all_processes_together_request_a_token_once_in_its_lifetime() -> 
         assert await asyncio.gather(*(source.prepare(SECONDS) for source in crew.sources()))
         assert {source.token for source in crew.sources()} == {"access-canary-2"}
     assert endpoint.requests == 2
+
+
+@pytest.mark.parametrize("is_probed", [True, False])
+async def test_refresh_token_of_a_probed_provider_is_removed_in_each_process(*, is_probed: bool) -> None:
+    probed = frozenset({"acme"} if is_probed else ())
+    async with workers(Endpoint(), Clock(), 1, probed=probed) as crew:
+        crew.owner.named("acme").note_refresh_token("refresh-canary")
+        (source,) = crew.sources()
+        assert await source.prepare(SECONDS)
+        scrubber = crew.stores[0].scrubber_of(URL("https://login.example/"))
+        assert ("refresh-canary" not in scrubber.clean_text("refresh-canary")) is is_probed
 
 
 async def test_late_token_request_gets_the_remaining_lifetime() -> None:

@@ -16,7 +16,7 @@ from lifesign.prober.probe.steps import Prober
 from lifesign.prober.reachability.target_contact import NetworkClasses
 from lifesign.prober.reachability.witness_requests import WitnessRequests
 from lifesign.prober.secrets.credential_store import CredentialStore, RequestToken
-from lifesign.prober.secrets.secret_reader import Secrets, read_secrets
+from lifesign.prober.secrets.secret_reader import Secrets, probed_providers, read_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,8 @@ async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> Asy
         _fetcher(definition, resolver, is_public_allowed=definition.has_contact) as fetcher,
         open_credentials(definition, secrets, fetcher) as credentials,
     ):
-        yield TokenOwner(credentials, definition.timeouts.total_seconds)
+        probed = probed_providers(definition.credentials, definition.target_urls)
+        yield TokenOwner(credentials, definition.timeouts.total_seconds, probed)
 
 
 def _resolver(definition: ProbeDefinition) -> Resolver:

@@ -223,7 +223,8 @@ class Crawl:
         shares = self._home.shares(self._definition, processes, since_s)
         credentials = self._definition.credentials
         # Several processes get their tokens from this one.
-        secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials)
+        targets = self._definition.target_urls
+        secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials, targets)
         shares = [replace(share, log_format=self._progress.log_format, secrets=secrets) for share in shares]
         forget_variables(credentials)
         if len(shares) == 1:

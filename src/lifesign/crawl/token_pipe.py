@@ -4,7 +4,7 @@ No token is written to a disk, and all processes together cause one request per 
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -33,15 +33,21 @@ class TokenReply:
 
     number: int
     found: AccessToken | TokenFault
+    refresh_tokens: tuple[str, ...] = field(default=(), repr=False)
+    """Those that a target may send back; only to be removed from texts."""
 
 
 class TokenOwner:
     """Answers the questions of all processes of a crawl, in the process that has the client secrets."""
 
-    def __init__(self, credentials: CredentialStore, seconds: float) -> None:
-        """`seconds`: time limit of a request for a token, the same as for the token endpoint."""
+    def __init__(self, credentials: CredentialStore, seconds: float, probed: Collection[str] = ()) -> None:
+        """`seconds`: time limit of a request for a token, the same as for the token endpoint.
+
+        `probed`: the result of `probed_providers`.
+        """
         self._credentials = credentials
         self._seconds = seconds
+        self._probed = probed
 
     async def token(self, name: str, rejected: str | None) -> AccessToken | TokenFault:
         """Return the token of a credential for as long as it is still used, or why there is none."""
@@ -65,7 +71,10 @@ class TokenOwner:
         writing = asyncio.Lock()
 
         async def reply(query: TokenQuery) -> None:
-            answer = TokenReply(query.number, await self.token(query.credential, query.rejected))
+            name = query.credential
+            found = await self.token(name, query.rejected)
+            used = self._credentials.named(name).refresh_tokens if name in self._probed else ()
+            answer = TokenReply(query.number, found, tuple(used))
             async with writing:
                 try:
                     await asyncio.to_thread(pipe.send, answer)
@@ -99,7 +108,7 @@ class TokenPipe:
         """Within a running loop."""
         self._pipe = pipe
         self._loop = asyncio.get_running_loop()
-        self._asked: dict[int, asyncio.Future[AccessToken | TokenFault]] = {}
+        self._asked: dict[int, asyncio.Future[TokenReply]] = {}
         self._number = 0
         self._loop.add_reader(pipe.fileno(), self._receive)
 
@@ -107,16 +116,19 @@ class TokenPipe:
         """Obtain a token for a credential. `rejected`: the token that an agent rejected, or None."""
         self._number += 1
         number = self._number
-        answer: asyncio.Future[AccessToken | TokenFault] = self._loop.create_future()
+        answer: asyncio.Future[TokenReply] = self._loop.create_future()
         self._asked[number] = answer
         try:
             self._pipe.send(TokenQuery(number, credential.name, rejected))
         except OSError:
-            answer.set_result(TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=GONE))
+            answer.set_result(_gone(number))
         try:
-            return await answer
+            reply = await answer
         finally:
             del self._asked[number]
+        for token in reversed(reply.refresh_tokens):
+            credential.note_refresh_token(token)
+        return reply.found
 
     def close(self) -> None:
         """Ask for nothing more."""
@@ -129,9 +141,13 @@ class TokenPipe:
                 reply: TokenReply = self._pipe.recv()
                 answer = self._asked.get(reply.number)
                 if answer is not None and not answer.done():
-                    answer.set_result(reply.found)
+                    answer.set_result(reply)
         except (EOFError, OSError):
             self._loop.remove_reader(self._pipe.fileno())
-            for answer in self._asked.values():
+            for number, answer in self._asked.items():
                 if not answer.done():
-                    answer.set_result(TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=GONE))
+                    answer.set_result(_gone(number))
+
+
+def _gone(number: int) -> TokenReply:
+    return TokenReply(number, TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=GONE))

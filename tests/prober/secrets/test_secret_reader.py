@@ -230,11 +230,13 @@ def test_worker_does_not_get_secrets_of_the_token_endpoint() -> None:
         client("elsewhere", login),
         client("signed", login, **signed),
         client("here", "https://lab.example/token"),
+        client("listed", "https://target.example:443/token"),
+        client("port", "https://target.example:8443/token"),
         client("signed-here", "https://lab.example/token", **signed),
         client("shared", login, client_secret={"env": "bearer"}),
     ]
     places = [each.source for each in credentials]
     secrets = Secrets({place: f"secret-of-{place.env}" for place in places})
-    kept = secrets.for_worker(credentials)
-    assert {place.env for place in kept.values} == {"bearer", "here"}
+    kept = secrets.for_worker(credentials, ["https://target.example/a2a"])
+    assert {place.env for place in kept.values} == {"bearer", "here", "listed"}
     assert b"secret-of-elsewhere" not in pickle.dumps(kept)

@@ -65,7 +65,8 @@ class Credential:
         """Its access tokens, if it is an OAuth 2 client."""
         self._settings = settings
         self._secrets = [] if secret is None else [secret]
-        self._refresh_tokens: list[str] = []
+        self.refresh_tokens: list[str] = []
+        """Refresh tokens that are removed from texts, the newest first."""
         self.on_new_secret: Callable[[], None] = lambda: None
         """Called after each new refresh token."""
 
@@ -98,8 +99,8 @@ class Credential:
 
     def note_refresh_token(self, token: str) -> None:
         """Store a refresh token, so that it is removed from texts."""
-        if token not in self._refresh_tokens:
-            self._refresh_tokens = [token, *self._refresh_tokens][: 1 + MAX_PAST_SECRETS]
+        if token not in self.refresh_tokens:
+            self.refresh_tokens = [token, *self.refresh_tokens][: 1 + MAX_PAST_SECRETS]
             self.on_new_secret()
 
     def target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
@@ -142,7 +143,7 @@ class Credential:
 
     def secrets_of_provider(self) -> list[str]:
         """Return all texts that the token endpoint has received or issued."""
-        return [*self.secrets(), *self._refresh_tokens]
+        return [*self.secrets(), *self.refresh_tokens]
 
     def _client_secrets(self, oauth2: OAuthClient) -> list[str]:
         """Return the client's secrets. A private key is never sent, so no peer can send it back."""

@@ -4,7 +4,7 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -53,13 +53,17 @@ class Secrets:
         """Return the scrubber that removes these secrets from texts."""
         return Scrubber(self.values.values())
 
-    def for_worker(self, credentials: Sequence[CredentialSettings]) -> "Secrets":
+    def for_worker(self, credentials: Sequence[CredentialSettings], targets: Iterable[str] = ()) -> "Secrets":
         """Return those that a process needs to which another process gives its access tokens.
 
-        These include the client secret of a target that is its own token endpoint, since such a target may
-        send it back.
+        These include the client secret of a token endpoint that `probed_providers` names.
         """
-        kept = [each for each in credentials if each.oauth2 is None or is_own_token_endpoint(each)]
+        probed = probed_providers(credentials, targets)
+        kept = [
+            each
+            for each in credentials
+            if each.oauth2 is None or (each.oauth2.client_secret is not None and each.name in probed)
+        ]
         needed = {place for _, place in sources_of(kept)} | {each.client_key for each in credentials}
         values = {place: value for place, value in self.values.items() if place in needed}
         return Secrets(values, self.tls)
@@ -91,12 +95,18 @@ def read_secrets(
     return Secrets(values, tls)
 
 
-def is_own_token_endpoint(credential: CredentialSettings) -> bool:
-    """Return whether the client secret of a credential goes to the origin that gets the tokens."""
-    oauth2 = credential.oauth2
-    if oauth2 is None or oauth2.client_secret is None:
-        return False
-    return URL(oauth2.token_url).origin() == URL(credential.scope.origin).origin()
+def probed_providers(credentials: Sequence[CredentialSettings], targets: Iterable[str]) -> frozenset[str]:
+    """Return the names of credentials whose token endpoint is at the origin of a target or a credential.
+
+    Such a target may send back what the token endpoint has received. `targets`: URLs in their normal form.
+    """
+    clients = {each.name: each.oauth2 for each in credentials if each.oauth2 is not None}
+    if not clients:
+        return frozenset()
+    probed = {each.origin for each in credentials} | {"/".join(url.split("/", 3)[:3]) for url in targets}
+    return frozenset(
+        name for name, client in clients.items() if str(URL(client.token_url).origin()) in probed
+    )
 
 
 def has_tls(credential: CredentialSettings) -> bool:
