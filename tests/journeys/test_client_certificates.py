@@ -14,6 +14,7 @@ from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, HostileServer, 
 from tests.support.probing import definition, fetching, layer, probing, results
 from yarl import URL
 
+from lifesign.crawl.oauth_login import token_tls
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.secrets.credential_store import CredentialStore
@@ -192,3 +193,31 @@ async def test_client_certificate_and_token_can_be_combined(
         await fetched(server.url, [bank(server.url, bearer={"env": "BANK_TOKEN"})])
     assert server.clients == ["bank.example"]
     assert "\r\nAuthorization: Bearer canary-1f2e3d4c\r\n" in server.heads[0]
+
+
+@pytest.mark.parametrize("has_two", [False, True], ids=["same_origin", "another_credential"])
+async def test_ca_file_of_its_origin_applies_to_a_token_endpoint(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, *, has_two: bool
+) -> None:
+    monkeypatch.setenv("BANK_SECRET", "client-canary")
+    token = as_json({"access_token": "access-canary-1", "token_type": "Bearer"})
+    async with serving({"/token": token}, authority.serving("127.0.0.1")) as server:
+        agent_of(server)
+        oauth2 = {"token_url": f"{server.url}/token", "client_id": "a"}
+        client = oauth2 | {"client_secret": {"env": "BANK_SECRET"}}
+        trusting = {"origin": server.url, "ca_file": str(authority.file)}
+        credentials: list[dict[str, Any]] = [{"name": "bank", "oauth2": client} | trusting]
+        if has_two:
+            # The provider is at the origin of the second credential, and so are its authorities.
+            credentials = [
+                {"name": "bank", "origin": "https://bank.example", "oauth2": client},
+                {"name": "provider", "bearer": {"env": "BANK_SECRET"}} | trusting,
+            ]
+        async with probing(credentials=credentials) as probes:
+            tokens = probes.credentials.named("bank").tokens
+            assert tokens is not None
+            assert await tokens.prepare(10.0), tokens.fault
+            chosen = definition(credentials=credentials).credentials
+            login = token_tls(chosen[0].oauth2, chosen, pytest.fail) if chosen[0].oauth2 else None
+    assert login is not None
+    assert login.authorities == authority.file.read_text()

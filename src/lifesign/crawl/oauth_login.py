@@ -14,9 +14,15 @@ from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import CredentialSettings, OAuthClient
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.loopback_redirect import LoopbackRedirect, listening
+from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.credential_store import Credential
 from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
-from lifesign.prober.secrets.secret_reader import forbid_core_dumps, forget_variables, read_secret
+from lifesign.prober.secrets.secret_reader import (
+    forbid_core_dumps,
+    forget_variables,
+    read_secret,
+    read_tls,
+)
 
 RANDOM_BYTES: Final = 32
 """Of the state and of the verifier: 43 characters (RFC 7636 4.1)."""
@@ -65,6 +71,8 @@ async def log_in(
     client = client_for_login(chosen, definition)
     assert client.token_file is not None  # noqa: S101 - as client_for_login requires
     credential = _credential(chosen, client, complain)
+    tls = token_tls(client, definition.credentials, complain)
+    credential.token_tls = lambda: tls
     # A browser is a child process, and would inherit them.
     forget_variables(definition.credentials)
     file = RefreshTokenFile(client.token_file)
@@ -107,7 +115,19 @@ def _credential(
 ) -> Credential:
     """Return the credential with the secret of its client. A public client has none."""
     forbid_core_dumps()
-    if client.client_secret is None and client.private_key is None:
-        return Credential(chosen, "")
-    member, source = client.proof
-    return Credential(chosen, read_secret(source, f"credentials.{chosen.name}.oauth2.{member}", complain))
+    secret = ""
+    if client.client_secret is not None or client.private_key is not None:
+        member, source = client.proof
+        secret = read_secret(source, f"credentials.{chosen.name}.oauth2.{member}", complain)
+    return Credential(chosen, secret)
+
+
+def token_tls(
+    client: OAuthClient, credentials: Sequence[CredentialSettings], complain: Callable[[str], None]
+) -> ClientTls | None:
+    """Return the TLS of a token endpoint: the authorities of its origin; None for the system's."""
+    for each in credentials:
+        if each.ca_file is not None and each.origin == client.token_origin:
+            alone = each.model_copy(update={"client_certificate": None, "client_key": None})
+            return read_tls(alone, None, complain)
+    return None

@@ -204,6 +204,11 @@ class OAuthClient(CredentialMapping):
         return self
 
     @property
+    def token_origin(self) -> str:
+        """Origin of the token endpoint, in its usual spelling."""
+        return str(URL(self.token_url).origin())
+
+    @property
     def proof(self) -> tuple[str, SecretPlace]:
         """Name and place of the secret or the private key; of a public client, of its refresh token."""
         if self.client_secret is not None:

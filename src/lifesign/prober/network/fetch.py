@@ -50,6 +50,7 @@ from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.resolver import Resolver
+from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ class Request:
     """Security schemes of the agent card, which name the place of an API key."""
     has_secret: bool = False
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
+    tls: ClientTls | None = None
+    """TLS settings of its connection; None: those of the credentials."""
     kept_out: Callable[[URL], Awaitable[str | None]] | None = None
     """Called with the target of a redirect before it is followed: returns why it is excluded, None if it is
     not.
@@ -312,7 +315,7 @@ class Fetcher:
         self, hop: _Hop, target: TargetUrl, credential: Credential | None
     ) -> HttpConnection | Fetched:
         """Return a new connection, or why there is none."""
-        tls = self._credentials.tls_for(hop.url, credential)
+        tls = hop.request.tls or self._credentials.tls_for(hop.url, credential)
         opened = await self.connector.open(target, hop.deadline_s, tls)
         if isinstance(opened, Unreached):
             return _unreached(hop.url, opened, credential)

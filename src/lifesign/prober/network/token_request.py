@@ -125,6 +125,7 @@ class OAuthTokenClient:
                 deadline_s=asyncio.get_running_loop().time() + self._seconds,
                 kept_out=_no_redirect,
                 has_secret=True,
+                tls=credential.token_tls(),
             )
         )
 

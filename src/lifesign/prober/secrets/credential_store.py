@@ -63,6 +63,8 @@ class Credential:
         """
         self.tokens: TokenSource | None = None
         """Its access tokens, if it is an OAuth 2 client."""
+        self.token_tls: Callable[[], ClientTls | None] = lambda: None
+        """Returns the TLS of its token endpoint; None for the usual one."""
         self._settings = settings
         self._secrets = [] if secret is None else [secret]
         self.refresh_tokens: list[str] = []
@@ -191,6 +193,7 @@ class CredentialStore:
             if (client := credential.oauth2) is None:
                 continue
             credential.on_new_secret = self._renew_scrubber
+            credential.token_tls = partial(self._tls_files.of_origin, client.token_origin)
             if request_token is None:
                 raise ValueError(f"credential {credential.name} needs a way to obtain tokens")
             # Credentials of the same client, scope and resource share their tokens.
@@ -357,8 +360,9 @@ class CredentialStore:
             secrets += credential.secrets()
             if credential.oauth2 is not None:
                 # It may be a target too.
-                provider = str(URL(credential.oauth2.token_url).origin())
-                by_origin.setdefault(provider, []).extend(credential.secrets_of_provider())
+                by_origin.setdefault(credential.oauth2.token_origin, []).extend(
+                    credential.secrets_of_provider()
+                )
         # Origins with the same secrets share one: its tables stay in the processor's cache.
         shared = {secrets: Scrubber(secrets) for secrets in map(frozenset, by_origin.values())}
         self._scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}

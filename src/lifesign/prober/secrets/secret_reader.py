@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from yarl import URL
-
 from lifesign.client.secret_file import SYSTEMD_DIRECTORY, systemd_file
 from lifesign.domain.credentials.api_key import fits_everywhere
 from lifesign.domain.credentials.secret import (
@@ -104,9 +102,7 @@ def probed_providers(credentials: Sequence[CredentialSettings], targets: Iterabl
     if not clients:
         return frozenset()
     probed = {each.origin for each in credentials} | {"/".join(url.split("/", 3)[:3]) for url in targets}
-    return frozenset(
-        name for name, client in clients.items() if str(URL(client.token_url).origin()) in probed
-    )
+    return frozenset(name for name, client in clients.items() if client.token_origin in probed)
 
 
 def has_tls(credential: CredentialSettings) -> bool:
