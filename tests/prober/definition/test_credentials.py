@@ -7,7 +7,9 @@ from tests.support.definitions import definition_of
 
 from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS
 from lifesign.domain.credentials.secret_place import SecretPlace
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import CredentialSettings, sources_of
+from lifesign.prober.definition.file import read_credential_file, read_definition_file
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import InvalidDefinition
 
@@ -101,6 +103,28 @@ def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it(member: 
     assert fault.line == 4
     assert "{{" not in str(fault)
     assert "sk-inline-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o646, 0o666, 0o644, 0o664])
+def test_a_definition_that_others_can_change_has_no_credentials(tmp_path: Path, mode: int) -> None:
+    file = tmp_path / "lab.yml"
+    lab = "  - {name: lab, origin: https://lab.example, bearer: {env: A}}\n"
+    texts = {
+        read_definition_file: (HEAD + lab, "name: a\ntargets: [a.example]\n"),
+        read_credential_file: ("credentials:\n" + lab, None),
+    }
+    for read, (with_credentials, without) in texts.items():
+        file.write_text(with_credentials)
+        file.chmod(mode)
+        if mode & 0o002:
+            with pytest.raises(InvalidValue) as caught:
+                read(file)
+            assert f"{mode:04o}" in str(caught.value)
+        else:
+            read(file)
+        if without is not None:
+            file.write_text(without)
+            read(file)
 
 
 def test_secret_with_two_places_is_refused() -> None:

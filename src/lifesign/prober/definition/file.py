@@ -1,10 +1,12 @@
 """Reading a probe definition from its file, with faults reported by line."""
 
+import os
 import re
 import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
@@ -40,7 +42,10 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     is a fault too, as is a key file that is no regular file. Raise InvalidValue if the definition file does
     not exist.
     """
-    document, definition = _read(_text_of(file, "definition"), file)
+    text, mode = _text_of(file, "definition")
+    document, definition = _read(text, file)
+    if definition.credentials:
+        _refuse_changeable(file, mode, "definition")
     finders = (_list_faults, _opt_out_faults, _key_faults)
     if faults := [fault for find in finders for fault in find(document, definition)]:
         raise InvalidDefinition(faults, file=str(file))
@@ -52,27 +57,36 @@ def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
 
     Raise InvalidDefinition and InvalidValue as `read_definition_file` does, with the name of the option.
     """
-    text = _text_of(file, "--credential")
+    text, mode = _text_of(file, "--credential")
     refuse = partial(InvalidDefinition, file=str(file))
     document = YamlDocument(text, expected="expected a mapping with the key credentials", refuse=refuse)
     try:
         read = CredentialFile.model_validate(document.to_dict(), context={"directory": file.parent})
     except ValidationError as error:
         raise document.misread(error, CredentialFile, forms={**FORMS, **CREDENTIAL_FORMS}) from None
+    _refuse_changeable(file, mode, "--credential")
     return read.credentials
 
 
-def _text_of(file: Path, setting: str) -> str:
-    """Return the text of a file; half a character is left for the line that refuses it."""
+def _refuse_changeable(file: Path, mode: int, setting: str) -> None:
+    """Refuse a file in which any user can change where credentials are sent."""
+    if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
+        expected = f"a file that others cannot change: it has credentials (mode {stat.S_IMODE(mode):04o})"
+        raise InvalidValue(setting, str(file), expected, hint=f"chmod o-w {quote(str(file))}")
+
+
+def _text_of(file: Path, setting: str) -> tuple[str, int]:
+    """Return text and mode of a file; half a character is left for the line that refuses it."""
     try:
         with file.open("rb") as opened:
+            mode = os.fstat(opened.fileno()).st_mode
             raw = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         if _URL.match(str(file)):
             # Its user, path and query may be secrets.
             raise InvalidValue(setting, None, "a file, not a URL") from None
         raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
-    return raw.decode("utf-8-sig", "surrogateescape")
+    return raw.decode("utf-8-sig", "surrogateescape"), mode
 
 
 def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
