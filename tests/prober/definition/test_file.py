@@ -183,6 +183,10 @@ def test_invalid_definition_is_refused_with_its_line(text: str, fault: str) -> N
     assert faults_of(text)[0].startswith(fault)
 
 
+def test_an_unknown_tag_is_not_quoted() -> None:
+    assert "own" not in faults_of("name: !own!tag a\n")[0]
+
+
 def test_number_of_reported_errors_is_bounded() -> None:
     assert len(faults_of("".join(f"key{number}: 1\n" for number in range(2 * MAX_FAULTS)))) == MAX_FAULTS
 

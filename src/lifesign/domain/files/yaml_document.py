@@ -195,7 +195,9 @@ class YamlDocument:
         if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
             mark = error.problem_mark
             is_tab = text[mark.index : mark.index + 1] == "\t"
-            problem = "spaces for indentation, not a tab" if is_tab else error.problem
+            # The parser without libyaml quotes an unknown tag, which may be a secret.
+            stated = (error.problem or "").partition(" handle ")[0]
+            problem = "spaces for indentation, not a tab" if is_tab else stated
             return self._error_on_line(mark.line + 1, f"expected YAML: {problem}")
         position = getattr(error, "position", 0)
         line = text.count("\n", 0, position) + 1
