@@ -45,7 +45,7 @@ from lifesign.domain.net.allowed_addresses import vet_url, without_password, wit
 from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.observation.served_body import classify_card, classify_document
 from lifesign.domain.parsing.bounded_json import NotJson, TooComplex
-from lifesign.domain.parsing.json_limits import is_finite, take_small
+from lifesign.domain.parsing.json_limits import check_json_size, is_finite
 from lifesign.domain.targets.display_name import called
 from lifesign.domain.targets.opt_out_proof import is_proven, origin_of
 from lifesign.domain.targets.target import read_target
@@ -138,7 +138,7 @@ def fields(value: str) -> None:
 def free_json(body: bytes) -> None:
     value = json.loads(body)
     if isinstance(value, dict):
-        assert is_finite(take_small(value, 8, 10_000))
+        assert is_finite(check_json_size(value, 8, 10_000))
 
 
 def refusal_of_registry(body: bytes) -> None:

@@ -280,7 +280,7 @@ async def test_run_is_not_released_after_a_failed_process_search(
     async def refused(*_: object) -> None:
         raise OSError(errno.EMFILE, "Too many open files", "/proc")
 
-    monkeypatch.setattr("lifesign.adapter.process.agent_process.end_left", refused)
+    monkeypatch.setattr("lifesign.adapter.process.agent_process.end_remaining", refused)
     async with world.adapting(*SLEEPER) as adapter:
         await adapter.until("started")
         watching = process_watcher.processes()[await written(adapter.workspace() / "pid")][0]

@@ -60,7 +60,7 @@ def test_key_without_a_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> No
     assert "set a key_file" in caplog.text
     caplog.clear()
     # The agent does not return.
-    AgentKeys(key="ahk_given", environment={}, comes_back=False).keep("ahk_own")
+    AgentKeys(key="ahk_given", environment={}, has_fixed_id=False).keep("ahk_own")
     assert caplog.text == ""
 
 

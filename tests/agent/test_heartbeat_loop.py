@@ -54,7 +54,7 @@ class RunningAgent:
     def on_incarnation_lost(self, why: str) -> None:
         self.told.append(("lost", why))
 
-    def stood_aside(self) -> None:
+    def on_standby(self) -> None:
         self.told.append(("aside",))
 
 

@@ -11,7 +11,7 @@ from lifesign.census import report_tables as tables_module
 from lifesign.census.document import LatencySummary
 from lifesign.census.page import POLICY, STYLE, as_html
 from lifesign.census.plots import bar, latency_bar, trend
-from lifesign.census.report import CensusFacts, RunFacts, take_census
+from lifesign.census.report import CensusFacts, RunFacts, compute_census
 from lifesign.census.report_tables import tables
 from lifesign.census.result_groups import Group
 from lifesign.domain.observation.results import ResultClass as R
@@ -51,7 +51,7 @@ class Page(HTMLParser):
 
 
 def page(**changed: object) -> Page:
-    return Page(as_html(take_census(facts(**changed))))
+    return Page(as_html(compute_census(facts(**changed))))
 
 
 def test_census_page_loads_nothing_from_other_origins() -> None:
@@ -64,7 +64,7 @@ def test_census_page_loads_nothing_from_other_origins() -> None:
 
 
 def test_content_security_policy_allows_only_the_inline_style() -> None:
-    written = as_html(take_census(facts()))
+    written = as_html(compute_census(facts()))
     style = written.partition("<style>")[2].partition("</style>")[0]
     digest = b64encode(sha256(style.encode()).digest()).decode()
     assert f"style-src 'sha256-{digest}'" in POLICY
@@ -83,7 +83,7 @@ def test_names_in_the_census_page_are_escaped() -> None:
 
 def test_page_has_all_tables_with_their_headings() -> None:
     shown = page()
-    census = take_census(facts())
+    census = compute_census(facts())
     assert len(shown.of("table")) == len(list(tables(census)))
     heads = [attributes.get("scope") for attributes in shown.of("th")]
     assert set(heads) == {"col", "row"}
@@ -102,7 +102,7 @@ def test_every_row_of_a_drawn_table_has_its_plot(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(census_module, "MAX_PLATFORMS", 3)
     monkeypatch.setattr(tables_module, "MAX_SHOWN", 2)
     shown = page()
-    rows = {table.key: len(table.rows) for table in tables(take_census(facts()))}
+    rows = {table.key: len(table.rows) for table in tables(compute_census(facts()))}
     drawn = sum(rows[key] for key in ("targets", "results", "layers", "latencies", "generations"))
     drawn += rows["platforms"] + rows["directories"]
     assert sum(attributes.get("class") == "plot" for attributes in shown.of("td")) == drawn
@@ -117,7 +117,7 @@ def test_bars_are_hidden_from_screen_readers_and_the_trend_is_text() -> None:
 
 
 def test_empty_census_gives_a_page() -> None:
-    empty = as_html(take_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[])))
+    empty = as_html(compute_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[])))
     assert "There are no targets." in "".join(Page(empty).texts)
 
 
@@ -139,7 +139,7 @@ def test_a_latency_beyond_the_scale_is_drawn_at_its_end() -> None:
 
 
 def test_single_run_has_no_trend_plot() -> None:
-    runs = take_census(facts()).runs
+    runs = compute_census(facts()).runs
     assert trend(runs[:1]) == ""
     assert len(Page(trend(runs)).of("circle")) == 3
 
@@ -149,7 +149,7 @@ def test_trend_of_a_mostly_dead_directory_is_not_a_flat_line() -> None:
         RunFacts(began_at_s=MADE_AT_S + day, ended_at_s=None, counts={R.OK: alive, R.REFUSED: 1000 - alive})
         for day, alive in enumerate((5, 12))
     ]
-    drawn = Page(trend(take_census(facts(runs=few)).runs))
+    drawn = Page(trend(compute_census(facts(runs=few)).runs))
     assert [text for text in drawn.texts if "%" in text][:5] == ["0 %", "0.5 %", "1 %", "1.5 %", "2 %"]
     first, second = (float(dot["cy"] or 0) for dot in drawn.of("circle"))
     assert first - second > 40

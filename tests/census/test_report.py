@@ -17,8 +17,8 @@ from lifesign.census.report import (
     CensusFacts,
     HostCount,
     RunFacts,
+    compute_census,
     platform_of,
-    take_census,
 )
 from lifesign.census.result_groups import GROUPS, Group
 from lifesign.domain.health.document import HealthStatus
@@ -47,7 +47,7 @@ def test_each_result_class_belongs_to_one_group() -> None:
 
 
 def test_each_group_is_counted_separately() -> None:
-    census = take_census(facts())
+    census = compute_census(facts())
     assert census.listed == 100
     groups = census.groups
     assert (groups.alive, groups.not_alive, groups.unknown, groups.never_probed) == (5, 76, 5, 14)
@@ -55,8 +55,8 @@ def test_each_group_is_counted_separately() -> None:
 
 
 def test_unmeasured_target_lowers_no_ratio() -> None:
-    before = take_census(facts(hosts=[HostCount("a.example", ResultClass.OK, None, 1)]))
-    after = take_census(
+    before = compute_census(facts(hosts=[HostCount("a.example", ResultClass.OK, None, 1)]))
+    after = compute_census(
         facts(
             hosts=[
                 HostCount("a.example", ResultClass.OK, None, 1),
@@ -70,14 +70,14 @@ def test_unmeasured_target_lowers_no_ratio() -> None:
 
 
 def test_ratio_without_results_is_absent() -> None:
-    census = take_census(facts(hosts=[HostCount("a.example", None, None, 200)], runs=()))
+    census = compute_census(facts(hosts=[HostCount("a.example", None, None, 200)], runs=()))
     assert census.alive_ratio is None
     assert census.results == ()
     assert census.platforms[0].alive_ratio is None
 
 
 def test_an_empty_directory_has_an_empty_census() -> None:
-    census = take_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[]))
+    census = compute_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[]))
     assert (census.listed, census.alive_ratio, census.platforms, census.since) == (0, None, (), None)
 
 
@@ -109,20 +109,20 @@ def test_targets_are_counted_by_kind_and_servers_have_no_generation() -> None:
         (TargetKind.A2A, ResultClass.OK, 3),
         (TargetKind.A2A, ResultClass.REFUSED, 1),
     ]
-    census = take_census(facts(kinds=kinds))
+    census = compute_census(facts(kinds=kinds))
     assert [(part.name, part.groups.alive, part.alive_ratio) for part in census.kinds] == [
         ("a2a", 3, 0.75),
         ("mcp", 1, 1.0),
     ]
     unnamed = [
         next((row.count for row in each.generations if row.name == UNNAMED), 0)
-        for each in (take_census(facts()), census)
+        for each in (compute_census(facts()), census)
     ]
     assert unnamed == [1, 0]
 
 
 def test_platforms_are_listed_by_number_of_targets() -> None:
-    census = take_census(facts())
+    census = compute_census(facts())
     assert [part.name for part in census.platforms] == [
         "example.co.uk",
         "vercel.app",
@@ -135,7 +135,7 @@ def test_platforms_are_listed_by_number_of_targets() -> None:
 
 def test_platforms_beyond_the_bound_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PLATFORMS", 1)
-    census = take_census(facts())
+    census = compute_census(facts())
     assert [part.name for part in census.platforms] == ["example.co.uk"]
     others = census.other_platforms
     assert others is not None
@@ -145,20 +145,20 @@ def test_platforms_beyond_the_bound_are_counted_together(monkeypatch: pytest.Mon
 
 
 def test_only_alive_agents_have_a_protocol_version() -> None:
-    census = take_census(facts())
+    census = compute_census(facts())
     assert {row.name: row.count for row in census.generations} == {"1.0": 3, "0.3": 1, UNNAMED: 1}
 
 
 def test_health_of_alive_agents_without_a_document_is_unknown() -> None:
-    census = take_census(facts(health={HealthStatus.HEALTHY: 2, HealthStatus.UNKNOWN: 7}))
+    census = compute_census(facts(health={HealthStatus.HEALTHY: 2, HealthStatus.UNKNOWN: 7}))
     assert {row.name: row.count for row in census.health} == {"unknown": 3, "healthy": 2}
     # An agent may have died since its document was read.
-    more = take_census(facts(health={HealthStatus.HEALTHY: 9}))
+    more = compute_census(facts(health={HealthStatus.HEALTHY: 9}))
     assert {row.name: row.count for row in more.health} == {"healthy": 9}
 
 
 def test_liveness_signals_are_counted_over_alive_agents() -> None:
-    assert [(row.name, row.count, row.share) for row in take_census(facts()).shown] == [
+    assert [(row.name, row.count, row.share) for row in compute_census(facts()).shown] == [
         ("a card only", 3, 0.6),
         ("an interface that answers", 1, 0.2),
         ("behind a gate: credentials or payment first", 1, 0.2),
@@ -166,7 +166,7 @@ def test_liveness_signals_are_counted_over_alive_agents() -> None:
 
 
 def test_result_shares_are_of_all_targets_and_groups_add_up() -> None:
-    census = take_census(facts())
+    census = compute_census(facts())
     assert {row.result: row.share for row in census.results} == {
         "dns_failure": 0.6, "refused": 0.16, "blocked_address": 0.05, "ok": 0.04, "gated": 0.01,
     }  # fmt: skip
@@ -175,7 +175,7 @@ def test_result_shares_are_of_all_targets_and_groups_add_up() -> None:
 
 
 def test_shares_of_layers_count_requested_targets() -> None:
-    discovery, readiness = take_census(facts()).layers
+    discovery, readiness = compute_census(facts()).layers
     assert (discovery.layer, discovery.count) == ("discovery", 65)
     assert {row.result: row.share for row in discovery.results} == {"dns_failure": 60 / 65, "ok": 5 / 65}
     assert discovery.latency is not None
@@ -183,7 +183,7 @@ def test_shares_of_layers_count_requested_targets() -> None:
 
 
 def test_runs_are_in_order_and_each_is_compared_with_the_one_before() -> None:
-    runs = take_census(facts()).runs
+    runs = compute_census(facts()).runs
     assert [run.groups.alive for run in runs] == [8, 9, 10]
     assert runs[0].change is None
     assert [round(run.change or 0, 3) for run in runs[1:]] == [0.05, 0.05]
@@ -192,7 +192,7 @@ def test_runs_are_in_order_and_each_is_compared_with_the_one_before() -> None:
 def test_run_without_measurements_has_no_change() -> None:
     nothing = RunFacts(began_at_s=MADE_AT_S + DAY_S, ended_at_s=None, counts={None: 10})
     first = RunFacts(began_at_s=MADE_AT_S, ended_at_s=MADE_AT_S, counts={ResultClass.OK: 1})
-    runs = take_census(facts(runs=[nothing, first])).runs
+    runs = compute_census(facts(runs=[nothing, first])).runs
     assert [(run.alive_ratio, run.change) for run in runs] == [(1.0, None), (None, None)]
     assert runs[1].ended_at is None
 
@@ -216,18 +216,18 @@ def test_list_that_changed_by_more_than_10_percent_is_not_compared(
         RunFacts(began_at_s=MADE_AT_S + at, ended_at_s=None, counts={ResultClass.OK: count})
         for at, count in enumerate((before, now))
     ]
-    first, second = take_census(facts(runs=runs)).runs
+    first, second = compute_census(facts(runs=runs)).runs
     assert (first.other_list_of, second.other_list_of) == (None, other_list_of)
 
 
 def test_oldest_runs_above_the_limit_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_RUNS", 2)
-    assert [run.groups.alive for run in take_census(facts()).runs] == [9, 10]
+    assert [run.groups.alive for run in compute_census(facts()).runs] == [9, 10]
 
 
 @given(st.lists(HOSTS, max_size=20))
 def test_every_target_is_counted_once_in_each_part(hosts: list[HostCount]) -> None:
-    census = take_census(facts(hosts=hosts))
+    census = compute_census(facts(hosts=hosts))
     listed = sum(host.count for host in hosts)
     assert census.listed == census.groups.listed == listed
     assert sum(part.groups.listed for part in census.platforms) == listed
@@ -244,14 +244,14 @@ def test_every_target_is_counted_once_in_each_part(hosts: list[HostCount]) -> No
 def test_order_of_rows_is_ignored(hosts: list[HostCount], chance: Random) -> None:
     shuffled = list(hosts)
     chance.shuffle(shuffled)
-    assert take_census(facts(hosts=hosts)) == take_census(facts(hosts=shuffled))
+    assert compute_census(facts(hosts=hosts)) == compute_census(facts(hosts=shuffled))
 
 
 def test_json_fits_its_schema_and_reads_back_equal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "MAX_PLATFORMS", 1)
-    census = take_census(facts())
+    census = compute_census(facts())
     written = census.model_dump_json()
     assert list(Draft202012Validator(SCHEMA).iter_errors(json.loads(written))) == []
     assert Census.model_validate_json(written) == census

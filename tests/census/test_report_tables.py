@@ -5,7 +5,7 @@ from tests.support.census_facts import MADE_AT_S, facts
 
 from lifesign.census import report as census_module
 from lifesign.census import report_tables as tables_module
-from lifesign.census.report import CensusFacts, HostCount, RunFacts, take_census
+from lifesign.census.report import CensusFacts, HostCount, RunFacts, compute_census
 from lifesign.census.report_tables import (
     GROUP_WORDS,
     PROBER_NETWORK_WARNING,
@@ -47,7 +47,7 @@ def test_each_result_class_and_group_has_a_text() -> None:
     ],
 )
 def test_headline_gives_the_share_of_measured_targets(hosts: list[HostCount], message: str) -> None:
-    assert headline(take_census(facts(hosts=hosts))) == message
+    assert headline(compute_census(facts(hosts=hosts))) == message
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_headline_without_any_answer_suspects_the_probers_network(
     results: list[ResultClass | None], *, is_told: bool
 ) -> None:
     hosts = [HostCount("a.example", result, None, 1) for result in results]
-    assert (PROBER_NETWORK_WARNING in headline(take_census(facts(hosts=hosts, runs=())))) is is_told
+    assert (PROBER_NETWORK_WARNING in headline(compute_census(facts(hosts=hosts, runs=())))) is is_told
 
 
 @pytest.mark.parametrize(("measured", "is_told"), [(0, True), (1, False)])
@@ -76,11 +76,11 @@ def test_last_run_without_any_answer_is_included(measured: int, *, is_told: bool
     hosts = [HostCount("a.example", ResultClass.OK, None, 5)]
     counts: dict[ResultClass | None, int] = {ResultClass.NOT_MEASURED: 5 - measured, ResultClass.OK: measured}
     run = RunFacts(began_at_s=MADE_AT_S - 60, ended_at_s=MADE_AT_S - 1, counts=counts)
-    assert (PROBER_NETWORK_WARNING in headline(take_census(facts(hosts=hosts, runs=[run])))) is is_told
+    assert (PROBER_NETWORK_WARNING in headline(compute_census(facts(hosts=hosts, runs=[run])))) is is_told
 
 
 def test_all_rows_of_a_table_have_its_columns() -> None:
-    shown = {table.key: table for table in tables(take_census(facts()))}
+    shown = {table.key: table for table in tables(compute_census(facts()))}
     assert list(shown) == [
         "targets", "results", "layers", "latencies", "platforms", "directories", "generations", "health",
         "shown", "gone", "runs",
@@ -92,14 +92,14 @@ def test_all_rows_of_a_table_have_its_columns() -> None:
 @pytest.mark.parametrize("has_servers", [True, False])
 def test_kinds_have_a_table_if_there_are_mcp_servers(*, has_servers: bool) -> None:
     kinds = [(TargetKind.A2A, ResultClass.OK, 4), (TargetKind.MCP, ResultClass.OK, 1)][: 1 + has_servers]
-    shown = {table.key: table for table in tables(take_census(facts(kinds=kinds)))}
+    shown = {table.key: table for table in tables(compute_census(facts(kinds=kinds)))}
     assert ("kinds" in shown) == has_servers
     words = {row[0] for row in shown["layers"].rows}
     assert ("card" in words) == (not has_servers)
 
 
 def test_each_share_states_its_total() -> None:
-    heads = {table.key: table.heads[-1] for table in tables(take_census(facts()))}
+    heads = {table.key: table.heads[-1] for table in tables(compute_census(facts()))}
     living = dict.fromkeys(("generations", "health", "shown"), "of the living")
     parts = dict.fromkeys(("platforms", "directories"), "alive of measured")
     assert heads == {
@@ -109,14 +109,14 @@ def test_each_share_states_its_total() -> None:
 
 
 def test_a_table_without_rows_is_not_shown() -> None:
-    census = take_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[]))
+    census = compute_census(CensusFacts(name="none", made_at_s=MADE_AT_S, hosts=[]))
     assert [table.key for table in tables(census)] == ["targets"]
 
 
 def test_number_of_omitted_platforms_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(census_module, "MAX_PLATFORMS", 2)
     monkeypatch.setattr(tables_module, "MAX_SHOWN", 1)
-    shown = {table.key: table for table in tables(take_census(facts()))}
+    shown = {table.key: table for table in tables(compute_census(facts()))}
     assert len(shown["platforms"].rows) == 1
     assert shown["platforms"].note == (
         "By registrable domain. 3 more platforms with 39 targets: 20.0 % to 20.0 % alive."
@@ -128,5 +128,5 @@ def test_heading_separates_never_probed_from_not_measured() -> None:
         HostCount("a.example", None, None, 1),
         HostCount("b.example", ResultClass.NOT_MEASURED, None, 1),
     )
-    assert share_heading(take_census(facts(hosts=[never]))) == "No target has been probed yet"
-    assert share_heading(take_census(facts(hosts=[never, vain]))) == "Nothing was measured"
+    assert share_heading(compute_census(facts(hosts=[never]))) == "No target has been probed yet"
+    assert share_heading(compute_census(facts(hosts=[never, vain]))) == "Nothing was measured"

@@ -5,35 +5,35 @@ import json
 from tests.support.census_facts import EVIL, MADE_AT_S, facts
 
 from lifesign.census.page import as_html
-from lifesign.census.report import RunFacts, take_census
+from lifesign.census.report import RunFacts, compute_census
 from lifesign.census.text_formats import CSV_HEADS, as_csv, as_json, as_markdown, plain
 from lifesign.domain.observation.results import ResultClass as R
 
 
 def rows_of_csv(name: str = "mixed") -> list[list[str]]:
-    return list(csv.reader(io.StringIO(as_csv(take_census(facts(name=name))), newline="")))
+    return list(csv.reader(io.StringIO(as_csv(compute_census(facts(name=name))), newline="")))
 
 
 def test_markdown_begins_with_the_summary() -> None:
-    lines = as_markdown(take_census(facts())).splitlines()
+    lines = as_markdown(compute_census(facts())).splitlines()
     assert lines[0] == "# Census: mixed"
     assert lines[2] == "5 of 81 measured targets are alive (6.2 %), 1 of them behind a gate."
     assert "| never probed |      14 | 14.0 % |" in lines
 
 
 def test_covered_time_is_given_to_the_second() -> None:
-    taken = take_census(facts())
+    taken = compute_census(facts())
     assert as_markdown(taken).splitlines()[3] == (
         "Taken 2026-09-21 14:13:20 UTC, each target by its last probe. "
         "Layers and latencies cover the probes from 2026-09-21 14:08:20 to 2026-09-21 14:13:20 UTC."
     )
-    never = take_census(facts(since_s=None, until_s=None))
+    never = compute_census(facts(since_s=None, until_s=None))
     assert as_markdown(never).splitlines()[3].endswith("by its last probe.")
     assert ["period", "", "since", "2026-09-21T14:08:20Z"] in rows_of_csv()
 
 
 def test_columns_of_markdown_are_aligned() -> None:
-    lines = as_markdown(take_census(facts())).splitlines()
+    lines = as_markdown(compute_census(facts())).splitlines()
     tables: list[list[str]] = [[]]
     for line in lines:
         if line.startswith("|"):
@@ -46,7 +46,7 @@ def test_columns_of_markdown_are_aligned() -> None:
 
 
 def test_names_in_text_tables_are_escaped() -> None:
-    written = as_markdown(take_census(facts(name=EVIL)))
+    written = as_markdown(compute_census(facts(name=EVIL)))
     assert "\\<script\\>" in written
     assert "<script>" not in written
     assert all(line.isprintable() for line in written.split("\n"))
@@ -59,7 +59,7 @@ def test_plain_text_keeps_harmless_characters() -> None:
 
 
 def test_json_is_whole_and_ends_with_a_line_break() -> None:
-    written = as_json(take_census(facts()))
+    written = as_json(compute_census(facts()))
     assert written.endswith("}\n")
     read = json.loads(written)
     assert read["census_version"] == "1.0"
@@ -84,19 +84,19 @@ def test_each_format_reports_runs_of_different_lists() -> None:
         RunFacts(began_at_s=MADE_AT_S + at, ended_at_s=MADE_AT_S + at, counts=count)
         for at, count in enumerate(counts)
     ]
-    taken = take_census(facts(runs=runs))
+    taken = compute_census(facts(runs=runs))
     message = "+24.0 points (254 → 8 targets: "
     assert f"| {message}" in as_markdown(taken)
     assert message in as_html(taken)
     assert "Not all runs had the same list." in as_html(taken)
     assert [run["other_list_of"] for run in json.loads(as_json(taken))["runs"]] == [None, 254]
     assert ["other_list_of", "254"] in [row[2:] for row in csv.reader(io.StringIO(as_csv(taken), newline=""))]
-    assert "254" not in as_markdown(take_census(facts()))
+    assert "254" not in as_markdown(compute_census(facts()))
 
 
 def test_names_in_csv_cannot_start_a_formula() -> None:
     evil = '=HYPERLINK("http://evil.example","x")'
-    written = as_csv(take_census(facts(directories=[(evil, None, 1)])))
+    written = as_csv(compute_census(facts(directories=[(evil, None, 1)])))
     names = {row[1] for row in csv.reader(io.StringIO(written, newline=""))}
     assert f"'{evil}" in names
     assert evil not in names

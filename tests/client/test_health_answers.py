@@ -12,7 +12,7 @@ from lifesign.client.health_answers import (
     CheckRequest,
     assess_card,
     assess_document,
-    takes_token,
+    may_get_token,
     with_document_at_root,
 )
 from lifesign.domain.health.document import HealthStatus
@@ -60,7 +60,7 @@ def test_body_decides_about_a_good_answer() -> None:
     ],
 )
 def test_token_stays_with_the_given_agent(url: str, *, is_root: bool, is_sent: bool) -> None:
-    assert takes_token(ASKED, CandidateUrl(URL(url), is_root=is_root)) is is_sent
+    assert may_get_token(ASKED, CandidateUrl(URL(url), is_root=is_root)) is is_sent
 
 
 def test_document_at_the_root_is_noted_beside_the_agents_own_answer() -> None:

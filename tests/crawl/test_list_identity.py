@@ -8,7 +8,7 @@ import pytest
 from tests.support.databases import WoundClock, opened
 
 from lifesign.crawl.directory_import import DirectoryImporter
-from lifesign.crawl.list_identity import refuse_other_lists
+from lifesign.crawl.list_identity import require_same_list
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.directories import ImportPageRequest
@@ -63,10 +63,10 @@ async def test_list_is_identified_by_name_and_location(
         pass
     definition = defined(tmp_path, source)
     if is_same:
-        await refuse_other_lists(definition, lists, "here")
+        await require_same_list(definition, lists, "here")
     else:
         with pytest.raises(InvalidValue, match="in here"):
-            await refuse_other_lists(definition, lists, "here")
+            await require_same_list(definition, lists, "here")
 
 
 class Fleet:
@@ -82,7 +82,7 @@ class Fleet:
 
     async def crawls(self, machine: str, **settings: Any) -> None:
         definition = defined(self._root / machine, {"file": "agents.txt"}, **settings)
-        await refuse_other_lists(definition, self.lists, "there", is_shared=True)
+        await require_same_list(definition, self.lists, "there", is_shared=True)
         reading = DirectoryImporter(definition, self.lists, nobody, is_shared=True)
         outcome = await reading.import_directory(definition.directories[0])
         assert not outcome.has_failed

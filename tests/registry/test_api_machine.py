@@ -172,7 +172,7 @@ class ApiMachine(RegistryMachine):
         agent = self.some_agent(data)
         path = f"{AGENTS}/{agent.agent_id}/override"
         if declared is None:
-            self.expect(self.model.take_override_back(agent), "DELETE", path)
+            self.expect(self.model.end_override(agent), "DELETE", path)
         else:
             status = self.model.override(agent, declared, seconds)
             self.expect(status, "PUT", path, {"status": declared, "seconds": seconds, "reason": "test"})

@@ -250,7 +250,7 @@ async def test_old_rows_are_found_without_reading_new_ones(api: RegistryApi, dat
     def forget(transaction: Transaction) -> None:
         event.listen(transaction.connection, "before_cursor_execute", explain)
         assert not history_pruning._forget_tasks(transaction, keep_days=90)
-        assert not history_pruning._forget_left(transaction)
+        assert not history_pruning._delete_delisted(transaction)
 
     await api.database.write(forget)
     assert [plan for plan in plans if plan.startswith("SCAN")] == []

@@ -520,7 +520,7 @@ async def test_duration_of_a_sweep_does_not_count_as_missed_heartbeats(
     assert begun is not None
     # As if the database, or this process, had been frozen.
     clock.advance(3_600)
-    assert await database.write(lambda transaction: sweeper._judge_some(transaction, begun, 10)) is None
+    assert await database.write(lambda transaction: sweeper._assess_some(transaction, begun, 10)) is None
     await sweeper.sweep_once()
     assert await count_by_status(database) == {"active": 2}
     for _ in range(19):

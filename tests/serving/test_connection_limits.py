@@ -304,10 +304,10 @@ async def test_offer_of_another_protocol_with_a_body_is_refused(body: bytes, sta
 
 def test_number_of_answers_to_non_http_callers_is_limited_per_second() -> None:
     watch = connection_limits._Watch(set())
-    found = [watch.may_complain(5.5, logging.WARNING) for _ in range(30)]
+    found = [watch.may_log(5.5, logging.WARNING) for _ in range(30)]
     assert found == [True] * 20 + [False] * 10
-    assert watch.may_complain(5.5, logging.ERROR)
-    assert watch.may_complain(6.0, logging.WARNING)
+    assert watch.may_log(5.5, logging.ERROR)
+    assert watch.may_log(6.0, logging.WARNING)
 
 
 @on_both_loops

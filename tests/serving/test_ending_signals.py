@@ -12,11 +12,11 @@ from lifesign.serving.ending_signals import ending_signals
 
 SPEAKS_AFTERWARDS = """
 import sys
-from lifesign.serving.ending_signals import leave_closed_terminal
+from lifesign.serving.ending_signals import redirect_closed_terminal
 print("begun", flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "left":
-    leave_closed_terminal()
+    redirect_closed_terminal()
 sys.stderr.write("and what came of it\\n")
 """
 

@@ -213,7 +213,7 @@ class Model:
         self._judge(agent, may_fall=False)
         return 200
 
-    def take_override_back(self, agent: Agent) -> int:
+    def end_override(self, agent: Agent) -> int:
         if agent.override is not None:
             # An expired one is kept until the agent registers again: each withdrawal assesses the agent.
             if self._is_overridden(agent):

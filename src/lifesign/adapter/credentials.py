@@ -29,7 +29,7 @@ def agent_key_file(root: Path, agent_id: str) -> Path:
 
 
 @contextmanager
-def alone_as(agent_id: str, own_key: Path) -> Iterator[None]:
+def agent_lock(agent_id: str, own_key: Path) -> Iterator[None]:
     """Lock the agent's id for these workspaces; InvalidValue if another process has it.
 
     The kernel releases the lock when this process ends, in any way.

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from lifesign.adapter.process.orphan_cleanup import end_left
+from lifesign.adapter.process.orphan_cleanup import end_remaining
 from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
 from lifesign.adapter.run_outcome import RunOutcome
 from lifesign.adapter.task_run import OpenTools, RunSettings, TaskRun
@@ -93,7 +93,7 @@ class Adapter:
         """
         try:
             # A new incarnation ends the leases of the previous one: other agents may start its tasks.
-            await self._end_left()
+            await self._end_remaining()
             record = await self._register()
             self._say(
                 RunEventKind.REGISTERED,
@@ -160,7 +160,7 @@ class Adapter:
         if self._run is not None:
             self._run.stop(Stop.LOST, f"the registry ended this incarnation: {why}")
 
-    def stood_aside(self) -> None:
+    def on_standby(self) -> None:
         """Stop, and begin nothing while another process lives as this agent."""
         self.on_incarnation_lost("another process is registered as this agent")
 
@@ -271,10 +271,10 @@ class Adapter:
         if self._run is not None:
             self._run.stop(Stop.DRAIN, why)
 
-    async def _end_left(self) -> None:
+    async def _end_remaining(self) -> None:
         """End the remaining processes of runs whose adapter was killed, with their watcher."""
         try:
-            ended = await end_left(await asyncio.to_thread(self._workspaces.abandoned_runs))
+            ended = await end_remaining(await asyncio.to_thread(self._workspaces.abandoned_runs))
         except OSError as error:
             _log.warning("could not search for processes of earlier runs: %s", error)
             return
@@ -285,7 +285,7 @@ class Adapter:
 
     async def _prune_daily(self) -> None:
         while True:
-            await self._end_left()
+            await self._end_remaining()
             try:
                 removed = await asyncio.to_thread(self._workspaces.prune, self._keep_s)
             except OSError as error:

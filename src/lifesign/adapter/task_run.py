@@ -338,7 +338,7 @@ class TaskRun:
             run=self._run,
             is_held=self._keeper.is_held,
             ended=self._ended_by_tool,
-            budget_gone=self._budget_gone,
+            budget_gone=self._end_for_budget,
             progress=self._progress.busy,
             run_deadline=run_deadline,
         )
@@ -351,7 +351,7 @@ class TaskRun:
         self._ends_s = asyncio.get_running_loop().time() + self._settings.grace_s
         self._set_timer(self._ends_s)
 
-    def _budget_gone(self) -> None:
+    def _end_for_budget(self) -> None:
         if self._settings.stops_on_budget:
             self.stop(Stop.BUDGET, BUDGET_GONE)
 

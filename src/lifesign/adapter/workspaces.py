@@ -207,9 +207,9 @@ class Workspaces:
 
     def abandoned_runs(self) -> list[str]:
         """Return the runs without an end and without a process: their adapter was killed."""
-        return [run_id for run_id in self._runs() if self._is_left(run_id)]
+        return [run_id for run_id in self._runs() if self._is_remaining(run_id)]
 
-    def _is_left(self, run_id: str) -> bool:
+    def _is_remaining(self, run_id: str) -> bool:
         with self._locked(run_id) as note_fd:
             note = {} if note_fd is None else _read_note(note_fd)
             # A workspace without a record is being prepared.

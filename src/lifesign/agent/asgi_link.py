@@ -139,7 +139,7 @@ class AgentLink:
         """Requests in progress continue: their callers wait, and no other agent has them."""
         self._note_incarnation(None)
 
-    def stood_aside(self) -> None:
+    def on_standby(self) -> None:
         """Serve the app in any case."""
 
     def _count(self, change: int) -> None:
@@ -168,7 +168,7 @@ class AgentLink:
                 await self._heartbeat_until_left()
             # The directory records that the agent has left: no worker registers it again.
             await self._ends.wait()
-            await self._be_idle()
+            await self._run_idle()
             await self._go()
         except Exception:  # noqa: BLE001 - the app must not fail for what it is linked to
             _log.exception("%s: is no longer linked to the registry", self.profile.agent_id)
@@ -225,7 +225,7 @@ class AgentLink:
                 loop=loop,
                 place=self._place,
                 idle=self._until_idle,
-                drop=self._leave_requests,
+                drop=self._hand_requests_to_server,
                 on_drain=self._on_drain,
                 hurry=asyncio.Event(),
             )
@@ -237,7 +237,7 @@ class AgentLink:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
 
-    async def _be_idle(self) -> None:
+    async def _run_idle(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._drain_s):
                 await self._until_idle()
@@ -245,7 +245,7 @@ class AgentLink:
     async def _until_idle(self) -> None:
         await self._is_idle.wait()
 
-    def _leave_requests(self, why: str) -> None:
+    def _hand_requests_to_server(self, why: str) -> None:
         """Leave running requests to the server: only the server may end them."""
         _log.warning("%s: %d requests are still in flight: %s", self.profile.agent_id, self._in_flight, why)
 

@@ -100,11 +100,11 @@ class BeatElection:
 
     def total_load(self) -> int:
         """Return the sum of the loads of all living workers."""
-        return int(self._load[0]) + sum(self._loads_of_others())
+        return int(self._load[0]) + sum(self._other_loads())
 
     def is_alone(self) -> bool:
         """Return whether no other worker is alive."""
-        return not self._loads_of_others()
+        return not self._other_loads()
 
     def incarnation(self) -> int | None:
         """Return the incarnation that a worker has begun; None without one, HAS_LEFT if it has ended."""
@@ -134,7 +134,7 @@ class BeatElection:
         self.give_lead()
         return is_last
 
-    def _loads_of_others(self) -> list[int]:
+    def _other_loads(self) -> list[int]:
         paths = sorted(self._directory.glob("load-*"))[:MAX_WORKERS]
         loads = [_load_in(path) for path in paths if path != self._own]
         return [load for load in loads if load is not None]

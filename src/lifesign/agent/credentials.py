@@ -27,18 +27,18 @@ class AgentKeys:
         *,
         key: str | None = None,
         key_file: str | Path | None = None,
-        comes_back: bool = True,
+        has_fixed_id: bool = True,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """Take a key, else that of LIFESIGN_KEY; one in the file overrides both.
 
         The file need not exist: the agent's own key is stored in it when the registry returns it.
-        `comes_back`: whether a later process may run as this agent, and would need that key. Raise
+        `has_fixed_id`: whether a later process may run as this agent, and would need that key. Raise
         InvalidValue without any key, or for one that is no valid header value.
         """
         self._file = None if key_file is None else Path(key_file).absolute()
         self._given = environment.get(KEY_VARIABLE) or None if key is None else key
-        self._comes_back = comes_back
+        self._has_fixed_id = has_fixed_id
         self._own: str | None = None
         check_key(self._given)
         if self.current() is None:
@@ -56,7 +56,7 @@ class AgentKeys:
         """Store the agent's own key, which is returned once; warn if the file cannot be written."""
         self._own = own
         if self._file is None:
-            if self._comes_back:
+            if self._has_fixed_id:
                 _log.warning(
                     "the registry gave this agent a key of its own, which is lost when the process "
                     "ends: set a key_file; otherwise the registry refuses the next start until the "

@@ -61,7 +61,7 @@ async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
         await _within(leaving.hurry, leaving.idle(), DROP_SECONDS)
     # The event log shows a drain before the end.
     await _within(leaving.hurry, announced, ANNOUNCE_SECONDS)
-    if not await _within(leaving.hurry, _be_gone(leaving.place), LEAVE_SECONDS):
+    if not await _within(leaving.hurry, _deregister(leaving.place), LEAVE_SECONDS):
         _log.warning("%s: the registry could not be notified that the agent ends", leaving.place.agent_id)
     return AgentEnd.FINISHED if has_finished else AgentEnd.DROPPED
 
@@ -80,7 +80,7 @@ async def _say_farewell(leaving: DrainContext) -> None:
         _log.exception("%s: on_drain failed; the agent ends anyway", leaving.place.agent_id)
 
 
-async def _be_gone(place: RegistrySession) -> None:
+async def _deregister(place: RegistrySession) -> None:
     try:
         await place.leave()
     except RegistryError as error:

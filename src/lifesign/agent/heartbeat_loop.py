@@ -57,7 +57,7 @@ class OnRegistryReply(Protocol):
     def on_incarnation_lost(self, why: str) -> None:
         """The registry ended this incarnation: its current work may have another holder."""
 
-    def stood_aside(self) -> None:
+    def on_standby(self) -> None:
         """Another process lives as this agent: nothing is to be begun until `on_registered`."""
 
 
@@ -173,7 +173,7 @@ class HeartbeatLoop:
         except Conflict:
             if self._supersedes:
                 raise
-            return self._stand_aside()
+            return self._enter_standby()
         except (Unreachable, Unavailable, InvalidAnswer) as error:
             # The request may have been executed; then the existing incarnation is this process's own. A
             # process that knows of another running process does not assume that again.
@@ -186,7 +186,7 @@ class HeartbeatLoop:
         self._told.on_registered(record.incarnation)
         return first_heartbeat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
 
-    def _stand_aside(self) -> float:
+    def _enter_standby(self) -> float:
         if not self.is_displaced:
             self.is_displaced = True
             _log.error(
@@ -196,7 +196,7 @@ class HeartbeatLoop:
                 ),
                 self._place.agent_id,
             )
-            self._told.stood_aside()
+            self._told.on_standby()
         return next_claim_at_s(_now_s(), self._rhythm.dead_after_seconds, self._chance())
 
     async def _send_one(self) -> float:

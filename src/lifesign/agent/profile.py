@@ -116,7 +116,7 @@ class AgentProfile:
         )
 
     @property
-    def comes_back(self) -> bool:
+    def has_fixed_id(self) -> bool:
         """Whether another process may run as this agent later: not with a generated id."""
         return not isinstance(self.agent_id, _MadeUpId)
 

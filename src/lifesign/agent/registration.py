@@ -51,11 +51,11 @@ class RegistrySession:
         *,
         allow_plain_http: bool = False,
         works_tasks: bool = False,
-        comes_back: bool = True,
+        has_fixed_id: bool = True,
     ) -> None:
         """`works_tasks`: whether tasks are claimed, which only the agent's own key may do.
 
-        `comes_back`: whether a later process may run as this agent; else its key ends with the agent.
+        `has_fixed_id`: whether a later process may run as this agent; else its key ends with the agent.
         """
         self.profile = profile
         self.incarnation: int | None = None
@@ -64,7 +64,7 @@ class RegistrySession:
         self._url = registry
         self._allows_plain_http = allow_plain_http
         self._works_tasks = works_tasks
-        self._comes_back = comes_back
+        self._has_fixed_id = has_fixed_id
         self._client_key = keys.current()
         self._client = self._client_with(self._client_key)
 
@@ -135,7 +135,7 @@ class RegistrySession:
                 break
             try:
                 await client.agents.deregister(
-                    self.agent_id, if_match=record.etag, ends_key=not self._comes_back
+                    self.agent_id, if_match=record.etag, ends_key=not self._has_fixed_id
                 )
             except Stale:
                 # The drain was noted, or it ended, between the two.

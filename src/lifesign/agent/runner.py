@@ -85,14 +85,14 @@ class AgentRunner:
             raise InvalidValue("profile", None, "either a profile or an agent_id")
         self.profile = given_profile(profile, agent_id, settings)
         check_key_file(self.profile, key_file)
-        keys = AgentKeys(key=key, key_file=key_file, comes_back=self.profile.comes_back)
+        keys = AgentKeys(key=key, key_file=key_file, has_fixed_id=self.profile.has_fixed_id)
         self._place = RegistrySession(
             self.profile,
             keys,
             registry_url(registry),
             allow_plain_http=allow_plain_http,
             works_tasks=tasks,
-            comes_back=self.profile.comes_back,
+            has_fixed_id=self.profile.has_fixed_id,
         )
         self._on_drain = on_drain
         self._handler = on_assignment
@@ -207,7 +207,7 @@ class AgentRunner:
             _log.warning("%s: ends without draining: %s", self.agent_id, why)
             self._hurry.set()
         else:
-            self._begin_to_leave(why)
+            self._begin_drain(why)
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -226,7 +226,7 @@ class AgentRunner:
         """Leave, within the time that the registry sets, if any."""
         if not self._leaves.is_set():
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
-            self._begin_to_leave(why)
+            self._begin_drain(why)
 
     def on_registered(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
         """Take work, which does not wait for the registry but while another process has the place."""
@@ -238,12 +238,12 @@ class AgentRunner:
             _log.warning("%s: work is dropped: %s", self.agent_id, why)
         self._work.drop_all(f"the registry ended this incarnation: {why}")
 
-    def stood_aside(self) -> None:
+    def on_standby(self) -> None:
         """Start no work, and refuse waiting work, while another process is registered as this agent."""
         self._work.pause()
         self._handed_in.refuse_waiting(_DISPLACED)
 
-    def _begin_to_leave(self, why: str) -> None:
+    def _begin_drain(self, why: str) -> None:
         _log.info("%s: leaves: %s", self.agent_id, why)
         self._source.close(f"it leaves: {why}")
         self._leaves.set()

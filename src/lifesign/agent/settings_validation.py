@@ -41,7 +41,7 @@ def check_kinds(**given: object) -> None:
 
 def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | None) -> None:
     """Raise InvalidValue for a key file of an agent that never returns."""
-    if key_file is not None and not profile.comes_back:
+    if key_file is not None and not profile.has_fixed_id:
         expected = (
             "an agent_id beside key_file: without it, each start is another agent, which the stored "
             "key cannot register"

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lifesign.census.document import Census
-from lifesign.census.report import CensusFacts, HostCount, RunFacts, platform_of, take_census
+from lifesign.census.report import CensusFacts, HostCount, RunFacts, compute_census, platform_of
 from lifesign.census.stored_counts import census_of, ended_of, generation_of, latencies_of, layers_of
 from lifesign.client import RegistryClient
 from lifesign.domain.common.clock_skew import last_not_ahead
@@ -37,7 +37,7 @@ async def census_at(client: RegistryClient, name: str | None) -> Census:
         )
         for row in counts.shown
     ]
-    return take_census(
+    return compute_census(
         CensusFacts(
             name=name or "",
             made_at_s=counts.made_at.timestamp(),

@@ -128,7 +128,7 @@ class RunFacts:
     counts: Mapping[ResultClass | None, int]
 
 
-def take_census(facts: CensusFacts) -> Census:
+def compute_census(facts: CensusFacts) -> Census:
     """Compute the shares of a census from its counts."""
     results: Counter[ResultClass | None] = Counter()
     generations: Counter[str | None] = Counter()

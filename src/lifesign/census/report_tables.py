@@ -17,7 +17,7 @@ from lifesign.census.document import (
     ratio,
 )
 from lifesign.census.result_groups import Group
-from lifesign.domain.common.clock_skew import lies_ahead
+from lifesign.domain.common.clock_skew import is_in_future
 from lifesign.domain.observation.evidence_age import REASON_WORDS, UnknownReason
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.summary_line import layer_words
@@ -375,7 +375,7 @@ def _runs(census: Census) -> Table:
 
 
 def _is_ahead(run: CensusPass, census: Census) -> bool:
-    return lies_ahead(run.began_at.timestamp(), census.made_at.timestamp())
+    return is_in_future(run.began_at.timestamp(), census.made_at.timestamp())
 
 
 def _change(run: CensusPass) -> str:

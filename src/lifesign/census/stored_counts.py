@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from lifesign.census.document import Census, LatencySummary
-from lifesign.census.report import MAX_RUNS, CensusFacts, HostCount, LayerCount, RunFacts, take_census
+from lifesign.census.report import MAX_RUNS, CensusFacts, HostCount, LayerCount, RunFacts, compute_census
 from lifesign.domain.a2a.interfaces import GENERATIONS, major_minor
 from lifesign.domain.common.clock_skew import last_not_ahead
 from lifesign.domain.health.document import HealthStatus
@@ -61,7 +61,7 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
         for kind, results, count in census_counts.shown(transaction, living, pass_ended_s=ended_s)
     ]
     evidence = census_counts.evidence(transaction, pass_ended_s=ended_s)
-    return take_census(
+    return compute_census(
         CensusFacts(
             name=name,
             made_at_s=now_s,
@@ -85,7 +85,7 @@ def census_of(transaction: Transaction, name: str | None) -> Census:
                 for status, count in census_counts.health(transaction, pass_ended_s=ended_s).items()
             },
             shown=shown,
-            gone=dict(target_rows.count_gone(transaction)),
+            gone=dict(target_rows.count_former(transaction)),
             deadlines=None if last is None else last.deadlines,
             not_read=() if last is None else last.not_read,
             runs=[_run(run) for run in runs],

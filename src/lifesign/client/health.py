@@ -30,7 +30,7 @@ from lifesign.client.health_answers import (
     ServerAnswer,
     assess_card,
     assess_document,
-    takes_token,
+    may_get_token,
     with_document_at_root,
 )
 from lifesign.client.health_findings import NOT_HTTPS, check_findings
@@ -257,7 +257,7 @@ async def _find_health(get: Get, visit: CheckRequest, places: Iterable[Candidate
         ask = Ask(
             max_bytes=MAX_DOCUMENT_BYTES,
             deadline_s=visit.deadline_s,
-            token=visit.token if takes_token(visit, place) else None,
+            token=visit.token if may_get_token(visit, place) else None,
         )
         found = assess_document(place, await get(place.url, ask))
         first = first or found
@@ -299,7 +299,7 @@ async def _ask_server_health(get: Get, visit: CheckRequest) -> HealthAnswer:
     # Unless the caller says that this is a server, the document may be that of another agent.
     is_known = visit.kind == TargetKind.MCP
     place = CandidateUrl(server_health_url(visit.given.url), is_root=not is_known)
-    token = visit.token if takes_token(visit, place) else None
+    token = visit.token if may_get_token(visit, place) else None
     ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s, token=token)
     return assess_document(place, await get(place.url, ask))
 

@@ -75,7 +75,7 @@ def with_document_at_root(own: HealthAnswer) -> HealthAnswer:
     return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
 
 
-def takes_token(visit: CheckRequest, place: CandidateUrl) -> bool:
+def may_get_token(visit: CheckRequest, place: CandidateUrl) -> bool:
     """Return whether a token for the given URL may be sent there."""
     return is_same_origin(place.url, visit.given.url) and not place.is_root
 

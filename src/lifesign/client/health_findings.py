@@ -7,7 +7,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.client.candidate_urls import ANOTHERS_DOCUMENT, Announced
-from lifesign.client.health_answers import CardAnswer, CheckRequest, HealthAnswer, takes_token
+from lifesign.client.health_answers import CardAnswer, CheckRequest, HealthAnswer, may_get_token
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.durations import duration_text
@@ -73,7 +73,7 @@ def _named_elsewhere(visit: CheckRequest, card: CardAnswer, health: HealthAnswer
 
 def _access_findings(visit: CheckRequest, health: HealthAnswer) -> Iterator[Finding]:
     """Return whether the token was accepted, and whether the document is readable without one."""
-    has_sent_token = visit.token is not None and takes_token(visit, health.place)
+    has_sent_token = visit.token is not None and may_get_token(visit, health.place)
     if health.answer.result is ResultClass.GATED and has_sent_token:
         message = "the server refused the token; without it, the basic state may be readable"
         yield Finding("token_refused", "", message)

@@ -82,7 +82,7 @@ class HeldRun:
         )
 
 
-def _take_granted(lease: LeaseRecord) -> LeaseRecord:
+def _require_renewable(lease: LeaseRecord) -> LeaseRecord:
     """Refuse a lease that no registry grants: it could not be renewed, or its deadline would never come."""
     if read_window_s(_lasts_s(lease)) is None:
         what = f"expires_at {MIN_TTL_SECONDS} to {MAX_TTL_SECONDS} s after acquired_at"
@@ -102,7 +102,7 @@ class GrantedTask(TaskGrant):
     """A task of one's own."""
 
     run_id: RunId
-    lease: Annotated[LeaseRecord, AfterValidator(_take_granted)]
+    lease: Annotated[LeaseRecord, AfterValidator(_require_renewable)]
     window_s: float = TTL_SECONDS
     """Duration of the lease, also at each renewal."""
     deadline_s: float = -math.inf

@@ -24,7 +24,7 @@ from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, Local
 from lifesign.crawl.process import registry_client
 from lifesign.crawl.worker_config import RegistryAddress, WorkerConfig, worker_name
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.common.clock_skew import last_not_ahead, lies_ahead
+from lifesign.domain.common.clock_skew import is_in_future, last_not_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import LifesignError
@@ -155,7 +155,7 @@ class LocalBackend:
 
         def function(transaction: Transaction) -> CrawlPass:
             latest = census_counts.runs(transaction, name, 1)
-            is_set_back = bool(latest) and lies_ahead(latest[0].began_at_s, transaction.now_s)
+            is_set_back = bool(latest) and is_in_future(latest[0].began_at_s, transaction.now_s)
             run_id = uuid4().hex
             run = begin_or_join(transaction, run_id, name, deadlines)
             return CrawlPass(
@@ -266,7 +266,7 @@ class RegistryBackend:
         """
         counts = await self._client.census.counts(name=name)
         now_s, known = counts.made_at.timestamp(), counts.runs
-        is_set_back = bool(known) and lies_ahead(known[0].began_at.timestamp(), now_s)
+        is_set_back = bool(known) and is_in_future(known[0].began_at.timestamp(), now_s)
         last = last_not_ahead(known, lambda run: run.began_at.timestamp(), now_s)
         new_id = run_id = uuid4().hex
         if last is not None:

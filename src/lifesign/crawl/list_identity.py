@@ -33,7 +33,7 @@ class KnowsLists(Protocol):
         ...
 
 
-async def refuse_other_lists(
+async def require_same_list(
     definition: ProbeDefinition, lists: KnowsLists, place: str, *, is_shared: bool = False
 ) -> None:
     """Refuse to replace a list by another one with the same name. InvalidValue.

@@ -133,7 +133,7 @@ class WorkerStatuses:
         if (starting := self.starting) and self.workers != 1:
             notes.append(f"{starting} of {self.workers} processes {plural(starting, 'is', 'are')} starting")
         if elsewhere := self.elsewhere:
-            notes.append(_other_workers_text(elsewhere, self._targets_elsewhere(), self.lease_s))
+            notes.append(_work_elsewhere_text(elsewhere, self._targets_elsewhere(), self.lease_s))
         if self.total is None:
             late = [
                 progress.start_error_p99_ms for progress in now if progress.start_error_p99_ms is not None
@@ -150,7 +150,7 @@ class WorkerStatuses:
         return max(0, self.listed - sum(progress.targets for progress in self.now.values()))
 
 
-def _other_workers_text(shards: int, targets: int | None, lease_s: float) -> str:
+def _work_elsewhere_text(shards: int, targets: int | None, lease_s: float) -> str:
     """Return which part of the work other workers have, and why."""
     with_targets = "" if targets is None else f" with {pluralize(targets, 'target')}"
     return (

@@ -30,7 +30,7 @@ from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.secrets.secret_reader import Secrets, forget_variables, read_secrets
 from lifesign.prober.worker.jobs import Jobs
-from lifesign.serving.ending_signals import ending_signals, leave_closed_terminal
+from lifesign.serving.ending_signals import ending_signals, redirect_closed_terminal
 
 SHOW_SECONDS: Final = 0.5
 COUNT_SECONDS: Final = 5.0
@@ -366,7 +366,7 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
 
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGHUP:
-            leave_closed_terminal()
+            redirect_closed_terminal()
         for again in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(again)
         if stop.is_set():

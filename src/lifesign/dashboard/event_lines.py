@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from lifesign.dashboard.labels import as_words, brief, moment_text
-from lifesign.domain.access.event_actor import MEMBERS_OF_ACTORS, OwnActor, spoken
+from lifesign.domain.access.event_actor import MEMBERS_OF_ACTORS, OwnActor, display_actor
 from lifesign.domain.events.chain import Event, agent_of
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.tasks.task_states import end_text
@@ -110,7 +110,7 @@ def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLin
 def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
     """Return the text of an event; `names` are those of the keys that act in it, and of targets."""
     members = {
-        name: spoken(value, names) if isinstance(value, str) else value
+        name: display_actor(value, names) if isinstance(value, str) else value
         for name, value in event.payload.items()
     }
     agent_id = agent_of(event) or ""
@@ -143,7 +143,7 @@ def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
 
 def _by(event: Event, names: Mapping[str, str]) -> str:
     agents = {event.payload.get(member) for member in ("agent_id", *MEMBERS_OF_ACTORS)}
-    return "" if event.actor in agents | _BY_ITSELF else spoken(event.actor, names)
+    return "" if event.actor in agents | _BY_ITSELF else display_actor(event.actor, names)
 
 
 def _subject(payload: Mapping[str, Any], agent_id: str) -> tuple[str, str]:

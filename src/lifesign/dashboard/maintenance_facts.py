@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from lifesign.domain.access.event_actor import spoken
+from lifesign.domain.access.event_actor import display_actor
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentRecord
@@ -82,4 +82,4 @@ def last_override(transaction: Transaction, agent_id: str, kind: EventType) -> S
     if not found:
         return StatusOverride("", "")
     names = names_of_keys(transaction, keys_in(found))
-    return StatusOverride(str(found[0].payload.get("reason", "")), spoken(found[0].actor, names))
+    return StatusOverride(str(found[0].payload.get("reason", "")), display_actor(found[0].actor, names))

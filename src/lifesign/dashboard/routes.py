@@ -68,7 +68,7 @@ class Dashboard:
             "maintenance": agent.begin_maintenance,
             "maintenance/end": agent.end_maintenance,
             "override": agent.declare,
-            "override/end": agent.take_back,
+            "override/end": agent.end_override,
         }
         for name, function in functions.items():
             yield Route(f"/agents/{{agent_id}}/{name}", desk.done(function), methods=["POST"])

@@ -73,7 +73,7 @@ def map_shared(fd: int, size: int, *, writable: bool) -> memoryview:
 
 
 @contextlib.contextmanager
-def opened_again(path: Path, fd: int) -> Iterator[int]:
+def reopened(path: Path, fd: int) -> Iterator[int]:
     """Open the file of `fd` once more, for a mapping. Raises OSError if it is no longer at `path`.
 
     A mapping keeps a copy of its descriptor as long as any process, also a forked child, has a view of it. A

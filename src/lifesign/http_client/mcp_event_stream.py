@@ -44,9 +44,9 @@ class McpEventStream:
         """Take a piece of the stream; whether nothing more need be read."""
         for name, data in self._reader.feed(piece):
             if name in MESSAGE_NAMES:
-                self._take_message(self._clean(data))
+                self._handle_message(self._clean(data))
             elif name == _ENDPOINT and self.endpoint is None:
-                self._take_endpoint(self._clean(data))
+                self._set_endpoint(self._clean(data))
         self._has_news.set()
         return self._is_over or self.is_misled
 
@@ -76,7 +76,7 @@ class McpEventStream:
         self._has_news.clear()
         await self._has_news.wait()
 
-    def _take_endpoint(self, data: bytes) -> None:
+    def _set_endpoint(self, data: bytes) -> None:
         text = data.decode(errors="replace").strip()
         url = joined(self._url, text) if 0 < len(text) <= MAX_URL_CHARS else None
         if url is None or url.raw_user is not None or not is_same_origin(self._url, url):
@@ -84,7 +84,7 @@ class McpEventStream:
         else:
             self.endpoint = url
 
-    def _take_message(self, data: bytes) -> None:
+    def _handle_message(self, data: bytes) -> None:
         if self._awaited is None or self._reply is not None:
             return
         reply = read_reply("application/json", data, self._awaited)

@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 
 from lifesign.filesystem.file_lock import lock_if_free
-from lifesign.filesystem.private_file import allocate, map_shared, open_private, opened_again
+from lifesign.filesystem.private_file import allocate, map_shared, open_private, reopened
 from lifesign.middleware.published_document import PublishedDocument
 
 MOST_DOCUMENT_BYTES = 32_768
@@ -42,7 +42,7 @@ class DocumentFile:
         self._unwritten: tuple[bytes, int] | None = None
         """Boot id and offset that could not be written, because another worker held the lock."""
         allocate(fd, _SIZE)
-        with opened_again(path, fd) as mapped_fd:
+        with reopened(path, fd) as mapped_fd:
             self._view = map_shared(mapped_fd, _SIZE, writable=True)
 
     def agree_on_offset(self, monotonic_ns: int, wall_ns: int) -> int:

@@ -380,7 +380,7 @@ class AgentHealth:
             windows = open_windows(self.settings, self.clock, now_ns)
             now_ns += windows.offset_ns
             self._writer = WindowWriter(windows.block, self.settings.window_ns, now_ns)
-            self._take_lanes()
+            self._open_lanes()
             self._windows = windows
         return self._windows
 
@@ -389,7 +389,7 @@ class AgentHealth:
         with self._lock:
             self._catch_up(now_ns)
 
-    def _take_lanes(self) -> None:
+    def _open_lanes(self) -> None:
         self._counts = self._writer.counts
         self._latencies = self._writer.latencies
         self._first_bytes = self._writer.first_bytes
@@ -406,7 +406,7 @@ class AgentHealth:
             self._refresh(now_ns)
         if now_ns + windows.offset_ns >= self._writer.ends_ns:
             self._writer.open_slot(now_ns + windows.offset_ns)
-            self._take_lanes()
+            self._open_lanes()
         if not self.is_on_grid and now_ns >= self._refresh_due_ns:
             self._refresh(now_ns)
         self._due_ns = min(self._writer.ends_ns - windows.offset_ns, self._refresh_due_ns)

@@ -33,7 +33,7 @@ from lifesign.filesystem.private_file import (
     is_at,
     map_shared,
     open_private,
-    opened_again,
+    reopened,
     set_aside,
 )
 from lifesign.middleware.document_file import DocumentFile
@@ -190,7 +190,7 @@ class _WindowFile:
             path.unlink(missing_ok=True)
             os.close(fd)
             raise
-        with opened_again(path, fd) as mapped_fd:
+        with reopened(path, fd) as mapped_fd:
             file = cls(path, fd, map_shared(mapped_fd, _SIZE, writable=True))
         if is_new:
             header = _header(window_ns)

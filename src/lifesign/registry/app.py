@@ -226,7 +226,7 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
     # A path with a slash too many is not there: a redirect would send key and body a second time.
     routed.router.redirect_slashes = False
 
-    registry.counts.lay_out([*_paths(routed)])
+    registry.counts.set_paths([*_paths(routed)])
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await _count_answer(registry, _taker(registry, routed, refusals, scope), scope, receive, send)

@@ -107,7 +107,7 @@ async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_
     await _repeated(database, _forget_sums)
     await _repeated(database, _forget_changes)
     await _repeated(database, _forget_interfaces)
-    await _repeated(database, _forget_left)
+    await _repeated(database, _delete_delisted)
     await _repeated(database, _forget_numbers)
     await database.write(_forget_unfinished)
     after: int | None = 0
@@ -143,8 +143,8 @@ def _forget_interfaces(transaction: Transaction) -> bool:
     return interface_versions.forget(transaction, before_s, CHUNK)
 
 
-def _forget_left(transaction: Transaction) -> bool:
-    return target_rows.forget_left(transaction, transaction.now_s - KEEP_LEFT_DAYS * DAY_SECONDS, CHUNK)
+def _delete_delisted(transaction: Transaction) -> bool:
+    return target_rows.delete_delisted(transaction, transaction.now_s - KEEP_LEFT_DAYS * DAY_SECONDS, CHUNK)
 
 
 def _forget_numbers(transaction: Transaction) -> bool:

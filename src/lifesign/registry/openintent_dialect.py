@@ -88,7 +88,7 @@ class OpenIntentRegistration(Registration):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out_null(cls, given: object) -> object:
+    def _drop_null(cls, given: object) -> object:
         if not isinstance(given, dict):
             return given
         return {name: value for name, value in given.items() if value is not None}

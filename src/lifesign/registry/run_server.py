@@ -119,7 +119,7 @@ def run_server(
     signal.signal(signal.SIGTERM, _end)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         # With several processes, the supervisor has its own handler, which replaces them.
-        signal.signal(signal.SIGHUP, _end_as_asked)
+        signal.signal(signal.SIGHUP, _end_as_on_sigterm)
     try:
         return _run(
             settings,
@@ -319,7 +319,7 @@ def _end(_signal_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 
-def _end_as_asked(_signal_number: int, _frame: object) -> None:
+def _end_as_on_sigterm(_signal_number: int, _frame: object) -> None:
     """Stop as on SIGTERM."""
     signal.raise_signal(signal.SIGTERM)
 

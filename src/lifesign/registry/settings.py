@@ -22,7 +22,7 @@ _MASS_EXIT = DEFAULT_POLICIES.mass_exit
 _MASS_SILENCE = DEFAULT_POLICIES.mass_silence
 
 
-def _take_network(text: str) -> str:
+def _check_network(text: str) -> str:
     try:
         return str(ip_network(text))
     except ValueError:
@@ -31,7 +31,7 @@ def _take_network(text: str) -> str:
         ) from None
 
 
-def _take_public_url(text: str) -> str:
+def _check_public_url(text: str) -> str:
     try:
         PublicUrl.read(text)
     except InvalidValue as error:
@@ -39,7 +39,7 @@ def _take_public_url(text: str) -> str:
     return text
 
 
-Network = Annotated[str, AfterValidator(_take_network)]
+Network = Annotated[str, AfterValidator(_check_network)]
 """`10.1.0.0/16`, or one address."""
 
 
@@ -74,7 +74,7 @@ class RegistrySettings(BaseModel):
     """
     dialects: tuple[Literal["openintent"], ...] = ()
     """Foreign dialects of the API to serve: `openintent`."""
-    public_url: Annotated[str, AfterValidator(_take_public_url)] | None = None
+    public_url: Annotated[str, AfterValidator(_check_public_url)] | None = None
     """URL under which others reach this server, also in its own health document.
 
     The dashboard is served only under this host and under IP addresses.
@@ -127,7 +127,7 @@ class RegistrySettings(BaseModel):
     """Maximum number of workers that may probe with one key, unless the key has its own limit."""
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.mass_exit_end_factor > self.mass_exit_factor:
             raise PydanticCustomError(
                 "mass_exit_end_factor", "expected mass_exit_end_factor to be at most mass_exit_factor"

@@ -48,7 +48,7 @@ from lifesign.registry.status_changes.monitor_row import (
 from lifesign.registry.status_changes.sweep_gap import (
     Reference,
     gap_jump_s,
-    move_back_some,
+    move_some_agents_back,
     move_some_targets_back,
     note_gap,
     note_set_back,
@@ -204,7 +204,7 @@ class Sweeper:
 
     async def _mend(self, set_back_s: float) -> None:
         """Correct times in the future after the clock was set back; several processes may do so at once."""
-        for move in (move_back_some, move_some_targets_back):
+        for move in (move_some_agents_back, move_some_targets_back):
             after: int | None = 0
             while after is not None:
                 after = await self._database.write(partial(move, by_s=set_back_s, after=after, limit=CHUNK))
@@ -217,13 +217,13 @@ class Sweeper:
         limit = CHUNK
         for _ in range(MAX_CHUNKS):
             try:
-                assessed = await self._database.write(partial(self._judge_some, sweep=sweep, limit=limit))
+                assessed = await self._database.write(partial(self._assess_some, sweep=sweep, limit=limit))
             except StoreUnavailable:
                 raise
             except Exception:  # noqa: BLE001 - one bad record must not hide all others
                 if limit == 1:
                     _log.exception("an agent could not be assessed; the next sweep tries again")
-                    await self._database.write(partial(_put_off_first, due_at_s=sweep.began_s))
+                    await self._database.write(partial(_reschedule_later, due_at_s=sweep.began_s))
                 limit = max(1, limit // 10)
                 continue
             if assessed is None:
@@ -237,7 +237,7 @@ class Sweeper:
             limit = min(CHUNK, limit * 10)
         return waiting
 
-    def _judge_some(self, transaction: Transaction, sweep: _Sweep, limit: int) -> _SweepResult | None:
+    def _assess_some(self, transaction: Transaction, sweep: _Sweep, limit: int) -> _SweepResult | None:
         """Assess some agents that are due and apply the consequences; None if another process took over."""
         row = self._locked(transaction)
         if row is None:
@@ -247,7 +247,7 @@ class Sweeper:
         alike = VerdictContext(excluded_downtime=excluded_downtime.spans, holds=excluded_downtime.holds)
         found = agent_rows.due(transaction, sweep.began_s, limit)
         changes, unchanged = _parted(judge_agents(transaction, found, alike))
-        agent_rows.put_off(transaction, _deadlines(unchanged, now_s), sweep.began_s)
+        agent_rows.reschedule(transaction, _deadlines(unchanged, now_s), sweep.began_s)
         if transaction.is_postgresql:
             # They were not locked, so that heartbeats need not wait for agents without consequences.
             numbers = [change.agent.id for change in changes]
@@ -427,8 +427,8 @@ def _deadlines(unchanged: Iterable[Change], now_s: float) -> dict[int, float | N
     return {change.agent.id: _later_s(change.assess_at_s, now_s) for change in unchanged}
 
 
-def _put_off_first(transaction: Transaction, due_at_s: float) -> None:
-    agent_rows.put_off_first(transaction, due_at_s, transaction.now_s + FAULT_SECONDS)
+def _reschedule_later(transaction: Transaction, due_at_s: float) -> None:
+    agent_rows.reschedule_later(transaction, due_at_s, transaction.now_s + FAULT_SECONDS)
 
 
 def _end_commands(transaction: Transaction) -> int:

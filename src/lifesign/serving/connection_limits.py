@@ -256,16 +256,16 @@ class _Complaints(logging.LoggerAdapter[logging.Logger]):
 
     def warning(self, msg: object, *args: object, **named: Any) -> None:
         """Log a warning unless the limit of this second is reached."""
-        if self._may_complain(logging.WARNING):
+        if self._may_log(logging.WARNING):
             super().warning(msg, *args, **named)
 
     def error(self, msg: object, *args: object, **named: Any) -> None:
         """Log an error with its traceback unless the limit of this second is reached."""
-        if self._may_complain(logging.ERROR):
+        if self._may_log(logging.ERROR):
             super().error(msg, *args, **named)
 
-    def _may_complain(self, level: int) -> bool:
-        return _watch_of(self._protocol.server_state).may_complain(self._protocol.loop.time(), level)
+    def _may_log(self, level: int) -> bool:
+        return _watch_of(self._protocol.server_state).may_log(self._protocol.loop.time(), level)
 
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
@@ -298,7 +298,7 @@ class _Watch:
             self._warned_at_s = now_s
             _log.warning("%d connections are open: further ones are refused", self.most_connections)
 
-    def may_complain(self, now_s: float, level: int) -> bool:
+    def may_log(self, now_s: float, level: int) -> bool:
         """Count a client's error; return whether to log it."""
         if int(now_s) != self._complaints_at_s:
             self._complaints_at_s = int(now_s)

@@ -15,7 +15,7 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     return requests if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*requests, signal.SIGHUP)
 
 
-def leave_closed_terminal() -> None:
+def redirect_closed_terminal() -> None:
     """Redirect outputs to a closed terminal to nowhere: otherwise each line fails."""
     for descriptor in OUTPUTS:
         with suppress(OSError):

@@ -79,7 +79,7 @@ def pid_in(file: Path) -> int:
 async def test_exit_code_is_reported(tmp_path: Path, code: str, expected: int) -> None:
     async with running(tmp_path, "sh", "-c", code) as process:
         assert await process.wait() == expected
-        await process.wait_gone()
+        await process.wait_ended()
 
 
 async def test_process_gets_only_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ async def test_process_gets_only_its_own_environment(tmp_path: Path, monkeypatch
     odd = {"ODD": os.fsdecode(b"\xff\xfe ok"), "LANG": "C"}
     async with running(tmp_path, *python(code), environment=odd) as process:
         assert await process.wait() == 0
-        await process.wait_gone()
+        await process.wait_ended()
     environment, descriptors = json.loads((tmp_path / "stdout.log").read_text())
     assert environment.pop("LC_CTYPE", None) in {None, "C.UTF-8"}  # Python's own, in the child
     assert environment.pop("LIFESIGN_RUN_ID").startswith("server_")
@@ -105,7 +105,7 @@ async def test_agent_process_has_default_signals_and_its_own_session(tmp_path: P
         "os.getpid() == os.getpgid(0) == os.getsid(0))"
     )
     async with running(tmp_path, *python(code)) as process:
-        await process.wait_gone()
+        await process.wait_ended()
     assert (tmp_path / "stdout.log").read_text() == "[] set() True\n"
 
 
@@ -145,7 +145,7 @@ async def test_watcher_kills_all_processes_when_the_lease_timer_ends(tmp_path: P
         run_deadline.set(0.0)
         assert await process.wait() == -signal.SIGKILL
         until("all is gone", lambda: not is_alive(daemon))
-        await process.wait_gone()
+        await process.wait_ended()
         assert process.fault == ""
 
 
@@ -183,7 +183,7 @@ async def test_message_to_a_watcher_that_has_just_ended_is_no_error(tmp_path: Pa
         # While the loop hears nothing of it.
         until("it is gone", lambda: not is_alive(watcher))
         process._send(process_watcher.KILL)
-        await process.wait_gone()
+        await process.wait_ended()
     del process
     gc.collect()
     await asyncio.sleep(0)
@@ -227,7 +227,7 @@ async def test_agent_is_killed_with_its_watcher(tmp_path: Path) -> None:
         assert len(below) == 3
         os.kill(watching, signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
-        await process.wait_gone()
+        await process.wait_ended()
         assert not below & process_watcher.processes().keys()
 
 
@@ -242,7 +242,7 @@ async def test_processes_without_a_watcher_are_found_by_environment_or_parent(tm
         assert len(below) == 3
         os.kill(watcher_of(process), signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL
-        await process.wait_gone()
+        await process.wait_ended()
         assert not below & process_watcher.processes().keys()
 
 
@@ -316,7 +316,7 @@ async def test_last_output_of_the_process_is_kept(tmp_path: Path) -> None:
     code = "import sys\nfor n in range(400_000): print(n)\nprint('last', file=sys.stderr)"
     async with running(tmp_path, *python(code)) as process:
         assert await process.wait() == 0
-        await process.wait_gone()
+        await process.wait_ended()
     newer, older = tmp_path / "stdout.log", tmp_path / "stdout.log.older"
     kept = older.read_text() + newer.read_text()
     assert 512 * 1024 <= len(kept) <= 1024 * 1024

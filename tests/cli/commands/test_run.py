@@ -18,7 +18,7 @@ from tests.support.complaints import problems_in
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, free_port
 
-from lifesign.adapter.credentials import agent_key_file, alone_as
+from lifesign.adapter.credentials import agent_key_file, agent_lock
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.cli import main
@@ -79,7 +79,7 @@ def test_two_adapters_cannot_share_an_agent_and_workspaces(
     who = ("--agent-id", "coder-twice", "--workspaces", str(tmp_path / "runs"), "--wait", "0s")
     Workspaces(tmp_path / "runs").__exit__()
     own_key = agent_key_file(tmp_path / "runs", "coder-twice")
-    with alone_as("coder-twice", own_key):
+    with agent_lock("coder-twice", own_key):
         assert main(["run", *ONCE, *who, "--", "true"]) == 3
         err = capfd.readouterr().err
         assert err.startswith("lifesign: --agent-id: ")

@@ -2,11 +2,11 @@ import pytest
 
 from lifesign.domain.access.event_actor import (
     OwnActor,
+    display_actor,
     is_reserved,
     keys_acting,
     keys_in_words,
-    spoken,
-    spoken_in,
+    with_key_names,
 )
 from lifesign.registry.events.deliver_webhooks import COURIER
 from lifesign.registry.events.erase_archives import ARCHIVIST
@@ -39,7 +39,7 @@ def test_actor_names_of_the_registrys_components_are_reserved() -> None:
     ],
 )
 def test_actor_id_is_shown_with_the_name_of_the_key(name: str, read: str) -> None:
-    assert spoken(name, {"key:key_1": "ops", "billing-1": "x", "monitor": "y"}) == read
+    assert display_actor(name, {"key:key_1": "ops", "billing-1": "x", "monitor": "y"}) == read
 
 
 def test_key_ids_within_a_text_are_replaced_by_key_names() -> None:
@@ -48,8 +48,8 @@ def test_key_ids_within_a_text_are_replaced_by_key_names() -> None:
         "key:key_1",
         "key:key_3",
     }
-    assert spoken_in("by key:key_1", names) == "by ops, key:key_1"
-    assert spoken_in("monkey:key_2 and key:key_22", names) == "monkey:key_2 and key:key_22"
+    assert with_key_names("by key:key_1", names) == "by ops, key:key_1"
+    assert with_key_names("monkey:key_2 and key:key_22", names) == "monkey:key_2 and key:key_22"
 
 
 def test_keys_of_an_event_are_found_as_actor_holder_and_writer() -> None:

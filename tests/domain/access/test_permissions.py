@@ -18,7 +18,7 @@ from lifesign.domain.access.permissions import (
     key_of,
     looks_like_key,
     may,
-    may_at_all,
+    may_for_any_agent,
     permission_hint,
     require,
     role_hint,
@@ -141,7 +141,7 @@ def test_agent_id_on_a_key_of_another_role_adds_no_permission(role: Role) -> Non
 def test_require_agrees_with_may(principal: Principal, action: Permission, agent_id: str | None) -> None:
     if may(principal, action, agent_id):
         require(principal, action, agent_id)
-        assert may_at_all(principal, action)
+        assert may_for_any_agent(principal, action)
         return
     with pytest.raises(NotAllowed) as raised:
         require(principal, action, agent_id)
@@ -153,7 +153,9 @@ def test_require_agrees_with_may(principal: Principal, action: Permission, agent
 @given(PRINCIPALS, ACTIONS)
 def test_may_at_all_is_true_if_some_record_is_permitted(principal: Principal, action: Permission) -> None:
     records = [None, "agent_c", principal.agent_id]
-    assert may_at_all(principal, action) == any(may(principal, action, agent_id) for agent_id in records)
+    assert may_for_any_agent(principal, action) == any(
+        may(principal, action, agent_id) for agent_id in records
+    )
 
 
 def test_refusal_contains_key_action_and_agent() -> None:

@@ -1,7 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.credentials.missing_credentials import OtherCredential, missing_credentials, other_for
+from lifesign.domain.credentials.missing_credentials import (
+    OtherCredential,
+    credential_of_other,
+    missing_credentials,
+)
 from lifesign.domain.credentials.request_scope import CredentialScope
 
 ORIGIN = "https://agents.acme.example"
@@ -32,14 +36,14 @@ def test_key_with_many_places_does_not_displace_places_of_other_keys() -> None:
 
 def test_the_longest_path_decides_whose_credential_is_missing() -> None:
     missing = [other("/"), other("/billing")]
-    found = other_for([], missing, f"{ORIGIN}/billing/rpc")
+    found = credential_of_other([], missing, f"{ORIGIN}/billing/rpc")
     assert found == other("/billing")
-    assert other_for([], missing, f"{ORIGIN}/else") == other("/")
-    assert other_for([], missing, "https://elsewhere.example/") is None
+    assert credential_of_other([], missing, f"{ORIGIN}/else") == other("/")
+    assert credential_of_other([], missing, "https://elsewhere.example/") is None
     # Ours is sent where ours has the longer path.
-    assert other_for([scope("/billing/eu")], missing, f"{ORIGIN}/billing/eu/rpc") is None
-    assert other_for([scope("/")], missing, f"{ORIGIN}/billing") == other("/billing")
-    assert other_for([scope("/billing/eu")], missing, f"{ORIGIN}/billing/us") == other("/billing")
+    assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/eu/rpc") is None
+    assert credential_of_other([scope("/")], missing, f"{ORIGIN}/billing") == other("/billing")
+    assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/us") == other("/billing")
 
 
 PATHS = st.sampled_from(["/", "/a", "/a/", "/a/b", "/b"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tests.support.assertions import asserted
 
-from lifesign.domain.common.clock_skew import lies_ahead
+from lifesign.domain.common.clock_skew import is_in_future
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.observed_facts import (
     MAX_IN_ROW,
@@ -395,7 +395,7 @@ def test_facts_are_consistent_in_any_order(
     for observation, received in history:
         after = taken(known, observation, NOW_S + received)
         assert after.last_observed_at_s is not None
-        was_clock_set_back = lies_ahead(known.last_observed_at_s or 0, NOW_S + received)
+        was_clock_set_back = is_in_future(known.last_observed_at_s or 0, NOW_S + received)
         if was_clock_set_back:
             known = Observed()
             continue

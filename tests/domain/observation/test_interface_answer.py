@@ -2,7 +2,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lifesign.domain.observation.interface_answer import classify_interface, may_take_post, takes_post
+from lifesign.domain.observation.interface_answer import allows_post, classify_interface, may_accept_post
 from lifesign.domain.observation.results import ANSWERED, ResultClass
 
 STATUSES = st.integers(100, 599)
@@ -52,20 +52,20 @@ def test_every_status_code_is_classified_and_only_success_has_no_reason(status: 
 
 
 def test_status_404_of_a_post_only_interface_is_recognised() -> None:
-    assert [status for status in range(100, 600) if may_take_post(status)] == [404, 410]
-    assert not may_take_post(None)
-    assert takes_post(200, "POST")
-    assert takes_post(204, "OPTIONS,  post")
-    assert not takes_post(200, "GET,HEAD")
-    assert not takes_post(200, "")
-    assert not takes_post(404, "POST")
-    assert not takes_post(None, "POST")
+    assert [status for status in range(100, 600) if may_accept_post(status)] == [404, 410]
+    assert not may_accept_post(None)
+    assert allows_post(200, "POST")
+    assert allows_post(204, "OPTIONS,  post")
+    assert not allows_post(200, "GET,HEAD")
+    assert not allows_post(200, "")
+    assert not allows_post(404, "POST")
+    assert not allows_post(None, "POST")
 
 
 @given(STATUSES | st.none(), st.lists(st.sampled_from(["GET", "post", "PUT", "POSTS", ""]), max_size=4))
 def test_only_a_successful_options_answer_with_post_counts(status: int | None, methods: list[str]) -> None:
     is_good = status is not None and 200 <= status < 300
-    assert takes_post(status, " ,\t".join(methods)) == (is_good and "post" in methods)
+    assert allows_post(status, " ,\t".join(methods)) == (is_good and "post" in methods)
 
 
 def test_unconditional_request_accepts_no_304() -> None:

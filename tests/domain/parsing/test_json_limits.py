@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic_core import PydanticCustomError, to_json
 
-from lifesign.domain.parsing.json_limits import is_finite, repeated_member, take_shallow, take_small
+from lifesign.domain.parsing.json_limits import check_json_depth, check_json_size, is_finite, repeated_member
 
 LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
@@ -28,11 +28,11 @@ def levels_of(value: Any) -> int:
 @given(OBJECTS)
 def test_json_is_accepted_up_to_its_depth_and_size(value: dict[str, Any]) -> None:
     levels, size = levels_of(value), len(to_json(value))
-    assert take_small(value, levels, size) is value
+    assert check_json_size(value, levels, size) is value
     with pytest.raises(PydanticCustomError, match="levels of nesting"):
-        take_shallow(value, levels - 1)
+        check_json_depth(value, levels - 1)
     with pytest.raises(PydanticCustomError, match=f"at most {size - 1} bytes"):
-        take_small(value, levels, size - 1)
+        check_json_size(value, levels, size - 1)
 
 
 @pytest.mark.parametrize("number", [nan, inf, -inf, 10**309, -(10**400)])
@@ -42,7 +42,7 @@ def test_ambiguous_numbers_are_refused_everywhere(number: float, levels: int) ->
     for level in range(levels):
         value = {"a": value} if (levels - level) % 2 else [0, value]
     with pytest.raises(PydanticCustomError, match="finite"):
-        take_shallow({"x": 1, **(value if isinstance(value, dict) else {"a": value})}, levels + 1)
+        check_json_depth({"x": 1, **(value if isinstance(value, dict) else {"a": value})}, levels + 1)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.support.properties import examples
 
 from lifesign.domain.published_interface.card_interface import card_interface, read_card_interface
 from lifesign.domain.published_interface.comparison import compare
-from lifesign.domain.published_interface.published import MAX_INTERFACE_BYTES, take_interface
+from lifesign.domain.published_interface.published import MAX_INTERFACE_BYTES, check_interface
 
 SCHEMES_03 = {
     "key": {"type": "apiKey", "in": "header", "name": "X-Key"},
@@ -60,7 +60,7 @@ def test_order_of_lists_and_members_is_ignored(card: dict[str, Any], chance: ran
 def test_any_card_gives_a_bounded_interface_that_equals_itself(card: dict[str, Any]) -> None:
     interface = card_interface(card)
     assert len(interface.text) <= MAX_INTERFACE_BYTES
-    assert take_interface(json.loads(interface.text)) == interface.form
+    assert check_interface(json.loads(interface.text)) == interface.form
     assert compare(interface.form, card_interface(card).form).changes == ()
 
 

@@ -16,12 +16,12 @@ from lifesign.domain.published_interface.published import (
     Interface,
     InterfaceKind,
     bounded_interface,
+    check_interface,
     digest_form,
     group,
     is_digest,
     name_set,
     short,
-    take_interface,
 )
 
 KIND = InterfaceKind.AGENT_CARD
@@ -106,10 +106,10 @@ def nested(levels: int) -> dict[str, Any]:
 )
 def test_invalid_interface_is_refused(form: dict[str, Any], fault: str) -> None:
     with pytest.raises(PydanticCustomError) as refused:
-        take_interface(form)
+        check_interface(form)
     assert refused.value.type == fault
 
 
 def test_locally_built_interface_is_stored_without_a_copy() -> None:
     interface: Interface = bounded_interface(KIND, {"name": "a"})
-    assert take_interface(interface.form) is interface.form
+    assert check_interface(interface.form) is interface.form

@@ -14,8 +14,8 @@ from lifesign.domain.published_interface.comparison import compare
 from lifesign.domain.published_interface.published import (
     MAX_INTERFACE_BYTES,
     InterfaceKind,
+    check_interface,
     is_digest,
-    take_interface,
 )
 from lifesign.domain.published_interface.tool_interface import MAX_SCHEMA_LEVELS, tool_interface
 
@@ -67,7 +67,7 @@ def test_order_of_other_lists_is_compared() -> None:
 def test_any_tools_give_a_bounded_interface_that_equals_itself(tools: list[Any]) -> None:
     interface = tool_interface(tools)
     assert len(interface.text) <= MAX_INTERFACE_BYTES
-    form = take_interface(json.loads(interface.text))
+    form = check_interface(json.loads(interface.text))
     assert compare(form, interface.form).changes == ()
 
 
@@ -100,5 +100,5 @@ def test_schema_that_looks_like_a_digest_is_hashed() -> None:
 
 def test_numbers_beyond_the_doubles_are_texts() -> None:
     interface = tool_interface([ADD | {"annotations": {"big": 10**400, "infinite": float("inf")}}])
-    take_interface(interface.form)
+    check_interface(interface.form)
     assert isinstance(interface.form["tools"]["add"]["annotations"]["infinite"], str)

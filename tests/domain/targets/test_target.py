@@ -15,8 +15,8 @@ from lifesign.domain.targets.target import (
     HASH_DIGITS,
     SHARDS,
     TARGET_ID_PREFIX,
+    has_single_label_host,
     host_of,
-    is_at_one_word,
     is_on_origin_of,
     is_target_id,
     phase_of,
@@ -184,7 +184,7 @@ def test_host_of_a_target_excludes_port_and_path(url: str, host: str) -> None:
     ],
 )
 def test_single_label_host_differs_from_names_and_addresses(url: str, *, is_one: bool) -> None:
-    assert is_at_one_word(url) is is_one
+    assert has_single_label_host(url) is is_one
 
 
 def test_id_is_short_printable_and_stable() -> None:

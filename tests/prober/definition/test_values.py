@@ -22,9 +22,9 @@ from lifesign.prober.definition.values import (
     RegistryUrl,
     Switch,
     Target,
+    drop_duplicates,
     name_from,
     resolver_address,
-    take_unique,
 )
 
 
@@ -195,7 +195,7 @@ def test_target_of_a_definition_is_normalised() -> None:
 
 
 def test_duplicates_are_removed_in_order() -> None:
-    assert take_unique(("b", "a", "b")) == ("b", "a")
+    assert drop_duplicates(("b", "a", "b")) == ("b", "a")
 
 
 @pytest.mark.parametrize("kind", [Name, Contact, Format, HealthPath, Host])

@@ -277,7 +277,7 @@ async def test_assigned_witnesses_are_requested_once_if_fewer_targets_answered()
     bench = Bench()
     bench.answer("own.example")
     handed_out = [(PUBLIC_IPV4, f"https://other-{number}.example/") for number in range(3)]
-    bench.witnesses.take_news(WitnessNews(handed_out=handed_out))
+    bench.witnesses.apply_witness_news(WitnessNews(handed_out=handed_out))
     bench.silent = {"https://own.example/"}
     bench.fail()
     await asyncio.sleep(9)
@@ -319,7 +319,7 @@ async def test_witness_target_is_requested_at_most_every_30_s() -> None:
 async def test_public_class_needs_tls_for_an_answer() -> None:
     bench = Bench()
     bench.witnesses.note_known("a.example", PUBLIC_IPV4, "http://a.example/", 5.0)
-    bench.witnesses.take_news(WitnessNews(handed_out=[(PUBLIC_IPV4, "http://b.example/")]))
+    bench.witnesses.apply_witness_news(WitnessNews(handed_out=[(PUBLIC_IPV4, "http://b.example/")]))
     bench.witnesses.note_known("c", PRIVATE, "http://c/", 5.0)
     bench.fail()
     bench.fail(PRIVATE)
@@ -347,7 +347,7 @@ async def test_new_prober_uses_assigned_witnesses_despite_invented_hosts() -> No
         bench.witnesses.note_known(f"invented-{number}.example", PUBLIC_IPV4, url, now_s)
         bench.silent.add(url)
     assert (await bench.witnesses.witness_report()).wanted[PUBLIC_IPV4] == 3
-    bench.witnesses.take_news(WitnessNews(handed_out=[(PUBLIC_IPV4, "https://good.example/")]))
+    bench.witnesses.apply_witness_news(WitnessNews(handed_out=[(PUBLIC_IPV4, "https://good.example/")]))
     failed = bench.fail()
     await asyncio.sleep(9)
     assert [each for _, each in bench.witnessed] == [failed]
@@ -396,7 +396,7 @@ async def test_targets_of_a_class_in_mass_silence_are_no_witnesses() -> None:
     bench = Bench()
     bench.answer("a.example")
     failed = bench.fail()
-    bench.witnesses.take_news(WitnessNews(silent_classes=frozenset({PUBLIC_IPV4})))
+    bench.witnesses.apply_witness_news(WitnessNews(silent_classes=frozenset({PUBLIC_IPV4})))
     assert [each for _, each in bench.unwitnessed] == [failed]
     assert bench.witnesses.is_silent(PUBLIC_IPV4)
     later = bench.fail()
@@ -410,7 +410,7 @@ async def test_targets_of_a_class_in_mass_silence_are_no_witnesses() -> None:
 @in_virtual_time
 async def test_mass_silence_changes_nothing_where_there_are_canaries() -> None:
     bench = Bench(canaries={PUBLIC_IPV4: FIVE})
-    bench.witnesses.take_news(WitnessNews(silent_classes=frozenset({PUBLIC_IPV4})))
+    bench.witnesses.apply_witness_news(WitnessNews(silent_classes=frozenset({PUBLIC_IPV4})))
     bench.fail()
     await asyncio.sleep(1)
     assert len(bench.witnessed) == 1
@@ -456,7 +456,7 @@ async def test_class_without_own_targets_uses_the_assigned_witnesses() -> None:
     bench.witnesses.has_read_targets = True
     bench.answer("four.example")
     assert (await bench.witnesses.witness_report()).reached_classes == [PUBLIC_IPV4]
-    bench.witnesses.take_news(WitnessNews(handed_out=[(PUBLIC_IPV6, "https://six.example/")]))
+    bench.witnesses.apply_witness_news(WitnessNews(handed_out=[(PUBLIC_IPV6, "https://six.example/")]))
     bench.answer("four.example")
     assert set((await bench.witnesses.witness_report()).reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6}
     # It stays so while there is nothing to ask.
@@ -464,7 +464,7 @@ async def test_class_without_own_targets_uses_the_assigned_witnesses() -> None:
     bench.answer("four.example")
     assert set((await bench.witnesses.witness_report()).reached_classes or ()) == {PUBLIC_IPV4, PUBLIC_IPV6}
     bench.silent = {"https://six.example/"}
-    bench.witnesses.take_news(WitnessNews(handed_out=[(PUBLIC_IPV6, "https://six.example/")]))
+    bench.witnesses.apply_witness_news(WitnessNews(handed_out=[(PUBLIC_IPV6, "https://six.example/")]))
     await asyncio.sleep(31)
     bench.answer("four.example")
     assert (await bench.witnesses.witness_report()).reached_classes == [PUBLIC_IPV4]
@@ -493,7 +493,7 @@ async def test_unknown_network_class_counts_as_public() -> None:
     bench.answer("a.example", "10.9.0.0/16")
     bench.witnesses.note_known("b.example", "10.9.0.0/16", "http://b.example/", 1.0)
     bench.witnesses.note_failure("b.example", "10.9.0.0/16")
-    bench.witnesses.take_news(WitnessNews(handed_out=[("10.9.0.0/16", "http://b.example/")]))
+    bench.witnesses.apply_witness_news(WitnessNews(handed_out=[("10.9.0.0/16", "http://b.example/")]))
     assert "10.9.0.0/16" not in (await bench.witnesses.witness_report()).wanted
 
 

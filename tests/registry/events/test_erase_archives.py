@@ -21,7 +21,7 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import archive_erasures, event_archive, event_log
 from lifesign.storage.events.archive_erasures import Range
-from lifesign.storage.events.event_archive import LOCK_NAME, alone_in, files_in
+from lifesign.storage.events.event_archive import LOCK_NAME, archive_lock, files_in
 
 
 async def erase(api: RegistryApi, agent_id: str = "agent-1") -> int:
@@ -225,7 +225,7 @@ async def test_archive_locked_by_another_process_is_not_changed(api: RegistryApi
     await live_a_little(api)
     await archive_everything(api, tmp_path)
     await erase(api)
-    with alone_in(tmp_path) as is_alone:
+    with archive_lock(tmp_path) as is_alone:
         assert is_alone
         assert await erase_pending(api, tmp_path) == 1
         assert await archive_everything(api, tmp_path) is None

@@ -18,7 +18,7 @@ PATHS = [("GET", "/a"), ("POST", "/a")]
 
 def count_in_a_process(shared: SharedCounts, times: int) -> None:
     counts = WorkCounts(shared)
-    counts.lay_out(PATHS)
+    counts.set_paths(PATHS)
     for _ in range(times):
         counts.note_request(counts.place_of("GET", "/a"), 200, 0.5)
         counts.note(WorkKind.RATE_LIMITED)
@@ -34,7 +34,7 @@ def run_process(shared: SharedCounts, times: int) -> None:
 def test_counts_of_processes_are_summed_and_continued_after_a_restart() -> None:
     shared = shared_counts(1)
     counts = WorkCounts(shared)
-    counts.lay_out(PATHS)
+    counts.set_paths(PATHS)
     counts.note(WorkKind.RATE_LIMITED, 5)
     # There is one row for both: the second one takes over that of the first.
     for times in (2, 3):
@@ -65,7 +65,7 @@ def test_missing_row_is_not_counted(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_duration_is_in_one_bucket_and_its_bound_belongs_to_it() -> None:
     counts = WorkCounts()
-    counts.lay_out(PATHS)
+    counts.set_paths(PATHS)
     for seconds in (0.001, 0.0011, 99.0):
         counts.note_request(counts.place_of("POST", "/a"), 503, seconds)
     (of,) = (of for of in counts.sums().paths() if of.method == "POST")
@@ -75,7 +75,7 @@ def test_a_duration_is_in_one_bucket_and_its_bound_belongs_to_it() -> None:
 
 def test_unserved_requests_share_one_counter() -> None:
     counts = WorkCounts()
-    counts.lay_out(PATHS)
+    counts.set_paths(PATHS)
     assert counts.place_of("GET", "/b") == counts.place_of("BREW", "/a") == 0
 
 

@@ -95,7 +95,7 @@ async def test_case_14_a_queued_task_is_never_reaped(api: RegistryApi) -> None:
     assert [event["type"] for event in (await api.events())[before:]] == []
 
 
-@pytest.mark.parametrize("broken", ["_begin", "_judge_some"])
+@pytest.mark.parametrize("broken", ["_begin", "_assess_some"])
 async def test_case_15_leases_expire_while_sweeps_fail_and_no_agent_claims(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

@@ -16,7 +16,7 @@ from lifesign.domain.tasks.lease import Claim
 from lifesign.registry.probing.reachability_witnesses import news_for_probers
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.status_changes.monitor_row import confirmed_in, confirmed_json
-from lifesign.registry.status_changes.sweep_gap import move_back_some
+from lifesign.registry.status_changes.sweep_gap import move_some_agents_back
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import agent_rows, heartbeats
 from lifesign.storage.agents.heartbeats import StoredHeartbeat
@@ -403,7 +403,9 @@ async def test_interrupted_clock_correction_is_finished_by_the_next_sweep(
     await add_agents(machine.database, 5)
     await machine.live(5)
     machine.set_clock(-HOUR_S)
-    await machine.database.write(lambda transaction: move_back_some(transaction, -HOUR_S, after=0, limit=2))
+    await machine.database.write(
+        lambda transaction: move_some_agents_back(transaction, -HOUR_S, after=0, limit=2)
+    )
     machine.sweeper = machine.new_sweeper()
     await machine.live(1)
 

@@ -11,7 +11,7 @@ from lifesign.domain.events.event import EventDraft
 from lifesign.storage.events.event_archive import (
     Archived,
     ArchiveFile,
-    alone_in,
+    archive_lock,
     erase_in,
     files_in,
 )
@@ -75,7 +75,7 @@ def test_agent_named_only_by_others_changes_no_archive(file: Archived) -> None:
 
 
 def test_moved_or_used_file_is_not_removed(file: Archived) -> None:
-    with alone_in(file.path.parent) as is_alone:
+    with archive_lock(file.path.parent) as is_alone:
         assert is_alone
         assert erase_in(file, GONE) is None
     assert erased(file) == []

@@ -16,7 +16,7 @@ from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.lease_environment import RUN_ID_VARIABLE
-from lifesign.adapter.process.orphan_cleanup import end_left
+from lifesign.adapter.process.orphan_cleanup import end_remaining
 from lifesign.adapter.process.run_deadline import RunDeadline
 
 START_SECONDS: Final = 60.0
@@ -157,7 +157,7 @@ class AgentProcess:
         """Wait until the first process has ended; return its exit code, negative for a signal."""
         return await asyncio.shield(self._exited)
 
-    async def wait_gone(self) -> None:
+    async def wait_ended(self) -> None:
         """Wait until all processes of the agent have ended."""
         await self._is_gone.wait()
 
@@ -218,7 +218,7 @@ class AgentProcess:
             return True
         self._note_killed()
         try:
-            ended = await end_left([self._mark], self._pid)
+            ended = await end_remaining([self._mark], self._pid)
         except (OSError, RuntimeError) as error:
             # This process can open no further file, or start no thread.
             self._doubt = str(error)

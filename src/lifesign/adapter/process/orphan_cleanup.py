@@ -44,7 +44,7 @@ class Ended(NamedTuple):
     left: int
 
 
-async def end_left(run_ids: Collection[str], session: int | None = None) -> Ended:
+async def end_remaining(run_ids: Collection[str], session: int | None = None) -> Ended:
     """Kill the remaining processes of these runs or of this session, with all descendants.
 
     Repeated until none is left, since a killed process may have forked just before; KILL_SECONDS at most.

@@ -80,7 +80,7 @@ class ProxyServer:
     async def serve(self, listening: socket.socket) -> None:
         """Serve until `end`; then pay for running calls, even if the thread is slow to end."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="tool proxy")
-        serving = asyncio.get_running_loop().run_in_executor(thread, self._uvicorn.serve_alone, listening)
+        serving = asyncio.get_running_loop().run_in_executor(thread, self._uvicorn.serve_in_thread, listening)
         ends = asyncio.ensure_future(self._has_ended.wait())
         try:
             await asyncio.wait((serving, ends), return_when=asyncio.FIRST_COMPLETED)
@@ -150,7 +150,7 @@ class _ThreadedServer(uvicorn.Server):
         super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS))
         self._app = app
 
-    def serve_alone(self, listening: socket.socket) -> None:
+    def serve_in_thread(self, listening: socket.socket) -> None:
         """Serve until it should exit, by a loop that this thread has for nothing else."""
         sys.setswitchinterval(SWITCH_SECONDS)
         asyncio.run(self.serve([listening]))

@@ -43,7 +43,7 @@ class ServerLog:
         with self._lock:
             second = int(self._clock())
             is_new = second != self._second
-            omitted = self._take_omitted() if is_new else 0
+            omitted = self._pop_omitted() if is_new else 0
             self._second = second
             self._lines += 1
             is_shown = self._lines <= MAX_LINES_PER_SECOND
@@ -54,10 +54,10 @@ class ServerLog:
     def finish(self) -> None:
         """Log the number of lines that were dropped since the last report; the server has ended."""
         with self._lock:
-            omitted = self._take_omitted()
+            omitted = self._pop_omitted()
         self._log_omitted(omitted)
 
-    def _take_omitted(self) -> int:
+    def _pop_omitted(self) -> int:
         """Return the number of dropped lines of the second, and start again at 0."""
         omitted, self._lines = max(0, self._lines - MAX_LINES_PER_SECOND), 0
         return omitted

@@ -62,13 +62,13 @@ FORMS: Final[Mapping[str, str]] = MappingProxyType({
 """Description of each pattern."""
 
 
-def _take_word(value: str) -> str:
+def _check_word(value: str) -> str:
     if not value or "\0" in value:
         raise PydanticCustomError("word", "expected a word that is not empty")
     return value
 
 
-def _take_url(value: str) -> str:
+def _check_url(value: str) -> str:
     try:
         url = URL(value)
     except ValueError:
@@ -78,7 +78,7 @@ def _take_url(value: str) -> str:
     return value
 
 
-def _take_no_text(value: Any) -> Any:
+def _refuse_text(value: Any) -> Any:
     """Say of a text that it is one, unless the number that it spells is too large as well."""
     if not isinstance(value, str):
         return value
@@ -92,13 +92,13 @@ def _take_no_text(value: Any) -> Any:
     raise PydanticCustomError("text", "expected a number, and this is text: write it without quotes")
 
 
-UsdPrice = Annotated[Usd, BeforeValidator(_take_no_text)]
-TokenPrice = Annotated[Tokens, BeforeValidator(_take_no_text)]
+UsdPrice = Annotated[Usd, BeforeValidator(_refuse_text)]
+TokenPrice = Annotated[Tokens, BeforeValidator(_refuse_text)]
 UpstreamName = Annotated[str, Field(pattern=NAME_PATTERN)]
 ToolName = Annotated[str, Field(pattern=TOOL_PATTERN)]
 VariableName = Annotated[str, Field(pattern=ENV_PATTERN)]
 HeaderName = Annotated[str, Field(pattern=HEADER_PATTERN)]
-Word = Annotated[str, StringConstraints(max_length=4_096), AfterValidator(_take_word)]
+Word = Annotated[str, StringConstraints(max_length=4_096), AfterValidator(_check_word)]
 FilePath = Annotated[Path, Field(strict=False)]
 Switch = Annotated[bool, Field(strict=True)]
 
@@ -164,7 +164,7 @@ class Upstream(_FileMapping):
     """Working directory of the command; default: the directory of this file."""
     environment: Annotated[dict[VariableName, ToolSecret], Field(max_length=MAX_SECRETS)] = {}
     """Environment variables of the command, besides HOME, LOGNAME, PATH, SHELL, TERM and USER."""
-    url: Annotated[str, StringConstraints(max_length=2_048), AfterValidator(_take_url)] | None = None
+    url: Annotated[str, StringConstraints(max_length=2_048), AfterValidator(_check_url)] | None = None
     """URL of a server that speaks streamable HTTP; https, or http on this machine."""
     headers: Annotated[dict[HeaderName, ToolSecret], Field(max_length=MAX_SECRETS)] = {}
     """Headers that are sent with every request to the URL."""
@@ -178,7 +178,7 @@ class Upstream(_FileMapping):
     """Text before the names under which agents see the server's tools."""
 
     @model_validator(mode="after")
-    def _hang_together(self) -> Self:
+    def _check_combination(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise PydanticCustomError("upstream", "expected exactly one of command and url")
         if self.url is not None and (self.environment or self.directory is not None):

@@ -178,7 +178,7 @@ def census(
         if code is ExitCode.FAILED or (code is ExitCode.INCOMPLETE and not _is_there(place)):
             return code
     elif isinstance(place, str) and not moved:
-        _refuse_other_lists(definition, place)
+        _require_same_list(definition, place)
     taken = _taken(place, definition.name)
     with ignore_broken_pipe():
         _write(taken, place, form, output, as_json=as_json)
@@ -270,15 +270,15 @@ def _definition(
         )
 
 
-def _refuse_other_lists(definition: "ProbeDefinition", place: str) -> None:
+def _require_same_list(definition: "ProbeDefinition", place: str) -> None:
     """Refuse a report about one list under the name of another. InvalidValue."""
-    from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
+    from lifesign.crawl.list_identity import require_same_list  # noqa: PLC0415
     from lifesign.crawl.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
 
     text = f"database {place}"
     run_locally(
-        place, Role.READER, lambda local: refuse_other_lists(definition, LocalDirectories(local), text)
+        place, Role.READER, lambda local: require_same_list(definition, LocalDirectories(local), text)
     )
 
 

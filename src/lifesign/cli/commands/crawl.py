@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lifesign.cli.options.config_file import read_prober_config
 from lifesign.cli.options.config_file import show_config as print_config
-from lifesign.cli.options.config_file import take_prober_config
 from lifesign.cli.options.credential_file import CredentialFile, with_credentials
 from lifesign.cli.options.option_errors import options
 from lifesign.cli.options.registry_access import PlainHttp, read_key
@@ -76,7 +76,7 @@ ProberConfig = Annotated[
         envvar="LIFESIGN_PROBER_CONFIG",
         metavar="FILE",
         is_eager=True,
-        callback=take_prober_config,
+        callback=read_prober_config,
         help="Settings file; options and environment variables override it.",
     ),
 ]
@@ -265,7 +265,7 @@ def run_crawl(
 
     from lifesign.crawl.backend import open_local_backend, open_registry_backend  # noqa: PLC0415
     from lifesign.crawl.contact_rule import require_contact  # noqa: PLC0415
-    from lifesign.crawl.list_identity import refuse_other_lists  # noqa: PLC0415
+    from lifesign.crawl.list_identity import require_same_list  # noqa: PLC0415
     from lifesign.crawl.metric_families import crawl_families  # noqa: PLC0415
     from lifesign.crawl.metrics_server import serving_metrics  # noqa: PLC0415
     from lifesign.crawl.process import LogTo, run_loop  # noqa: PLC0415
@@ -293,7 +293,7 @@ def run_crawl(
             async with opened as home:
                 progress.say(f"{definition.name}: {home.text}")
                 if not has_moved:
-                    await refuse_other_lists(definition, home.lists, home.text, is_shared=home.is_shared)
+                    await require_same_list(definition, home.lists, home.text, is_shared=home.is_shared)
                 crawl = Crawl(definition, home, progress, stop, secrets)
                 async with serving_metrics(metrics, lambda: crawl_families(crawl)):
                     if is_once:

@@ -32,7 +32,7 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
-from lifesign.domain.access.event_actor import spoken
+from lifesign.domain.access.event_actor import display_actor
 from lifesign.domain.lifecycle.status_table import Reason
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.tasks.task_states import end_text
@@ -286,7 +286,7 @@ _ENDED = {"agent.maintenance_changed": "maintenance ended", "agent.override_chan
 
 def event_line(event: "LoggedEvent", names: Mapping[str, str] = MappingProxyType({})) -> str:
     """Return an event on one line; `names` are those of keys, and of agents whose ids are not readable."""
-    actor = spoken(event.actor, names)
+    actor = display_actor(event.actor, names)
     match event.payload:
         case {"previous_status": before, "new_status": now, "agent_id": agent_id, **rest}:
             who = names.get(agent_id, agent_id)
@@ -314,7 +314,7 @@ def _reason(payload: Mapping[str, Any]) -> str:
 def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
     subject = payload.get("agent_id") or payload.get("resource") or payload.get("task_id")
     named = [
-        f"{name} {_shards(value) if name == 'shards' else spoken(_text(value), names)}"
+        f"{name} {_shards(value) if name == 'shards' else display_actor(_text(value), names)}"
         for name, value in payload.items()
         if name not in {"agent_id", "resource", "task_id", "fingerprint"} and value not in ([], {})
     ]

@@ -106,11 +106,11 @@ def recheck(
         from lifesign.crawl.local_registry import LocalTargets, run_locally  # noqa: PLC0415
         from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150
 
-        async def looked(local: "LocalRegistry") -> "RecheckResult":
+        async def recheck_locally(local: "LocalRegistry") -> "RecheckResult":
             targets = LocalTargets(local)
             return await _recheck(targets, targets.has_prober, target, wait_seconds)
 
-        result = run_locally(database, Role.COORDINATOR, looked)
+        result = run_locally(database, Role.COORDINATOR, recheck_locally)
     else:
         result = ask(
             lambda client: _recheck(client.targets, partial(_has_prober, client), target, wait_seconds),

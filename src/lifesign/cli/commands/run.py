@@ -25,7 +25,7 @@ from lifesign.cli.output.error_lines import complain_of
 from lifesign.cli.output.exit_codes import ExitCode, exit_code_of
 from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.errors import InvalidValue
-from lifesign.serving.ending_signals import ending_signals, leave_closed_terminal
+from lifesign.serving.ending_signals import ending_signals, redirect_closed_terminal
 from lifesign.serving.state_home import state_home
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def run(  # noqa: PLR0913 - each option is one
     # aiohttp takes 200 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 
-    from lifesign.adapter.credentials import agent_key_file, alone_as, forget  # noqa: PLC0415
+    from lifesign.adapter.credentials import agent_key_file, agent_lock, forget  # noqa: PLC0415
     from lifesign.adapter.main_loop import DRAIN_SECONDS, SLACK_SECONDS, Adapter, TaskSelection  # noqa: PLC0415
     from lifesign.adapter.process import process_watcher  # noqa: PLC0415
     from lifesign.adapter.task_run import GRACE_SECONDS, RunSettings  # noqa: PLC0415
@@ -221,7 +221,7 @@ def run(  # noqa: PLR0913 - each option is one
         open_tools, hidden = _tools(tools)
         places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
         own_key = agent_key_file(places.root, profile.agent_id)
-        stack.enter_context(alone_as(profile.agent_id, own_key))
+        stack.enter_context(agent_lock(profile.agent_id, own_key))
         keys = AgentKeys(key=_read_key(key_file, own_key), key_file=own_key, environment={})
         place = RegistrySession(
             profile,
@@ -229,7 +229,7 @@ def run(  # noqa: PLR0913 - each option is one
             registry,
             allow_plain_http=allow_plain_http,
             works_tasks=True,
-            comes_back=agent_id is not None,
+            has_fixed_id=agent_id is not None,
         )
         wanted = TaskSelection(task_id=task, role_id=pool, is_once=once or task is not None, wait_s=wait)
         settings = RunSettings(
@@ -372,7 +372,7 @@ def _drain_by_signal(adapter: "Adapter") -> None:
 
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGHUP:
-            leave_closed_terminal()
+            redirect_closed_terminal()
             if number in came:
                 # The shell of a closed terminal sends one, and the kernel another one after it.
                 return

@@ -69,12 +69,12 @@ class _SourceLocation:
     line: int
 
 
-def take_server_config(context: typer.Context, file: Path | None) -> Path | None:
+def read_server_config(context: typer.Context, file: Path | None) -> Path | None:
     """Let a file's table `[server]` be the defaults of a command."""
     return _take(context, file, "server")
 
 
-def take_prober_config(context: typer.Context, file: Path | None) -> Path | None:
+def read_prober_config(context: typer.Context, file: Path | None) -> Path | None:
     """Let a file's table `[prober]` be the defaults of a command."""
     return _take(context, file, "prober")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from lifesign.cli.options.config_file import SOURCES, take_server_config
+from lifesign.cli.options.config_file import SOURCES, read_server_config
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.storage.engine.sqlite_path import check_exists, sqlite_file
@@ -43,7 +43,7 @@ ServerConfig = Annotated[
         envvar="LIFESIGN_SERVER_CONFIG",
         metavar="FILE",
         is_eager=True,
-        callback=take_server_config,
+        callback=read_server_config,
         help="Settings file; options and environment variables override it.",
     ),
 ]

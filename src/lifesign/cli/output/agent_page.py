@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.cli.output.table import write_json
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, write_page
-from lifesign.domain.access.event_actor import spoken_in
+from lifesign.domain.access.event_actor import with_key_names
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import precise_text
@@ -42,7 +42,7 @@ def page(agent: "AgentRecord") -> Iterator[PageLine]:
         "status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status)
     )
     is_told_twice = agent.explanation in {"", agent.reason}
-    explanation = spoken_in(agent.explanation, agent.names or {})
+    explanation = with_key_names(agent.explanation, agent.names or {})
     yield PageLine("because", agent.reason if is_told_twice else f"{agent.reason}: {explanation}")
     yield from _health(agent)
     until = (

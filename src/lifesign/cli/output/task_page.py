@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.cli.output.agent_page import time_text
 from lifesign.cli.output.terminal import Colour, PageLine, listed
-from lifesign.domain.access.event_actor import spoken
+from lifesign.domain.access.event_actor import display_actor
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
 
@@ -87,7 +87,7 @@ def _comment(comment: "CommentRecord", names: Mapping[str, str]) -> str:
 
 def _actor_name(actor: str | None, names: Mapping[str, str]) -> str:
     """Return the name of an actor: a key's own name too, if it may be known."""
-    return "erased" if actor is None else spoken(actor, names)
+    return "erased" if actor is None else display_actor(actor, names)
 
 
 def _run(run: "RunRecord", text: str) -> str:

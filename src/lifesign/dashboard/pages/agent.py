@@ -160,7 +160,7 @@ def declare(context: RequestContext, request: Request, form: Mapping[str, str]) 
     return "declared"
 
 
-def take_back(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
+def end_override(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
     """End the override: the usual verdicts apply again."""
     agent_id = request.path_params["agent_id"]
     context.ask("DELETE", f"{_AGENT}/override", agent_id=agent_id)

@@ -286,7 +286,7 @@ class EventStreamReader:
             ended = ended.removeprefix(BYTE_ORDER_MARK)
         if self._is_mcp and not self._is_resumable:
             self._is_resumable = has_event_id(ended)
-        if not self._takes_marks_of(ended):
+        if not self._has_marks_for(ended):
             self._search(ended)
             return
         count = self._read_events(ended)
@@ -294,7 +294,7 @@ class EventStreamReader:
             self._lessons_left -= 1
             self._shape = shape_of(ended)
 
-    def _takes_marks_of(self, ended: bytes) -> bool:
+    def _has_marks_for(self, ended: bytes) -> bool:
         """Return whether the rest of this piece's marks suffices to parse these events, and subtract them."""
         marks = len(ended)
         if marks > self._marks_left:

@@ -48,15 +48,15 @@ def key_behind(name: str) -> str | None:
     return name.partition("/")[0] if name.startswith(KEY_ACTOR_PREFIX) else None
 
 
-def spoken(name: str, names: Mapping[str, str]) -> str:
+def display_actor(name: str, names: Mapping[str, str]) -> str:
     """Return the actor for people: a key with its name, if `names` contains it."""
     called = names.get(key_behind(name) or "")
     return name if called is None else f"{called}, {name}"
 
 
-def spoken_in(words: str, names: Mapping[str, str]) -> str:
+def with_key_names(words: str, names: Mapping[str, str]) -> str:
     """Return a text that contains an actor (`requested by key:key_1`) for people."""
-    return _KEY_IN_WORDS.sub(lambda found: spoken(found[0], names), words)
+    return _KEY_IN_WORDS.sub(lambda found: display_actor(found[0], names), words)
 
 
 def keys_in_words(words: str) -> set[str]:

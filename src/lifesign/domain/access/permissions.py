@@ -219,7 +219,7 @@ def may(principal: Principal, action: Permission, agent_id: str | None = None) -
     return is_own and _extent(principal, action) is Extent.OWN
 
 
-def may_at_all(principal: Principal, action: Permission) -> bool:
+def may_for_any_agent(principal: Principal, action: Permission) -> bool:
     """Return whether the caller has the permission for at least some record, before the record is known.
 
     This is not sufficient: `may` or `require` must be called once the record is known.

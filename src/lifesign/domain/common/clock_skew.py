@@ -15,7 +15,7 @@ MAX_AHEAD_SECONDS: Final = 300
 T = TypeVar("T")
 
 
-def lies_ahead(at_s: float, now_s: float) -> bool:
+def is_in_future(at_s: float, now_s: float) -> bool:
     """Return whether a time lies further ahead of now than clocks differ; both in seconds since the epoch."""
     return at_s - now_s > MAX_AHEAD_SECONDS
 
@@ -26,7 +26,7 @@ def not_before(at_s: float, last_s: float | None, now_s: float | None = None) ->
     A previous time far ahead of now (of `at_s` without `now_s`) was written before a clock was set back, and
     does not count.
     """
-    if last_s is None or lies_ahead(last_s, at_s if now_s is None else now_s):
+    if last_s is None or is_in_future(last_s, at_s if now_s is None else now_s):
         return at_s
     return max(at_s, last_s)
 
@@ -39,5 +39,5 @@ def offset_text(offset_s: float) -> str:
 def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:
     """Return the latest item that does not begin in the future, else the latest; None without items."""
     known = list(latest_first)
-    believed = (each for each in known if not lies_ahead(began_at_s(each), now_s))
+    believed = (each for each in known if not is_in_future(began_at_s(each), now_s))
     return next(believed, known[0] if known else None)

@@ -43,7 +43,7 @@ def missing_credentials(
     return list(found.values())
 
 
-def other_for(
+def credential_of_other(
     own: Iterable[CredentialScope], missing: Sequence[OtherCredential], url: str
 ) -> OtherCredential | None:
     """Return the credential that another prober would send to a URL in place of ours; None if there is none.

@@ -82,7 +82,7 @@ class Scrubber:
         # Decoding never makes the data longer, and nothing shorter is searched for.
         return bool(self._secrets) and len(data) >= MIN_FOUND_BYTES and self._disguises.may_be_in(data)
 
-    def may_be_in_usual(self, text: str) -> bool:
+    def may_be_in_cached(self, text: str) -> bool:
         """Return the same for a text that comes with many answers: its result is cached if it is short."""
         if len(text) > MAX_USUAL_CHARS:
             return self.may_be_in(text.encode("utf-8", "surrogatepass"))

@@ -19,7 +19,7 @@ SYSTEMD_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
 MAX_FILE_NAME_CHARS: Final = 4096
 
 
-def _take_printable(value: Any) -> Any:
+def _check_file_name(value: Any) -> Any:
     if isinstance(value, str) and not (1 <= len(value) <= MAX_FILE_NAME_CHARS and value.isprintable()):
         raise PydanticCustomError("file_name", "expected the path of a file or a directory")
     return value
@@ -31,7 +31,7 @@ def _relative_to_settings(value: Path, info: ValidationInfo) -> Path:
     return value if directory is None else directory / value
 
 
-FileName = Annotated[Path, BeforeValidator(_take_printable), AfterValidator(_relative_to_settings)]
+FileName = Annotated[Path, BeforeValidator(_check_file_name), AfterValidator(_relative_to_settings)]
 """A path relative to the directory of the file of settings."""
 
 
@@ -49,7 +49,7 @@ class SecretPlace(BaseModel):
     """Name of a credential that systemd passes on (LoadCredential=)."""
 
     @model_validator(mode="after")
-    def _stand_in_one_place(self) -> Self:
+    def _require_one_place(self) -> Self:
         if sum(each is not None for each in (self.file, self.env, self.systemd)) != 1:
             raise PydanticCustomError("one_source", "expected exactly one of file, env and systemd")
         return self

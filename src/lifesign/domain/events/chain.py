@@ -25,7 +25,7 @@ from lifesign.domain.health.document import MAX_NUMBER, OrAbsent, Time
 from lifesign.domain.models.base import moment
 
 
-def _take_calendar_date(text: str) -> str:
+def _check_calendar_date(text: str) -> str:
     if written_time(_TIME.validate_python(text)) != text:
         raise PydanticCustomError("not_a_time", "expected a time in UTC with milliseconds and Z")
     return text
@@ -59,7 +59,7 @@ class Event:
     payload: dict[str, Any]
     created_at: Annotated[
         str, Field(pattern=MOMENT_PATTERN, json_schema_extra={"format": "date-time"}),
-        AfterValidator(_take_calendar_date),
+        AfterValidator(_check_calendar_date),
     ]  # fmt: skip
     previous_hash: Hash
     hash: Hash

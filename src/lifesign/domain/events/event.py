@@ -134,7 +134,7 @@ class EventDraft(BaseModel):
     intent_id: Label | None = None
 
     @model_validator(mode="after")
-    def _is_of_its_type(self) -> Self:
+    def _check_payload_type(self) -> Self:
         if type(self.payload) is not PAYLOADS[self.type]:
             raise PydanticCustomError("wrong_payload", "not the payload of this type of event")
         return self

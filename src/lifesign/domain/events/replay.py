@@ -110,7 +110,7 @@ class Replay:
             self.erased_events += 1
         else:
             try:
-                self._take(event.type, payload_of(event))
+                self._apply(event.type, payload_of(event))
             except InvalidEvent as error:
                 raise ImpossibleEvent(event.sequence, error.what) from error
             except Contradiction as error:
@@ -181,7 +181,7 @@ class Replay:
         replay.links = {link.target_id: link for link in snapshot.links}
         return replay
 
-    def _take(self, event_type: EventType, payload: Payload) -> None:
+    def _apply(self, event_type: EventType, payload: Payload) -> None:
         match payload:
             case AgentLifecycle():
                 self.agents[payload.agent_id] = after_lifecycle(self.agents.get(payload.agent_id), payload)
@@ -198,7 +198,7 @@ class Replay:
             case EpochRaised():
                 self.epoch = self._raised(payload.new_epoch)
             case AgentLinked() | AgentUnlinked():
-                self._take_link(payload)
+                self._apply_link(payload)
             case KeyChanged(key_id=key_id):
                 self.keys[key_id] = after_event(self.keys.get(key_id), event_type, payload)
             case _:
@@ -210,7 +210,7 @@ class Replay:
             raise Contradiction(f"epoch {epoch} is not above {self.epoch}")
         return epoch
 
-    def _take_link(self, payload: AgentLinked | AgentUnlinked) -> None:
+    def _apply_link(self, payload: AgentLinked | AgentUnlinked) -> None:
         self._agent(payload.agent_id)
         link = self.links.get(payload.target_id)
         if isinstance(payload, AgentLinked):

@@ -35,7 +35,7 @@ class PoolSize(Body):
     max_instances: Annotated[int, Field(ge=0, le=MAX_INSTANCES, strict=True), INTEGRAL_FLOAT] | None = None
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _check_order(self) -> Self:
         least, most = self.min_instances, self.max_instances
         if least is not None and most is not None and least > most:
             raise PydanticCustomError("pool_out_of_order", "min_instances must be at most max_instances")

@@ -68,7 +68,7 @@ class YamlDocument:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole content."""
-        return self._take_mapping(self._document, ())
+        return self._build_mapping(self._document, ())
 
     def section(self, key: str) -> Any:
         """Return the value of a top-level key; refuse the file if it is absent."""
@@ -78,7 +78,7 @@ class YamlDocument:
         if len(found) > 1:
             raise self._error_at(found[1][0], (key,), "this key occurs twice in the same mapping")
         key_node, value_node = found[0]
-        return self._take_pair(key_node, value_node, ())[1]
+        return self._build_pair(key_node, value_node, ())[1]
 
     def refused(self, path: Path, expected: str) -> InvalidFile:
         """Return the error for one thing that is wrong at a place that was read."""
@@ -142,11 +142,11 @@ class YamlDocument:
         except yaml.YAMLError as error:
             raise self._unreadable(error, text) from None
 
-    def _take(self, node: yaml.Node, path: Path) -> Any:
+    def _build(self, node: yaml.Node, path: Path) -> Any:
         if isinstance(node, yaml.MappingNode):
-            return self._take_mapping(node, path)
+            return self._build_mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
-            return [self._take(item, (*path, place)) for place, item in self._placed(node, path)]
+            return [self._build(item, (*path, place)) for place, item in self._placed(node, path)]
         # A date is kept as its text, because JSON has no dates.
         if node.tag == _TIMESTAMP:
             return node.value
@@ -168,22 +168,22 @@ class YamlDocument:
             self._lines[*path, place] = _line(item)
             yield place, item
 
-    def _take_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+    def _build_mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key, value = self._take_pair(key_node, value_node, path)
+            key, value = self._build_pair(key_node, value_node, path)
             if key in values:
                 raise self._error_at(key_node, (*path, key), "this key occurs twice in the same mapping")
             values[key] = value
         return values
 
-    def _take_pair(self, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> tuple[str, Any]:
+    def _build_pair(self, key_node: yaml.Node, value_node: yaml.Node, path: Path) -> tuple[str, Any]:
         if key_node.tag != _TEXT:
             expected = "expected a key that is text: quote what looks like a number"
             raise self._error_at(key_node, path, expected)
-        key = str(self._take(key_node, path))
+        key = str(self._build(key_node, path))
         self._lines.setdefault((*path, key), _line(key_node))
-        return key, self._take(value_node, (*path, key))
+        return key, self._build(value_node, (*path, key))
 
     def _error_at(self, node: yaml.Node, path: Path, expected: str) -> InvalidFile:
         return self._refuse([FileFault(_line(node), _pointer(path), expected)])

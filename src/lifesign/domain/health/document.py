@@ -104,7 +104,7 @@ def write_short(value: float) -> int | float:
     return int(value) if value % 1 == 0 else value
 
 
-def _take_time(value: object) -> datetime:
+def _parse_time(value: object) -> datetime:
     """Read RFC 3339 text or a `datetime` with a zone; return it in UTC, cut off to milliseconds.
 
     What `to_json` writes thus reads back as an equal document.
@@ -128,7 +128,7 @@ def _write_time(moment: datetime) -> str:
     return utc_text(moment, "milliseconds")
 
 
-def _take_version(value: str) -> str:
+def _check_version(value: str) -> str:
     found = _ANY_VERSION.match(value)
     if found is None:
         raise PydanticCustomError("not_a_version", "expected a semantic version")
@@ -137,13 +137,13 @@ def _take_version(value: str) -> str:
     return value
 
 
-def _take_extension_key(value: str) -> str:
+def _check_extension_key(value: str) -> str:
     if not _EXTENSION_KEY.match(value):
         raise PydanticCustomError("not_namespaced", "expected a reverse domain name such as com.example.load")
     return value
 
 
-def _take_json(value: Any) -> Any:
+def _check_json(value: Any) -> Any:
     """Refuse values without a JSON form, so that writing cannot fail: NaN, a set, half a surrogate pair.
 
     The value is two levels below the root of the document.
@@ -186,7 +186,7 @@ OrAbsent = Annotated[_T | None, BeforeValidator(_refuse_null)]
 
 Time = Annotated[
     datetime,
-    PlainValidator(_take_time),
+    PlainValidator(_parse_time),
     PlainSerializer(_write_time, return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "format": "date-time"}),
 ]
@@ -209,12 +209,12 @@ INTEGRAL_FLOAT = BeforeValidator(accept_integral_float)
 """Behind the bounds of a strict `int`: an integer as JSON Schema defines it, to which 12.0 is 12."""
 Count = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBER), INTEGRAL_FLOAT]
 """A whole number, 0 or more; 12.0 counts as 12."""
-Version = Annotated[str, Field(strict=True, max_length=MAX_VERSION_CHARS), AfterValidator(_take_version)]
+Version = Annotated[str, Field(strict=True, max_length=MAX_VERSION_CHARS), AfterValidator(_check_version)]
 AgentId = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_AGENT_ID_CHARS)]
 ExtensionKey = Annotated[
-    str, Field(strict=True, max_length=MAX_EXTENSION_KEY_CHARS), AfterValidator(_take_extension_key)
+    str, Field(strict=True, max_length=MAX_EXTENSION_KEY_CHARS), AfterValidator(_check_extension_key)
 ]
-Json = Annotated[Any, AfterValidator(_take_json)]
+Json = Annotated[Any, AfterValidator(_check_json)]
 
 
 class _Members(BaseModel):

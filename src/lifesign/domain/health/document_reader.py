@@ -119,7 +119,7 @@ def read_document(raw: bytes) -> tuple[HealthDocument, tuple[Finding, ...]]:
     """
     sight = _ReadState()
     value = _parse(raw, sight)
-    if sight.repeated or sight.has_infinity or _may_upset(raw):
+    if sight.repeated or sight.has_infinity or _needs_lenient_parser(raw):
         value = _fit_for_models(value, (), sight)
     if isinstance(value, dict):
         document = _validated(_without_nulls(value, sight), sight)
@@ -152,7 +152,7 @@ class _ReadState:
     def finding(self, name: str, parts: _Parts, message: str, section: str) -> None:
         self.findings.append(Finding(name, _pointer(parts), message, section))
 
-    def take_pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def build_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         """Make an object of its members, the last of each name, and remember repeated names."""
         members = dict(pairs)
         if len(members) < len(pairs):
@@ -160,7 +160,7 @@ class _ReadState:
             self.repeated[id(members)] = (members, [name for name, count in counts.items() if count > 1])
         return members
 
-    def take_integer(self, digits: str) -> float:
+    def parse_integer(self, digits: str) -> float:
         """Return a whole number, or infinity if no double can represent it."""
         number = int(digits) if len(digits) <= MAX_INTEGER_CHARS else math.inf
         if abs(number) <= sys.float_info.max:
@@ -168,7 +168,7 @@ class _ReadState:
         self.has_infinity = True
         return math.inf
 
-    def take_float(self, digits: str) -> float:
+    def parse_number(self, digits: str) -> float:
         """Return a number with a fraction or an exponent; NaN and Infinity are noted as faults."""
         number = float(digits)
         if not math.isfinite(number):
@@ -185,10 +185,10 @@ def _parse(raw: bytes, sight: _ReadState) -> Any:
         message = "starts with a byte order mark, which JSON must not have"
         raise InvalidDocument([Finding("byte_order_mark", "", message, "RFC 8259 8.1")])
     decoder = json.JSONDecoder(
-        object_pairs_hook=sight.take_pairs,
-        parse_int=sight.take_integer,
-        parse_float=sight.take_float,
-        parse_constant=sight.take_float,
+        object_pairs_hook=sight.build_object,
+        parse_int=sight.parse_integer,
+        parse_float=sight.parse_number,
+        parse_constant=sight.parse_number,
     )
     try:
         return decoder.decode(raw.decode())
@@ -202,7 +202,7 @@ def _parse(raw: bytes, sight: _ReadState) -> Any:
     raise InvalidDocument([fault])
 
 
-def _may_upset(raw: bytes) -> bool:
+def _needs_lenient_parser(raw: bytes) -> bool:
     """Return whether JSON may contain half a surrogate pair or be nested too deep.
 
     Most documents do not, and need no second pass.
@@ -299,8 +299,8 @@ def _oddities(document: HealthDocument) -> Iterator[Finding]:
         message = f"written for {_shown(given)}; read as {SCHEMA_VERSION}"
         yield Finding("unknown_schema_minor", "/schema_version", message, "draft 4.2")
     if document.calibration is not None:
-        yield from _odd_measurements(document.calibration)
-        yield from _odd_status(document.health.status, document.calibration)
+        yield from _implausible_measurements(document.calibration)
+        yield from _implausible_status(document.health.status, document.calibration)
     healthy_at = document.health.last_healthy_at
     if healthy_at is not None and healthy_at > document.timestamp:
         message = "later than the document's timestamp"
@@ -311,7 +311,7 @@ def _oddities(document: HealthDocument) -> Iterator[Finding]:
         yield Finding("updated_in_the_future", "/decay/last_capability_update", message, "draft 4.5")
 
 
-def _odd_measurements(calibration: Calibration) -> Iterator[Finding]:
+def _implausible_measurements(calibration: Calibration) -> Iterator[Finding]:
     response, error = calibration.response_ratio, calibration.error_ratio
     if response is not None and error is not None and round(abs(response + error - 1), 9) > RATIO_TOLERANCE:
         message = f"expected the two ratios to add up to 1; got {response} + {error}"
@@ -328,7 +328,7 @@ def _odd_measurements(calibration: Calibration) -> Iterator[Finding]:
         yield Finding(f"{kind}_without_samples", json_pointer("calibration", name), message, "draft 4.4")
 
 
-def _odd_status(status: HealthStatus, calibration: Calibration) -> Iterator[Finding]:
+def _implausible_status(status: HealthStatus, calibration: Calibration) -> Iterator[Finding]:
     """Compare the status with what the numbers beside it allow (draft 4.3).
 
     The baseline that makes a slow agent degraded is not in the document: degraded fits any good ratio.

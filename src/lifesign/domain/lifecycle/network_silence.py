@@ -96,7 +96,7 @@ def needed(addresses: int) -> int | None:
 def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POLICY) -> bool:
     """Return whether so many addresses fell silent so close together that none of them is a witness."""
     least = needed(counts.addresses)
-    return least is not None and _fell_silent_together(counts, least, policy)
+    return least is not None and _fell_silent_at_once(counts, least, policy)
 
 
 def silent_keys(
@@ -129,10 +129,10 @@ def _decisive_keys(by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy)
 
 def _is_quarter_silent(counts: ClassCounts, policy: MassSilencePolicy) -> bool:
     least = max(MIN_SILENT_WITHOUT_ONE_KEY, math.floor(QUARTER * counts.addresses))
-    return _fell_silent_together(counts, least, policy)
+    return _fell_silent_at_once(counts, least, policy)
 
 
-def _fell_silent_together(counts: ClassCounts, least: int, policy: MassSilencePolicy) -> bool:
+def _fell_silent_at_once(counts: ClassCounts, least: int, policy: MassSilencePolicy) -> bool:
     """Return whether the last answers of so many addresses, 1 or more, lie within `together_seconds`."""
     if len(counts.silent_s) < least:
         return False

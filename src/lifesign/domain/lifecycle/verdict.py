@@ -409,7 +409,7 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
     if facts.reason is Reason.OPERATOR_OVERRIDE:
         return _Step(Signal.DECLARED_ACTIVE, "the override of an operator has ended")
     if facts.reason in _TIMEOUT_REASONS:
-        return _sign_again(facts, now_s, excluded_downtime)
+        return _end_of_silence(facts, now_s, excluded_downtime)
     signal = _OBSERVED_FAULTS.get(facts.reason)
     if signal is None:
         return None
@@ -429,7 +429,7 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
     return _Step(signal, text) if has_gone else None
 
 
-def _sign_again(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step | None:
+def _end_of_silence(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> _Step | None:
     """Return the end of a silence, on the track that counts now: the policy may have changed since."""
     last_s, seen = _last_liveness_s(facts), facts.observed
     if last_s is None:

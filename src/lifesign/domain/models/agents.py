@@ -60,7 +60,7 @@ class HeartbeatConfig(Body):
     dead_after_seconds: WholeSeconds = 300
 
     @model_validator(mode="after")
-    def _leave_room(self) -> Self:
+    def _check_thresholds(self) -> Self:
         if self.unhealthy_after_seconds < 2 * self.interval_seconds:
             raise PydanticCustomError(
                 "threshold_too_short", "expected unhealthy_after_seconds to be at least 2 x interval_seconds"
@@ -116,7 +116,7 @@ class Registration(DeclaredAgent):
     """End the present incarnation of this id and start a new one."""
 
     @model_validator(mode="after")
-    def _can_be_probed(self) -> Self:
+    def _require_card_url(self) -> Self:
         if self.monitoring is not DecidingEvidence.HEARTBEAT and self.card_url is None:
             raise PydanticCustomError(
                 "card_url_missing", "expected a card_url, which monitoring by probes needs"

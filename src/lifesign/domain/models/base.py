@@ -17,7 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.access.event_actor import OwnActor, is_reserved
 from lifesign.domain.health.document import INTEGRAL_FLOAT, write_short
-from lifesign.domain.parsing.json_limits import take_small
+from lifesign.domain.parsing.json_limits import check_json_size
 from lifesign.domain.targets.target import TARGET_ID_PATTERN, is_target_id
 from lifesign.domain.text.times import utc_text
 
@@ -39,8 +39,8 @@ MAX_DURATION_SECONDS = 604_800
 _RESERVED_NAMES = {"ours": ", ".join(OwnActor)}
 
 
-def _take_metadata(value: dict[str, Any]) -> dict[str, Any]:
-    return take_small(value, MAX_METADATA_DEPTH, MAX_METADATA_BYTES)
+def _check_metadata(value: dict[str, Any]) -> dict[str, Any]:
+    return check_json_size(value, MAX_METADATA_DEPTH, MAX_METADATA_BYTES)
 
 
 def _refuse_reserved_name(value: str) -> str:
@@ -53,7 +53,7 @@ def _refuse_reserved_name(value: str) -> str:
     return value
 
 
-def _take_no_target(value: str) -> str:
+def _refuse_target_id(value: str) -> str:
     if is_target_id(value):
         raise PydanticCustomError(
             "reserved", "expected another id: tgt_ and 32 hexadecimal digits are what probers find"
@@ -61,7 +61,7 @@ def _take_no_target(value: str) -> str:
     return value
 
 
-def take_path_segment(value: str) -> str:
+def check_path_segment(value: str) -> str:
     """Return an id unchanged, unless it is `.` or `..`.
 
     Clients resolve both before they send a path, so that such an id could not be requested.
@@ -71,7 +71,7 @@ def take_path_segment(value: str) -> str:
     return value
 
 
-def _take_no_secret(value: str) -> str:
+def _refuse_user_information(value: str) -> str:
     authority = re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]
     if "@" in authority:
         raise PydanticCustomError(
@@ -80,7 +80,7 @@ def _take_no_secret(value: str) -> str:
     return value
 
 
-def _take_unique(values: list[str]) -> list[str]:
+def _drop_duplicates(values: list[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
@@ -89,7 +89,7 @@ AgentId = Annotated[
     StringConstraints(pattern=AGENT_ID_PATTERN),
     Field(json_schema_extra={"not": {"enum": [".", "..", *OwnActor]}}),
     AfterValidator(_refuse_reserved_name),
-    AfterValidator(take_path_segment),
+    AfterValidator(check_path_segment),
 ]
 OwnAgentId = Annotated[
     AgentId,
@@ -98,7 +98,7 @@ OwnAgentId = Annotated[
             "not": {"anyOf": [{"enum": [".", "..", *OwnActor]}, {"pattern": TARGET_ID_PATTERN}]}
         }
     ),
-    AfterValidator(_take_no_target),
+    AfterValidator(_refuse_target_id),
 ]
 """Id of an agent for a registration or for a key; ids of targets are refused."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=NAME_PATTERN)]
@@ -106,11 +106,15 @@ RoleId = Annotated[
     str,
     StringConstraints(pattern=AGENT_ID_PATTERN),
     Field(json_schema_extra={"not": {"enum": [".", ".."]}}),
-    AfterValidator(take_path_segment),
+    AfterValidator(check_path_segment),
 ]
 Capability = Annotated[str, StringConstraints(pattern=CAPABILITY_PATTERN)]
-Capabilities = Annotated[list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_take_unique)]
-Url = Annotated[str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_take_no_secret)]
+Capabilities = Annotated[
+    list[Capability], Field(max_length=MAX_CAPABILITIES), AfterValidator(_drop_duplicates)
+]
+Url = Annotated[
+    str, StringConstraints(pattern=URL_PATTERN, max_length=2048), AfterValidator(_refuse_user_information)
+]
 WholeSeconds = Annotated[int, Field(ge=1, le=MAX_DURATION_SECONDS, strict=True), INTEGRAL_FLOAT]
 """Integer, as RFC-0016 1.1 requires."""
 Duration = Annotated[
@@ -122,7 +126,7 @@ Duration = Annotated[
 Seconds = Annotated[Duration, Field(ge=1, le=MAX_DURATION_SECONDS, allow_inf_nan=False, strict=True)]
 Load = Annotated[int, Field(ge=0, le=1_000_000, strict=True), INTEGRAL_FLOAT]
 TaskId = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x20\x7f-\x9f\u2028\u2029]{1,256}$")]
-Metadata = Annotated[dict[str, Any], AfterValidator(_take_metadata)]
+Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 
 
 class Body(BaseModel):

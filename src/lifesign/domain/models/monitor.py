@@ -32,7 +32,7 @@ class Confirmation(Body):
     """The single agent or target that is confirmed."""
 
     @model_validator(mode="after")
-    def _one_subject(self) -> Self:
+    def _require_one_subject(self) -> Self:
         if (self.network_class is None) == (self.agent_id is None):
             raise PydanticCustomError("one_subject", "expected exactly one of network_class and agent_id")
         return self

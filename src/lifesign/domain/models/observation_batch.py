@@ -17,7 +17,7 @@ from lifesign.domain.models.leases import Token
 from lifesign.domain.models.shards import ShardName
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation
-from lifesign.domain.published_interface.published import take_interface
+from lifesign.domain.published_interface.published import check_interface
 from lifesign.domain.targets.target import SHARDS
 
 MAX_OBSERVATIONS = 1_000
@@ -32,7 +32,7 @@ MAX_AGE_SECONDS = 86_400.0
 MAX_NUMBER = 2**53
 
 
-PublishedInterface = Annotated[dict[str, Any], AfterValidator(take_interface)]
+PublishedInterface = Annotated[dict[str, Any], AfterValidator(check_interface)]
 """Normalised form of what an agent card or an MCP server offers its callers."""
 Age = Annotated[float, Field(ge=0, le=MAX_AGE_SECONDS, allow_inf_nan=False)]
 Number = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True)]
@@ -72,7 +72,7 @@ class ObservationBatch(Body):
     """Wall clock of the prober when it sent the batch. It affects no verdict; a wrong clock is reported."""
 
     @model_validator(mode="after")
-    def _go_together(self) -> Self:
+    def _check_lengths(self) -> Self:
         if (self.shard is None) != (self.fencing_token is None):
             raise PydanticCustomError("shard_and_token", "shard and fencing_token go together")
         if (self.shard is None) == (self.tokens is None):

@@ -40,7 +40,7 @@ class ProgressReport(Body):
     """Obstacles."""
 
     @model_validator(mode="after")
-    def _take_small(self) -> Self:
+    def _check_size(self) -> Self:
         if len(to_json(self.members())) > MAX_REPORT_BYTES:
             raise PydanticCustomError(
                 "too_large", "expected at most {most} bytes", {"most": MAX_REPORT_BYTES}

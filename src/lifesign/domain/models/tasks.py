@@ -14,7 +14,7 @@ from lifesign.domain.health.document import INTEGRAL_FLOAT, MAX_DEPTH, Time
 from lifesign.domain.models.base import NAME_PATTERN, AgentId, Body, Capability, Name, RoleId
 from lifesign.domain.models.leases import LeaseRecord, Token, TtlSeconds
 from lifesign.domain.models.progress_report import ProgressReport
-from lifesign.domain.parsing.json_limits import take_small
+from lifesign.domain.parsing.json_limits import check_json_size
 from lifesign.domain.tasks.budget import AmountRecord, BudgetRecord, RequestedAmount
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.domain.tasks.task_states import (
@@ -44,14 +44,14 @@ _BLANK = r"[ \u00a0\u1680\u2000-\u200f\u202a-\u202f\u205f-\u2069\u3000\ufeff]"
 CALL_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 
 
-def _take_no_blank(value: str) -> str:
+def _refuse_blank(value: str) -> str:
     if re.fullmatch(f"{_BLANK}*", value):
         raise PydanticCustomError("blank", "expected text, not only white space")
     return value
 
 
-def _take_small_object(value: dict[str, Any]) -> dict[str, Any]:
-    return take_small(value, MAX_DEPTH, MAX_OBJECT_BYTES)
+def _check_small_object(value: dict[str, Any]) -> dict[str, Any]:
+    return check_json_size(value, MAX_DEPTH, MAX_OBJECT_BYTES)
 
 
 def detail_of(text: str) -> str:
@@ -59,7 +59,7 @@ def detail_of(text: str) -> str:
     return harmless(text[:MAX_DETAIL_CHARACTERS])
 
 
-JsonObject = Annotated[dict[str, Any], AfterValidator(_take_small_object)]
+JsonObject = Annotated[dict[str, Any], AfterValidator(_check_small_object)]
 Needs = Annotated[list[Capability], Field(max_length=MAX_NEEDS)]
 Comment = Annotated[str, StringConstraints(min_length=1, max_length=MAX_COMMENT_CHARACTERS)]
 Detail = Annotated[
@@ -70,7 +70,7 @@ Detail = Annotated[
 Title = Annotated[
     Name,
     Field(json_schema_extra={"not": {"pattern": f"^{_BLANK}*$"}}),
-    AfterValidator(_take_no_blank),
+    AfterValidator(_refuse_blank),
 ]
 TaskId = Annotated[str, StringConstraints(pattern=TASK_ID_PATTERN)]
 RunId = Annotated[str, StringConstraints(pattern=RUN_ID_PATTERN)]

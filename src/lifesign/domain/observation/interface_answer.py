@@ -50,12 +50,12 @@ def classify_interface(status: int) -> tuple[ResultClass, str]:
     return result, f"HTTP {status}: {meaning}"
 
 
-def may_take_post(status: int | None) -> bool:
+def may_accept_post(status: int | None) -> bool:
     """Return whether to try OPTIONS: some frameworks answer `not found` for a path that accepts only POST."""
     return status in {404, 410}
 
 
-def takes_post(status: int | None, allow: str) -> bool:
+def allows_post(status: int | None, allow: str) -> bool:
     """Return whether the answer to OPTIONS names POST in its `Allow` (RFC 9110 10.2.1).
 
     CORS headers do not count: servers send them for every path.

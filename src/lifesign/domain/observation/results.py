@@ -293,7 +293,7 @@ class Observation(_Wire):
     """Address that was contacted, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
+    def _check_consistency(self) -> Self:
         if (self.agent_id is None) == (self.target_url is None):
             raise PydanticCustomError("one_subject", "expected exactly one of agent_id and target_url")
         result = self.readiness.result if self.readiness is not None else None

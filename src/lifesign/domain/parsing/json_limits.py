@@ -15,7 +15,7 @@ _LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d,}" % len(str(int(MAX_NUM
 """No double is written with this many digits."""
 
 
-def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
+def check_json_depth(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
     """Return an object unchanged; refuse one that is nested too deep or has invalid JSON numbers.
 
     JSON has neither NaN nor an infinity, but Python's parsers create them from `NaN` and `1e999`, and YAML
@@ -34,9 +34,9 @@ def take_shallow(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
     raise PydanticCustomError("too_deep", "expected at most {most} levels of nesting", {"most": most_levels})
 
 
-def take_small(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict[str, Any]:
-    """Return an object as it is, unless `take_shallow` refuses it or it is larger than that as JSON."""
-    take_shallow(value, most_levels)
+def check_json_size(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict[str, Any]:
+    """Return an object as it is, unless `check_json_depth` refuses it or it is larger than that as JSON."""
+    check_json_depth(value, most_levels)
     try:
         size = len(to_json(value))
     except PydanticSerializationError:

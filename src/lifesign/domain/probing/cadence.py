@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil, floor, inf
 from typing import Any, Final
 
-from lifesign.domain.common.clock_skew import lies_ahead
+from lifesign.domain.common.clock_skew import is_in_future
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
 from lifesign.domain.lifecycle.verdict import DEAD_AFTER_FAILURES, MAX_DAMPING
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW, ProbeMemory
@@ -168,18 +168,18 @@ def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
     """
     changed: dict[str, float | None] = {}
     probed_at_s, not_before_s, alive_at_s = memory.probed_at_s, memory.not_before_s, last_alive_s(memory)
-    if alive_at_s is not None and lies_ahead(alive_at_s, now_s):
+    if alive_at_s is not None and is_in_future(alive_at_s, now_s):
         changed["alive_at_s"] = now_s
     for name in ("robots_read_at_s", "card_read_at_s"):
         at_s = getattr(memory, name)
-        if at_s is not None and lies_ahead(at_s, now_s):
+        if at_s is not None and is_in_future(at_s, now_s):
             changed[name] = None
-    if probed_at_s is not None and lies_ahead(probed_at_s, now_s):
+    if probed_at_s is not None and is_in_future(probed_at_s, now_s):
         if not_before_s is not None:
             wait_s = min(not_before_s - probed_at_s, MAX_RETRY_AFTER_S)
             changed["not_before_s"] = now_s + wait_s if wait_s > 0 else None
         changed |= {"probed_at_s": None, "confirm_at_s": None, "robots_read_at_s": None}
-    elif not_before_s is not None and lies_ahead(not_before_s, now_s + MAX_RETRY_AFTER_S):
+    elif not_before_s is not None and is_in_future(not_before_s, now_s + MAX_RETRY_AFTER_S):
         changed["not_before_s"] = None
     return memory.model_copy(update=changed) if changed else memory
 
@@ -304,14 +304,14 @@ def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else
         return True
     if memory.failures_in_row or memory.result not in ANSWERED:
         return True
-    return _has_come_round(card_url, memory.card_read_at_s, cadence.card_every_s, now_s)
+    return _is_period_due(card_url, memory.card_read_at_s, cadence.card_every_s, now_s)
 
 
 def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
     """Return whether a probe requests robots.txt of the host: the first time, and then about once a day."""
     if memory.robots_read_at_s is None:
         return True
-    return _has_come_round(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
+    return _is_period_due(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
 
 
 def missed_ticks(
@@ -335,7 +335,7 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
     """Return the first tick strictly after a moment: (k + phase) intervals, k being its turn."""
     if memory.is_disallowed_by_robots and memory.robots_read_at_s is not None:
         # Until its robots.txt is read again there is nothing that we may ask.
-        after_s = max(after_s, _comes_round_s(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S))
+        after_s = max(after_s, _period_due_s(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S))
     phase, turns = phase_of(subject_id), 1 << _doublings(memory, cadence)
     k = floor(after_s / cadence.interval_s - phase)
     k += (turn_of(subject_id) - k) % turns
@@ -389,15 +389,15 @@ def _requests_slowdown(layer: LayerResult) -> bool:
     return layer.status_code in _SLOW_DOWN or layer.result is ResultClass.RATE_LIMITED
 
 
-def _has_come_round(key: str, last_s: float, period_s: float, now_s: float) -> bool:
+def _is_period_due(key: str, last_s: float, period_s: float, now_s: float) -> bool:
     """Return whether this key's own moment in each period lies after `last_s`, up to now.
 
     True also if the last time lies in the future: some clock was wrong.
     """
-    return last_s > now_s or _comes_round_s(key, last_s, period_s) <= now_s
+    return last_s > now_s or _period_due_s(key, last_s, period_s) <= now_s
 
 
-def _comes_round_s(key: str, last_s: float, period_s: float) -> float:
+def _period_due_s(key: str, last_s: float, period_s: float) -> float:
     phase = phase_of(f"daily:{key}")
     return (floor(last_s / period_s - phase) + 1 + phase) * period_s
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.parsing.json_limits import take_small
+from lifesign.domain.parsing.json_limits import check_json_size
 from lifesign.domain.text.safe_text import harmless
 
 MAX_INTERFACE_BYTES: Final = 32_768
@@ -100,9 +100,9 @@ def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interfa
     return interface_of(form)
 
 
-def take_interface(form: Form) -> Form:
+def check_interface(form: Form) -> Form:
     """Return the form of an interface that another process sent; PydanticCustomError if it is invalid."""
-    take_small(form, MAX_INTERFACE_LEVELS, MAX_INTERFACE_BYTES)
+    check_json_size(form, MAX_INTERFACE_LEVELS, MAX_INTERFACE_BYTES)
     if form.get("kind") not in [*InterfaceKind]:
         raise PydanticCustomError("interface_kind", "expected `kind` to be agent_card or mcp_tools")
     return form

@@ -63,10 +63,10 @@ def read_target(text: str) -> str | AddressRefused:
     """
     if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)) and not _DOTS.search(text):
         return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"
-    return _remembered(text) if len(text) <= _MAX_PLAIN_CHARACTERS else _read_odd(text)
+    return _remembered(text) if len(text) <= _MAX_PLAIN_CHARACTERS else _read_unusual(text)
 
 
-def _read_odd(text: str) -> str | AddressRefused:
+def _read_unusual(text: str) -> str | AddressRefused:
     """Read a target that may be spelled in any way."""
     url = with_ascii_host(with_scheme(text.strip()))
     if isinstance(url, AddressRefused):
@@ -106,7 +106,7 @@ def _without_dots(path: str) -> str:
     return f"/{'/'.join(segments)}{end}{mark}{query}"
 
 
-_remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_odd)
+_remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_unusual)
 
 
 def with_scheme(text: str) -> str:
@@ -160,7 +160,7 @@ def host_of(url: str) -> str:
     return authority.partition(":")[0]
 
 
-def is_at_one_word(url: str) -> bool:
+def has_single_label_host(url: str) -> bool:
     """Return whether the host of a URL in `read_target`'s form is a single label other than `localhost`.
 
     An intranet may have such a host. Elsewhere it is usually a word that was mistaken for a host.

@@ -133,7 +133,7 @@ class Budget:
             raise BudgetExceeded(spend_of(amount), spend_of(self.room))
 
 
-def _take_six_decimals(usd: float) -> float:
+def _check_decimals(usd: float) -> float:
     # Decimal of the text: the intended 0.1, not the nearest double.
     if Decimal(repr(usd)) % Decimal(1).scaleb(-_DECIMALS):
         raise PydanticCustomError("too_fine", "expected at most {most} decimals", {"most": _DECIMALS})
@@ -142,7 +142,7 @@ def _take_six_decimals(usd: float) -> float:
 
 Tokens = Annotated[int, Field(ge=0, le=MAX_TOKENS, strict=True), INTEGRAL_FLOAT]
 Usd = Annotated[
-    float, Field(ge=0, le=MAX_USD, allow_inf_nan=False, strict=True), AfterValidator(_take_six_decimals)
+    float, Field(ge=0, le=MAX_USD, allow_inf_nan=False, strict=True), AfterValidator(_check_decimals)
 ]
 
 

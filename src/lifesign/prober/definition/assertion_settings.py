@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from lifesign.domain.observation.assertion import MAX_POINTER_CHARS, Assertion, Check, Pattern
 from lifesign.prober.definition.layer_settings import DefinitionMapping
-from lifesign.prober.definition.values import FORMS, HEALTH_PATH_PATTERN, take_path
+from lifesign.prober.definition.values import FORMS, HEALTH_PATH_PATTERN, check_path
 
 MAX_PATTERN_CHARS: Final = 1000
 MAX_EXPECTED_CHARS: Final = 1000
@@ -40,7 +40,7 @@ def glob_pattern(glob: str) -> str:
     return rf"\A{''.join(parts)}\z"
 
 
-def _take_pattern(value: str) -> str:
+def _check_pattern(value: str) -> str:
     try:
         compiled(value)
     except re2.error as error:
@@ -50,7 +50,7 @@ def _take_pattern(value: str) -> str:
     return value
 
 
-def _take_of(value: str) -> str:
+def _check_subject(value: str) -> str:
     if value in LAYERS:
         return value
     if not re.fullmatch(HEALTH_PATH_PATTERN, value):
@@ -59,25 +59,25 @@ def _take_of(value: str) -> str:
             "expected {layers} or {path}",
             {"layers": ", ".join(LAYERS), "path": FORMS[HEALTH_PATH_PATTERN]},
         )
-    return take_path(value)
+    return check_path(value)
 
 
-def _take_latency(value: Any) -> Any:
+def _parse_latency(value: Any) -> Any:
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         raise PydanticCustomError("latency", "expected a duration in ms or s, such as 800ms or 1.5s")
     return float(found[1]) * (1000 if found[2] == "s" else 1)
 
 
-_Of = Annotated[str, Field(max_length=512), AfterValidator(_take_of)]
+_Of = Annotated[str, Field(max_length=512), AfterValidator(_check_subject)]
 _Text = Annotated[str, Field(min_length=1, max_length=MAX_EXPECTED_CHARS)]
 _RegularExpression = Annotated[
-    str, Field(min_length=1, max_length=MAX_PATTERN_CHARS), AfterValidator(_take_pattern)
+    str, Field(min_length=1, max_length=MAX_PATTERN_CHARS), AfterValidator(_check_pattern)
 ]
 _Latency = Annotated[
     float,
     Field(gt=0, le=MAX_LATENCY_MS),
-    BeforeValidator(_take_latency, json_schema_input_type=str),
+    BeforeValidator(_parse_latency, json_schema_input_type=str),
 ]
 _Scalar = (
     Annotated[str, Field(max_length=MAX_EXPECTED_CHARS)]

@@ -85,7 +85,7 @@ class SecretHeader(CredentialMapping):
     """Place of the value."""
 
     @model_validator(mode="after")
-    def _be_no_transport_header(self) -> Self:
+    def _refuse_transport_header(self) -> Self:
         if self.name.lower() in TRANSPORT_HEADERS:
             raise PydanticCustomError(
                 "transport_header", "expected a header that the prober does not set itself, such as X-API-Key"
@@ -104,7 +104,7 @@ class ApiKey(CredentialMapping):
     """Name of the header, query parameter or cookie."""
 
     @model_validator(mode="after")
-    def _take_no_header_of_the_prober(self) -> Self:
+    def _refuse_reserved_name(self) -> Self:
         if is_taken(self.place, self.name):
             raise PydanticCustomError(
                 "transport_header", "expected a header that the prober does not set itself, such as X-API-Key"
@@ -139,7 +139,7 @@ class AuthMethod(StrEnum):
     """A public client, which has no secret; only with the grant `refresh_token`."""
 
 
-def _take_oauth_url(value: str) -> str:
+def _check_oauth_url(value: str) -> str:
     """Accept the URL of a token endpoint or a resource: one that may be contacted, without a fragment."""
     vetted = vet_url(value)
     if "#" in value or (isinstance(vetted, AddressRefused) and vetted.name == "invalid_url"):
@@ -147,7 +147,7 @@ def _take_oauth_url(value: str) -> str:
     return value
 
 
-OAuthUrl = Annotated[str, Field(max_length=MAX_OAUTH_URL_CHARS), AfterValidator(_take_oauth_url)]
+OAuthUrl = Annotated[str, Field(max_length=MAX_OAUTH_URL_CHARS), AfterValidator(_check_oauth_url)]
 
 
 class OAuthClient(CredentialMapping):
@@ -179,7 +179,7 @@ class OAuthClient(CredentialMapping):
     """The resource for which the token is to be (RFC 8707)."""
 
     @model_validator(mode="after")
-    def _have_the_secret_of_the_method(self) -> Self:
+    def _check_method_fields(self) -> Self:
         is_signed = self.auth_method is AuthMethod.PRIVATE_KEY_JWT
         is_public = self.auth_method is AuthMethod.NONE
         has_secret = self.client_secret is not None
@@ -218,7 +218,7 @@ class OAuthClient(CredentialMapping):
         return "token_file", SecretPlace(file=self.token_file)
 
 
-def _take_origin(value: str) -> str:
+def _normalize_origin(value: str) -> str:
     """Return an origin in its usual spelling."""
     target = read_target(value)
     if isinstance(target, AddressRefused):
@@ -231,10 +231,10 @@ def _take_origin(value: str) -> str:
     return str(url.origin())
 
 
-Origin = Annotated[str, AfterValidator(_take_origin)]
+Origin = Annotated[str, AfterValidator(_normalize_origin)]
 
 
-def _take_scope_path(value: str) -> str:
+def _check_scope_path(value: str) -> str:
     if any(character in value for character in "?;%"):
         raise PydanticCustomError("scope_path", "expected a path without ?, ; and %, such as /billing")
     return value
@@ -247,7 +247,7 @@ class CredentialSettings(CredentialMapping):
     """Name in results and logs."""
     origin: Origin
     """Scheme, host and port, such as https://agent.example. The credential is sent there and nowhere else."""
-    path: Annotated[HealthPath, AfterValidator(_take_scope_path)] = "/"
+    path: Annotated[HealthPath, AfterValidator(_check_scope_path)] = "/"
     """The credential is sent to this path and below."""
     card_origins: Annotated[tuple[Origin, ...], Field(max_length=MAX_CARD_ORIGINS)] = ()
     """Other origins whose agent cards may name an interface here: its requests carry the credential too."""
@@ -269,7 +269,7 @@ class CredentialSettings(CredentialMapping):
     """File with the authorities that may issue this origin's certificate, in PEM; null: the system's."""
 
     @model_validator(mode="after")
-    def _have_one_method(self) -> Self:
+    def _require_one_method(self) -> Self:
         methods = sum(getattr(self, method) is not None for method in _METHODS)
         if methods > 1 or (not methods and self.client_certificate is None):
             raise PydanticCustomError(
@@ -318,7 +318,7 @@ class CredentialSettings(CredentialMapping):
         return self.client_key
 
 
-def _take_distinct(values: tuple[CredentialSettings, ...]) -> tuple[CredentialSettings, ...]:
+def _require_distinct(values: tuple[CredentialSettings, ...]) -> tuple[CredentialSettings, ...]:
     """Refuse two credentials with one name, or for one place."""
     for what, keys in (
         ("name", [credential.name for credential in values]),
@@ -338,7 +338,7 @@ def _take_distinct(values: tuple[CredentialSettings, ...]) -> tuple[CredentialSe
 
 
 Credentials = Annotated[
-    tuple[CredentialSettings, ...], Field(max_length=MAX_CREDENTIALS), AfterValidator(_take_distinct)
+    tuple[CredentialSettings, ...], Field(max_length=MAX_CREDENTIALS), AfterValidator(_require_distinct)
 ]
 
 

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.mcp.tools import MAX_TOOL_NAME_CHARS
-from lifesign.prober.definition.values import HealthPath, Switch, take_unique
+from lifesign.prober.definition.values import HealthPath, Switch, drop_duplicates
 
 MAX_PATHS: Final = 8
 MAX_MESSAGE_CHARS: Final = 4096
@@ -74,7 +74,7 @@ class LayerSettings(DefinitionMapping):
     paths: Annotated[
         tuple[HealthPath, ...],
         Field(max_length=MAX_PATHS),
-        AfterValidator(take_unique),
+        AfterValidator(drop_duplicates),
     ] = ()
     """More GETs, such as /ping: shown, they decide nothing."""
 

@@ -129,7 +129,7 @@ class DirectorySource(DefinitionMapping):
     """
 
     @model_validator(mode="after")
-    def _stand_somewhere(self) -> Self:
+    def _require_one_source(self) -> Self:
         if (self.url is None) == (self.file is None):
             raise PydanticCustomError("url_or_file", "expected exactly one of url and file")
         if self.key_file is not None and self.url is None:
@@ -160,7 +160,7 @@ class CadenceSettings(DefinitionMapping):
 
     @field_validator("interval_seconds", "confirm_after_seconds", "card_every_seconds")
     @classmethod
-    def _be_polite(cls, value: float, info: ValidationInfo) -> float:
+    def _check_minimum(cls, value: float, info: ValidationInfo) -> float:
         least = _LEAST_SECONDS[info.field_name or ""]
         if value < least and not info.data.get("allow_fast_cadence", False):
             raise PydanticCustomError(
@@ -171,7 +171,7 @@ class CadenceSettings(DefinitionMapping):
         return value
 
     @model_validator(mode="after")
-    def _back_off(self) -> Self:
+    def _check_backoff(self) -> Self:
         if self.max_backoff_seconds < self.interval_seconds:
             raise PydanticCustomError(
                 "backoff_below_interval", "expected max_backoff_seconds to be at least interval_seconds"
@@ -422,7 +422,7 @@ class ProbeDefinition(DefinitionMapping):
 
     @field_validator("canaries")
     @classmethod
-    def _be_witnesses(
+    def _check_canaries(
         cls, canaries: dict[str, tuple[CanarySettings, ...]], info: ValidationInfo
     ) -> dict[str, tuple[CanarySettings, ...]]:
         networks = info.data.get("networks")
@@ -432,13 +432,13 @@ class ProbeDefinition(DefinitionMapping):
         return canaries
 
     @model_validator(mode="after")
-    def _probe_somebody(self) -> Self:
+    def _require_targets(self) -> Self:
         if not (self.directories or self.targets):
             raise PydanticCustomError("nobody", "expected directories or targets: there is nothing to probe")
         return self
 
     @model_validator(mode="after")
-    def _ask_what_is_asserted(self) -> Self:
+    def _check_assertions(self) -> Self:
         if self.ask.call is not None:
             raise PydanticCustomError(
                 "call_of_all", "a call belongs to the ask of a single target, not to that of all"

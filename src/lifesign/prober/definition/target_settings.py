@@ -11,7 +11,7 @@ from lifesign.domain.observation.assertion import MAX_ASSERTIONS, Assertion
 from lifesign.domain.targets.target import TargetKind
 from lifesign.prober.definition.assertion_settings import LAYERS, AssertionSettings
 from lifesign.prober.definition.layer_settings import MAX_PATHS, DefinitionMapping, LayerSettings
-from lifesign.prober.definition.values import Target, take_unique
+from lifesign.prober.definition.values import Target, drop_duplicates
 
 _KEYS_OF_ASK: Final = MappingProxyType({"tool": "call"})
 """Keys of `ask` that differ from the name of the answer in an assertion."""
@@ -112,4 +112,4 @@ def require_answers(target: TargetSettings, default: LayerSettings) -> None:
 def paths_of(target: TargetSettings | None, settings: LayerSettings) -> tuple[str, ...]:
     """Return all paths that a probe of a target requests: those of `ask`, then those of assertions."""
     named = () if target is None else (each.of for each in target.assertions if each.of not in LAYERS)
-    return take_unique((*settings.paths, *named))
+    return drop_duplicates((*settings.paths, *named))

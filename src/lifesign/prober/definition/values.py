@@ -82,18 +82,18 @@ def resolver_address(text: str) -> tuple[str, int] | None:
     return (str(address), int(port)) if 1 <= int(port) <= 65_535 else None
 
 
-def _take_target(value: str) -> str:
+def _normalize_target(value: str) -> str:
     target = read_target(value)
     if isinstance(target, AddressRefused):
         raise PydanticCustomError("target", "{reason}", {"reason": target.reason})
     return target
 
 
-def _take_canary(value: str) -> str:
-    return _take_target(_take_url(value))
+def _normalize_canary(value: str) -> str:
+    return _normalize_target(_check_url(value))
 
 
-def _take_canary_class(value: str) -> str:
+def _normalize_canary_class(value: str) -> str:
     """Accept a public network class, or a network in its canonical spelling."""
     if value in PUBLIC_CLASSES:
         return value
@@ -145,7 +145,7 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
             )
 
 
-def _take_url(value: str) -> str:
+def _check_url(value: str) -> str:
     url = with_ascii_host(value)
     vetted = url if isinstance(url, AddressRefused) else vet_url(url)
     # `networks.allow` decides separately which networks are allowed: any address is accepted here.
@@ -154,7 +154,7 @@ def _take_url(value: str) -> str:
     return value if isinstance(url, AddressRefused) else url
 
 
-def _take_host(value: Any) -> Any:
+def _normalize_host(value: Any) -> Any:
     """Spell a host in ASCII, with the dot before it if there is one."""
     if not isinstance(value, str) or value.isascii():
         return value
@@ -164,7 +164,7 @@ def _take_host(value: Any) -> Any:
     return f".{host}" if value.startswith(".") else host
 
 
-def _take_network(value: str) -> str:
+def _check_network(value: str) -> str:
     try:
         read_networks([value])
     except InvalidValue as error:
@@ -172,7 +172,7 @@ def _take_network(value: str) -> str:
     return value
 
 
-def _take_resolver(value: str) -> str:
+def _check_resolver(value: str) -> str:
     if resolver_address(value) is None:
         raise PydanticCustomError(
             "resolver", "expected an address, or one with a port: 192.0.2.1, 192.0.2.1:53, [2001:db8::1]:53"
@@ -180,7 +180,7 @@ def _take_resolver(value: str) -> str:
     return value
 
 
-def take_path(value: str) -> str:
+def check_path(value: str) -> str:
     """Refuse a path that would address another host, or that servers interpret differently."""
     path = value.partition("?")[0]
     if path.startswith("//"):
@@ -190,7 +190,7 @@ def take_path(value: str) -> str:
     return value
 
 
-def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
+def drop_duplicates(values: tuple[str, ...]) -> tuple[str, ...]:
     """Remove duplicates; the order stays."""
     return tuple(dict.fromkeys(values))
 
@@ -198,19 +198,19 @@ def take_unique(values: tuple[str, ...]) -> tuple[str, ...]:
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Contact = Annotated[str, Field(max_length=200, pattern=CONTACT_PATTERN)]
 Format = Annotated[str, Field(pattern=FORMAT_PATTERN)]
-HealthPath = Annotated[str, Field(max_length=512, pattern=HEALTH_PATH_PATTERN), AfterValidator(take_path)]
+HealthPath = Annotated[str, Field(max_length=512, pattern=HEALTH_PATH_PATTERN), AfterValidator(check_path)]
 """A path on the target's own origin; with a query, if it is to have one, and without a fragment."""
 Host = Annotated[
-    str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN), BeforeValidator(_take_host)
+    str, Field(max_length=MAX_HOST_CHARACTERS + 1, pattern=HOST_PATTERN), BeforeValidator(_normalize_host)
 ]
-Target = Annotated[str, AfterValidator(_take_target)]
+Target = Annotated[str, AfterValidator(_normalize_target)]
 """A URL or a domain, in the spelling of `read_target`."""
-CanaryClass = Annotated[str, AfterValidator(_take_canary_class)]
+CanaryClass = Annotated[str, AfterValidator(_normalize_canary_class)]
 """`public_ipv4`, `public_ipv6`, or a network."""
-CanaryUrl = Annotated[str, AfterValidator(_take_canary)]
-RegistryUrl = Annotated[str, AfterValidator(_take_url)]
-NetworkName = Annotated[str, AfterValidator(_take_network)]
-ResolverName = Annotated[str, AfterValidator(_take_resolver)]
+CanaryUrl = Annotated[str, AfterValidator(_normalize_canary)]
+RegistryUrl = Annotated[str, AfterValidator(_check_url)]
+NetworkName = Annotated[str, AfterValidator(_check_network)]
+ResolverName = Annotated[str, AfterValidator(_check_resolver)]
 Switch = Annotated[bool, Field(strict=True)]
 PhaseSeconds = Annotated[
     float, Field(strict=True, ge=MIN_PHASE_SECONDS, le=MAX_PHASE_SECONDS, allow_inf_nan=False)

@@ -252,7 +252,7 @@ class _Reading:
     async def _take(self, document: Document, depth: int) -> None:
         """Parse one document, and note the documents that it names; _NoReading ends the directory."""
         try:
-            await _run_beside_loop(document, lambda: self._take_apart(document, depth))
+            await _run_beside_loop(document, lambda: self._parse_document(document, depth))
         except NotReadable as error:
             message = f"{error}; this is {describe(document)}"
             if depth == 0:
@@ -264,7 +264,7 @@ class _Reading:
         except (TooManyEntries, TooManyDocuments) as error:
             raise self._failed("too_large", str(error), document.url) from error
 
-    def _take_apart(self, document: Document, depth: int) -> None:
+    def _parse_document(self, document: Document, depth: int) -> None:
         assert self._format is not None  # noqa: S101 - chosen with the first document
         if self._walk.take(document, depth):
             page = self._format.read(document)

@@ -21,7 +21,7 @@ from lifesign.domain.net.allowed_addresses import (
     vet_url,
     without_password,
 )
-from lifesign.domain.targets.target import TargetKind, is_at_one_word, read_target
+from lifesign.domain.targets.target import TargetKind, has_single_label_host, read_target
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.safe_text import harmless
 from lifesign.prober.directories.format_parser import (
@@ -138,8 +138,8 @@ class Gathered:
             elif len(found) == self.max_entries:
                 raise TooManyEntries(f"more than {pluralize(self.max_entries, 'target')}")
             else:
-                if url.startswith(_ODD_PLACES) or is_at_one_word(url):
-                    self._note_odd_place(url)
+                if url.startswith(_ODD_PLACES) or has_single_label_host(url):
+                    self._note_unusual_url(url)
                 if url != entry.url or entry.name is not None:
                     entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times
                 self._count_bytes(entry)
@@ -179,8 +179,8 @@ class Gathered:
             digest.update("".join(f"{url} {found[url].kind}\n" for url in part).encode())
         return digest.hexdigest()
 
-    def _note_odd_place(self, url: str) -> None:
-        if is_at_one_word(url):
+    def _note_unusual_url(self, url: str) -> None:
+        if has_single_label_host(url):
             self._at_one_word = _one_more(self._at_one_word, url)
         elif url.startswith(_NOWHERE):
             self._nowhere = _one_more(self._nowhere, url)

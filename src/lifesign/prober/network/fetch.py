@@ -479,7 +479,7 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
         texts = (fetched.etag or "", fetched.last_modified or "", *fetched.status_links, *fetched.challenges)
         body = SEPARATOR.join(("", *texts)).encode("utf-8", "surrogatepass") + SEPARATOR.encode() + body
-    if not (scrubber.may_be_in_usual(usual) or scrubber.may_be_in(body)):
+    if not (scrubber.may_be_in_cached(usual) or scrubber.may_be_in(body)):
         # Nearly all answers: a copy takes longer than the search.
         return fetched
     return replace(

@@ -9,7 +9,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.domain.credentials.request_scope import Purpose
-from lifesign.domain.observation.interface_answer import classify_interface, may_take_post, takes_post
+from lifesign.domain.observation.interface_answer import allows_post, classify_interface, may_accept_post
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
@@ -36,7 +36,7 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
         return visit.layer(fetched)
     result, reason = classify_interface(fetched.status)
     visit.has_seen_page = fetched.status < 300 and fetched.content_type == "text/html"
-    if may_take_post(fetched.status) and await _names_post(visit, url):
+    if may_accept_post(fetched.status) and await _names_post(visit, url):
         return visit.layer(fetched, ResultClass.OK, f"HTTP {fetched.status}, but POST is allowed")
     return visit.layer(fetched, result, reason)
 
@@ -57,4 +57,4 @@ async def _names_post(visit: ProbeSession, url: URL) -> bool:
     fetched = await visit.ask(
         url, method="OPTIONS", max_bytes=0, is_head_enough=True, purpose=Purpose.INTERFACE
     )
-    return fetched is not None and takes_post(fetched.status, fetched.allow)
+    return fetched is not None and allows_post(fetched.status, fetched.allow)

@@ -281,7 +281,7 @@ class ProbeSession:
         if not self.may_ask(url, despite_timeouts=despite_timeouts):
             return None
         try:
-            if (why := await self._kept_out(url)) is not None:
+            if (why := await self._robots_exclusion(url)) is not None:
                 return Fetched(
                     url=url,
                     result=ResultClass.NOT_MEASURED,
@@ -306,7 +306,7 @@ class ProbeSession:
                     is_enough=is_enough,
                     credential=credential,
                     card_schemes=self.recall("card_schemes") or (),
-                    kept_out=self._kept_out,
+                    kept_out=self._robots_exclusion,
                 )
             )
         except AddressBusy:
@@ -320,7 +320,7 @@ class ProbeSession:
         # The host may want the client certificate, which this request did not have.
         may_want_one = credential is None and self._credentials.has_certificate_for(fetched.url)
         if fetched.result is not ResultClass.TLS_FAILURE or not may_want_one:
-            self._take_note(fetched, is_aside=is_aside)
+            self._note_answer(fetched, is_aside=is_aside)
         return fetched
 
     def layer(
@@ -408,20 +408,24 @@ class ProbeSession:
         """Store the bytes of a finding if there is a store; return their SHA-256."""
         return self._evidence.keep(body) if self._evidence is not None and body else None
 
-    async def _kept_out(self, url: URL) -> str | None:
+    async def _robots_exclusion(self, url: URL) -> str | None:
         """Return why robots.txt excludes a URL; None if it does not, or has no rule for it."""
         if url.raw_path_qs == ROBOTS_PATH:
             return None
         origin = url.origin()
         if origin != self.given.url.origin():
-            return None if self._others is None else await self._others_word(self._others, origin, url)
+            return (
+                None
+                if self._others is None
+                else await self._other_origin_exclusion(self._others, origin, url)
+            )
         # `robots_of_target` has already checked the URLs that were known before the card was read.
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
         self.learned["is_disallowed_by_robots"] = True
         return "its robots.txt forbids this prober"
 
-    async def _others_word(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:
+    async def _other_origin_exclusion(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:
         """Return why a URL of another origin is excluded."""
         if origin not in self._led_to and len(self._led_to) == MAX_OTHER_ORIGINS:
             return f"the robots.txt of more than {MAX_OTHER_ORIGINS} other origins would be needed"
@@ -446,7 +450,7 @@ class ProbeSession:
         )
         self.requests += 1
         if fetched.result is ResultClass.RATE_LIMITED:
-            self._take_note(fetched, is_aside=True)
+            self._note_answer(fetched, is_aside=True)
         return fetched
 
     def _deadline(self, seconds: float) -> float:
@@ -455,7 +459,7 @@ class ProbeSession:
     def _timeouts(self, url: URL) -> int:
         return self._left_alone.get(url.origin(), 0) if self._left_alone else 0
 
-    def _take_note(self, fetched: Fetched, *, is_aside: bool) -> None:
+    def _note_answer(self, fetched: Fetched, *, is_aside: bool) -> None:
         """Note the parts of an answer that apply to the rest of the probe."""
         result = fetched.result
         if fetched.certificate_expires_at is not None and self.certificate_expires_at is None:

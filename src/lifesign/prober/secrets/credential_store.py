@@ -11,7 +11,7 @@ from yarl import URL
 
 from lifesign.domain.credentials.acceptance import CredentialState, CredentialStatus, CredentialUse
 from lifesign.domain.credentials.api_key import key_place
-from lifesign.domain.credentials.missing_credentials import OtherCredential, other_for
+from lifesign.domain.credentials.missing_credentials import OtherCredential, credential_of_other
 from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.secret_place import SecretPlace
@@ -321,7 +321,7 @@ class CredentialStore:
 
     def missing_for(self, url: str) -> OtherCredential | None:
         """Return the credential that another prober would send to a URL, and this one lacks."""
-        return other_for(self._scopes, self._missing, url) if self._missing else None
+        return credential_of_other(self._scopes, self._missing, url) if self._missing else None
 
     def _reload(self) -> None:
         """Read changed files again; if a secret cannot be read any more, the last one stays in use."""

@@ -143,8 +143,8 @@ class ClaimRenewer:
         witness_report = await self._witness_report()
         requested_at_s = self._clock.boot_s()
         granted = await self._ledger.claim(self._worker, self._ttl_s, before, companions, witness_report)
-        self._take_time(granted, requested_at_s)
-        self._take_reason(granted.reason)
+        self._adopt_time(granted, requested_at_s)
+        self._report_reason(granted.reason)
         self._news(granted.news)
         self._missing_credentials(granted.missing_credentials)
         held, lost = self._owned_shards.take(granted.claims)
@@ -155,7 +155,7 @@ class ClaimRenewer:
         self._held(held)
         self.has_asked.set()
 
-    def _take_time(self, granted: Granted, requested_at_s: float) -> None:
+    def _adopt_time(self, granted: Granted, requested_at_s: float) -> None:
         """Keep the ledger's time, and report a calendar of this machine that is wrong."""
         if granted.now_s is None:
             return
@@ -169,7 +169,7 @@ class ClaimRenewer:
             _log.warning("this machine's clock agrees with the registry's again")
         self._is_clock_wrong = is_wrong
 
-    def _take_reason(self, reason: str | None) -> None:
+    def _report_reason(self, reason: str | None) -> None:
         """Report once that the ledger took all shards, and why."""
         if reason is not None and reason != self._reason:
             _log.error(

@@ -115,7 +115,7 @@ class ProbeWorker:
             self._outbox,
             clock,
             lose=self._lose,
-            news=self._take_news,
+            news=self._apply_witness_news,
             interval_s=interval_s,
             chance=chance,
             flush_s=definition.results.flush_seconds,
@@ -164,7 +164,7 @@ class ProbeWorker:
             clock=self._ledger_clock,
             max_offset_s=policy.max_clock_offset_s,
             witness_report=self._witness_report,
-            news=self._witnesses.take_news,
+            news=self._witnesses.apply_witness_news,
             missing_credentials=self._credentials.note_missing,
             chance=chance,
             companions=companions,
@@ -217,8 +217,8 @@ class ProbeWorker:
         """Whether the ledger has returned the worker's shards and their targets."""
         return self._keeper.has_asked.is_set() and (self._feed.has_polled or not self._owned_shards.shards)
 
-    def _take_news(self, news: WitnessNews) -> None:
-        self._witnesses.take_news(news)
+    def _apply_witness_news(self, news: WitnessNews) -> None:
+        self._witnesses.apply_witness_news(news)
 
     async def _witness_report(self) -> WitnessReport:
         self._witnesses.has_read_targets = self._has_begun

@@ -194,7 +194,7 @@ class ReachabilityWitnesses:
         if (state := self._classes.get(network_class)) is not None:
             state.known.pop(host, None)
 
-    def take_news(self, news: WitnessNews) -> None:
+    def apply_witness_news(self, news: WitnessNews) -> None:
         """Add the facts about witnesses in an answer of the ledger."""
         became_silent = news.silent_classes - self._news.silent_classes
         self._news = news

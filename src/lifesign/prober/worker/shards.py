@@ -286,7 +286,7 @@ class OwnedShards:
             self._drop(slot, applied)
             slot = None
         if slot is None:
-            self._leave_other_shard(shard, entry.subject_id, applied)
+            self._drop_from_other_shard(shard, entry.subject_id, applied)
             slot = shard.slots[entry.subject_id] = TargetSlot(shard, entry)
         else:
             slot.recheck_at_s = entry.recheck_at_s
@@ -305,7 +305,7 @@ class OwnedShards:
                 memory = ours
         applied.to_plan.append((slot, memory))
 
-    def _leave_other_shard(self, shard: Shard, subject_id: str, applied: ApplyResult) -> None:
+    def _drop_from_other_shard(self, shard: Shard, subject_id: str, applied: ApplyResult) -> None:
         """Drop an agent from the shard of its former host: of two moves between polls only one is read."""
         if is_target_id(subject_id):
             return

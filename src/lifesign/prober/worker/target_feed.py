@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from lifesign.domain.common.backoff import Backoff
-from lifesign.domain.common.clock_skew import lies_ahead
+from lifesign.domain.common.clock_skew import is_in_future
 from lifesign.domain.probing.cadence import believed
 from lifesign.prober.registry_exchange.ledger import (
     Ledger,
@@ -117,7 +117,7 @@ class TargetFeed:
 def _believed(entry: TargetEntry, wall_s: float) -> TargetEntry:
     """Return an entry without times that were written before a clock was set back."""
     memory, recheck_at_s = believed(entry.memory, wall_s), entry.recheck_at_s
-    if recheck_at_s is not None and lies_ahead(recheck_at_s, wall_s):
+    if recheck_at_s is not None and is_in_future(recheck_at_s, wall_s):
         recheck_at_s = wall_s
     if memory is entry.memory and recheck_at_s is entry.recheck_at_s:
         return entry

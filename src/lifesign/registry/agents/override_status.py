@@ -57,7 +57,7 @@ class Maintenance(Body):
     reason: Name
 
     @model_validator(mode="after")
-    def _end(self) -> Self:
+    def _require_one_end(self) -> Self:
         if (self.until is None) == (self.seconds is None):
             raise PydanticCustomError("one_end", "expected exactly one of until and seconds")
         return self
@@ -136,7 +136,7 @@ def override(transaction: Transaction, call: Call) -> OperationReply:
     return _overridden(transaction, agent, payload, until_s, call.actor)
 
 
-def take_override_back(transaction: Transaction, call: Call) -> OperationReply:
+def end_override(transaction: Transaction, call: Call) -> OperationReply:
     """Withdraw the override, so that heartbeats and probes decide again. It may be repeated."""
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.override_status is None:
@@ -326,7 +326,7 @@ OPERATIONS = (
         path=_OVERRIDE,
         summary="Withdraw an override",
         action=Permission.OVERRIDE,
-        function=take_override_back,
+        function=end_override,
         answer=AgentRecord,
         errors=(404,),
     ),

@@ -77,7 +77,7 @@ def restore(
         raise DatabaseNotEmpty(names)
     with replaced_rows.set_aside(transaction):
         all_rows.remove_all(transaction)
-        counts = _put_back(transaction, file)
+        counts = _replace_database(transaction, file)
         _note_sleep(transaction, header)
         _keep_installation(transaction, found)
         above = [] if found is None else [found.token_floor]
@@ -96,7 +96,7 @@ def _admin_key(transaction: Transaction, actor: str) -> str | None:
     return create_key(transaction, NewKey(role=Role.ADMIN, name="restore"), actor)[1]
 
 
-def _put_back(transaction: Transaction, file: Path) -> dict[str, int]:
+def _replace_database(transaction: Transaction, file: Path) -> dict[str, int]:
     counts: dict[str, int] = {}
     try:
         # Its sum is compared once more: the file may have been changed since it was checked.

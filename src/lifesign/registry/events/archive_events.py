@@ -22,7 +22,7 @@ from lifesign.registry.events.erase_archives import ARCHIVIST, erase_archives
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
-from lifesign.storage.events.event_archive import Archived, ArchiveFile, alone_in, last_of_unfinished
+from lifesign.storage.events.event_archive import Archived, ArchiveFile, archive_lock, last_of_unfinished
 from lifesign.storage.events.event_log import PAGE, LogHead
 
 MAX_EVENTS = 50_000
@@ -93,7 +93,7 @@ async def archive(database: Database, directory: Path, before_s: float) -> Archi
     None if there are none, or if another process is archiving. BrokenChain or ImpossibleEvent if the log was
     changed: then it stays in the database. OSError if the file cannot be written.
     """
-    with alone_in(directory) as is_alone:
+    with archive_lock(directory) as is_alone:
         for _ in range(MAX_TRIES if is_alone else 0):
             with contextlib.suppress(_CameBetween):
                 return await _archive(database, directory, before_s)

@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from lifesign.domain.access.permissions import Permission, Principal, is_current, may_at_all
+from lifesign.domain.access.permissions import Permission, Principal, is_current, may_for_any_agent
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.events.chain import Event
@@ -198,7 +198,7 @@ def _still_valid(transaction: Transaction, digests: Collection[str]) -> set[str]
 
 
 def _check_may_read(caller: Principal) -> None:
-    if not may_at_all(caller, Permission.READ_EVENTS):
+    if not may_for_any_agent(caller, Permission.READ_EVENTS):
         raise NotAllowed(caller.role, Permission.READ_EVENTS, None)
 
 

@@ -73,7 +73,7 @@ class NewKey(Body):
     """
 
     @model_validator(mode="after")
-    def _belongs_to_whom_it_may(self) -> Self:
+    def _check_role_fields(self) -> Self:
         if self.max_workers is not None and self.role is not Role.PROBER:
             raise PydanticCustomError(
                 "max_workers_unexpected", "expected max_workers only for keys of probers"

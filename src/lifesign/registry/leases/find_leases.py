@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, StringConstraints
 
 from lifesign.domain.access.permissions import Permission, may, require
-from lifesign.domain.models.base import Body, take_path_segment
+from lifesign.domain.models.base import Body, check_path_segment
 from lifesign.domain.models.leases import LeaseList
 from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
@@ -26,7 +26,7 @@ IntentId = Annotated[
     str,
     StringConstraints(pattern=rf"^[!#-&(-.0-_a-~]{{1,{MAX_INTENT_ID_CHARACTERS}}}$"),
     Field(json_schema_extra={"not": {"enum": [".", ".."]}}),
-    AfterValidator(take_path_segment),
+    AfterValidator(check_path_segment),
 ]
 
 

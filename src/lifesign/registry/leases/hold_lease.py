@@ -15,7 +15,7 @@ from lifesign.domain.access.permissions import (
     StoredKey,
     is_valid,
     may,
-    may_at_all,
+    may_for_any_agent,
     require,
 )
 from lifesign.domain.common.finding import Finding
@@ -177,7 +177,7 @@ def _check_permission(caller: Principal, one: LeaseOperation) -> None:
         case Renew():
             require(caller, Permission.LEASE, caller.agent_id)
         case LeaseReleaseRequest():
-            if not may_at_all(caller, Permission.RELEASE_LEASE):
+            if not may_for_any_agent(caller, Permission.RELEASE_LEASE):
                 raise NotAllowed(caller.role, Permission.RELEASE_LEASE, None)
 
 

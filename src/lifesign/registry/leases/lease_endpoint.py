@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from lifesign.domain.access.permissions import Permission, Principal, may, may_at_all
+from lifesign.domain.access.permissions import Permission, Principal, may, may_for_any_agent
 from lifesign.domain.errors import NotAllowed
 from lifesign.domain.tasks.lease import Claim
 from lifesign.errors import LifesignError
@@ -122,7 +122,7 @@ class LeaseEndpoint:
 
 def _check_may_ask(caller: Principal, action: Permission) -> None:
     """Raise NotAllowed if the caller may hold no lease at all; the function checks the single lease."""
-    if not (may_at_all(caller, action) or may(caller, Permission.LEASE_SHARDS)):
+    if not (may_for_any_agent(caller, action) or may(caller, Permission.LEASE_SHARDS)):
         raise NotAllowed(caller.role, action, None)
 
 

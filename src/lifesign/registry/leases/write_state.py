@@ -13,7 +13,7 @@ from lifesign.domain.events.lease_payloads import StateWritten
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.leases import StateRecord
-from lifesign.domain.parsing.json_limits import take_shallow
+from lifesign.domain.parsing.json_limits import check_json_depth
 from lifesign.domain.tasks.lease import check_write, intent_scope_resource, is_unexpired
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import StateNotFound, TokenRequired
@@ -35,11 +35,11 @@ MAX_STATE_DEPTH = 32
 PATH = "/api/v1/intents/{intent_id}/state/{scope:path}"
 
 
-def _take_state(state: dict[str, Any]) -> dict[str, Any]:
-    return take_shallow(state, MAX_STATE_DEPTH)
+def _check_state(state: dict[str, Any]) -> dict[str, Any]:
+    return check_json_depth(state, MAX_STATE_DEPTH)
 
 
-class State(RootModel[Annotated[dict[str, Any], AfterValidator(_take_state)]]):
+class State(RootModel[Annotated[dict[str, Any], AfterValidator(_check_state)]]):
     """The body of `PUT …/state/{scope}`: any JSON object."""
 
 

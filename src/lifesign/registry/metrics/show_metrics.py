@@ -76,7 +76,7 @@ class MetricsEndpoint:
     async def answer(self, request: Request) -> Response:
         """Return all metrics; they need the key of a reader, unless the settings open them to all."""
         try:
-            await self._let_in(request)
+            await self._authorize(request)
             from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - may not be installed
 
             if self._answers:
@@ -90,7 +90,7 @@ class MetricsEndpoint:
         content = encode(_RegistryMetrics(self._families()))
         return Response(content, 200, {"Cache-Control": "no-store"}, media_type)
 
-    async def _let_in(self, request: Request) -> None:
+    async def _authorize(self, request: Request) -> None:
         """Raise UnknownKey, NotAllowed or TooManyRequests if the caller may not read the metrics.
 
         While the database is unreachable no key can be looked up, but the metrics have to report exactly

@@ -399,7 +399,7 @@ def _find_agents(
         return
     numbers = {subject_id: known.subjects[subject_id].target for subject_id in alive}
     # Some may have left since they were read; the others cannot leave before they have records.
-    living = target_rows.lock_living(
+    living = target_rows.lock_present(
         transaction, [number for number in numbers.values() if number is not None]
     )
     new: dict[str, FoundAgent] = {}

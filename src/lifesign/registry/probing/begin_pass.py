@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from lifesign.domain.common.clock_skew import last_not_ahead, lies_ahead
+from lifesign.domain.common.clock_skew import is_in_future, last_not_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import census_counts
@@ -29,11 +29,11 @@ def begin_or_join(
     known = census_counts.runs(transaction, name, MAX_RUNS)
     last = last_not_ahead(known, lambda run: run.began_at_s, transaction.now_s)
     if last is not None and may_go_on(last.began_at_s, last.ended_at_s, transaction.now_s):
-        return take_part(transaction, last, deadlines)
+        return join_pass(transaction, last, deadlines)
     return census_counts.begin_run(transaction, run_id, name, deadlines)
 
 
-def take_part(transaction: Transaction, run: StoredPass, deadlines: Deadlines | None) -> StoredPass:
+def join_pass(transaction: Transaction, run: StoredPass, deadlines: Deadlines | None) -> StoredPass:
     """Return a pass with one more participant: one with other deadlines leaves it without deadlines."""
     if run.deadlines is None or run.deadlines == deadlines:
         return run
@@ -50,4 +50,6 @@ def add_not_read(transaction: Transaction, run: StoredPass, names: Iterable[str]
 
 def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
     """Return whether a pass was interrupted, and not too long ago. A start in the future does not count."""
-    return ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not lies_ahead(began_at_s, now_s)
+    return (
+        ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not is_in_future(began_at_s, now_s)
+    )

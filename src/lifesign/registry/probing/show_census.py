@@ -28,7 +28,7 @@ from lifesign.domain.models.census import (
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import ANSWERED, ResultClass
 from lifesign.domain.targets.target import SHARDS, TargetKind
-from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, take_part
+from lifesign.registry.probing.begin_pass import add_not_read, begin_or_join, join_pass
 from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.storage.engine.transaction import Transaction
@@ -117,7 +117,7 @@ def show_census(transaction: Transaction, call: Call) -> OperationReply:
         ],
         evidence_at=None if evidence.newest_at_s is None else moment(evidence.newest_at_s),
         old=dict(evidence.old),
-        gone=dict(target_rows.count_gone(transaction)),
+        gone=dict(target_rows.count_former(transaction)),
         runs=[_run(run) for run in census_counts.runs(transaction, query.name, MAX_RUNS)],
     )
     return OperationReply(content=answer)
@@ -155,7 +155,7 @@ def put_run(transaction: Transaction, call: Call) -> OperationReply:
         begin = census_counts.begin_run if body.is_over else begin_or_join
         run = begin(transaction, run_id, body.name, body.deadlines)
     elif not body.is_over and run.ended_at_s is None:
-        run = take_part(transaction, run, body.deadlines)
+        run = join_pass(transaction, run, body.deadlines)
     if body.not_read and run.ended_at_s is None:
         run = add_not_read(transaction, run, body.not_read)
     if body.is_over and call.prefetched is not None:

@@ -17,7 +17,7 @@ from lifesign.domain.access.permissions import (
     digest_of,
     is_valid,
     looks_like_key,
-    may_at_all,
+    may_for_any_agent,
     require,
 )
 from lifesign.domain.access.rate_limit import RateLimiter
@@ -109,7 +109,7 @@ class OperationDispatcher:
         except LifesignError as fault:
             return await self.refusal(digest, fault, check)
 
-        def let_in(transaction: Transaction, seen: Any) -> Call:
+        def authorize(transaction: Transaction, seen: Any) -> Call:
             caller = authenticate(transaction, digest)
             check(caller)
             if caller.agent_id is not None:
@@ -130,10 +130,12 @@ class OperationDispatcher:
 
         seen: Any = None
         if (look := operation.prefetch) is not None:
-            seen = await self.database.read(lambda transaction: look(transaction, let_in(transaction, None)))
+            seen = await self.database.read(
+                lambda transaction: look(transaction, authorize(transaction, None))
+            )
 
         def function(transaction: Transaction) -> OperationReply | LifesignError:
-            return operation.function(transaction, let_in(transaction, seen))
+            return operation.function(transaction, authorize(transaction, seen))
 
         return await (self.database.write(function) if operation.is_write else self.database.read(function))
 
@@ -231,13 +233,13 @@ def authenticate(transaction: Transaction, digest: bytes) -> Principal:
 def check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
     """Raise NotAllowed if the caller lacks the permission for the agent of the path, or for any agent."""
     if operation.action is None:
-        if not any(may_at_all(caller, action) for action in operation.one_of):
+        if not any(may_for_any_agent(caller, action) for action in operation.one_of):
             raise NotAllowed(caller.role, operation.one_of[0], None)
         return
     agent_id = path.get("agent_id")
     if agent_id is not None:
         require(caller, operation.action, agent_id)
-    elif not may_at_all(caller, operation.action):
+    elif not may_for_any_agent(caller, operation.action):
         raise NotAllowed(caller.role, operation.action, None)
 
 

@@ -127,7 +127,7 @@ class WorkCounts:
         self._paths: tuple[tuple[str, str], ...] = ()
         self._places: dict[tuple[str, str], int] = {}
 
-    def lay_out(self, paths: Sequence[tuple[str, str]]) -> None:
+    def set_paths(self, paths: Sequence[tuple[str, str]]) -> None:
         """Say of which methods and paths requests are counted apart; the same in all processes.
 
         Those of any other are counted at ("other", "other").

@@ -33,7 +33,7 @@ from lifesign.registry.errors import (
 from lifesign.storage.tasks.lease_requesters import Holder
 
 
-def _take_resource(text: str) -> str:
+def _parse_resource(text: str) -> str:
     try:
         read_resource(text)
     except InvalidResource as error:
@@ -44,7 +44,7 @@ def _take_resource(text: str) -> str:
 
 
 Resource = Annotated[
-    str, StringConstraints(min_length=1, max_length=MAX_RESOURCE_CHARACTERS), AfterValidator(_take_resource)
+    str, StringConstraints(min_length=1, max_length=MAX_RESOURCE_CHARACTERS), AfterValidator(_parse_resource)
 ]
 
 

@@ -82,7 +82,7 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
         for agent_id, reason in ended.items()
         if reason is EndReason.AGENT_DEREGISTERED and agent_id not in still_probed
     ]
-    target_rows.leave_named(transaction, off_the_list, GoneReason.DEREGISTERED)
+    target_rows.retire_named(transaction, off_the_list, GoneReason.DEREGISTERED)
     target_links.make_claims_due(transaction, agent_ids=off_the_list)
     settled = _settled_commands(transaction, changes, after)
     drafts: list[EventDraft] = []

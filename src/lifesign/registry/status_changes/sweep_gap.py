@@ -71,7 +71,7 @@ def note_gap(
     return row, drafts
 
 
-def move_back_some(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
+def move_some_agents_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
     """Correct some agents' times that are in the future; see `clock_shift.move_agents_back`."""
     return clock_shift.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
 

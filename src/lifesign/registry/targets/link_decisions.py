@@ -129,7 +129,7 @@ def settle(transaction: Transaction, number: int, public_url: str | None) -> Non
             target_links.link(transaction, number, linked.agent)
             target_rows.touch_targets(transaction, [number], version)
             drafts.append(_linked(linked, next(one for one in claims if one.agent == linked.agent), now_s))
-        _leave_own_target(transaction, linked.agent_id, version)
+        _retire_own_target(transaction, linked.agent_id, version)
         _end_record(transaction, locked.get(target.subject_id), linked.agent_id)
     target_links.remove_empty(transaction, number, now_s - RELINK_SECONDS)
     target_links.set_due(transaction, number, next_check_s(claims, now_s))
@@ -181,7 +181,7 @@ def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: i
             target_rows.leave(transaction, number, GoneReason.OPTED_OUT, version)
 
 
-def _leave_own_target(transaction: Transaction, agent_id: str, version: int) -> None:
+def _retire_own_target(transaction: Transaction, agent_id: str, version: int) -> None:
     if number := target_rows.living(transaction, [agent_id]):
         target_rows.leave(transaction, number, GoneReason.LINKED, version)
 

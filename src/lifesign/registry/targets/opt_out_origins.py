@@ -112,7 +112,7 @@ def withdraw_opt_out(transaction: Transaction, call: Call) -> OperationReply:
             for target in _covered(transaction, origin)
             if not any(is_covered(target.url, other) for other in others)
         ]
-        back = target_rows.come_back(transaction, free, version)
+        back = target_rows.restore_targets(transaction, free, version)
         event_log.append(transaction, [_event(EventType.ORIGIN_OPTED_IN, origin, back, call.actor)])
     return OperationReply(status=204)
 
@@ -144,7 +144,7 @@ def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool
     return True
 
 
-def leave_out(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
+def retire_opted_out(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
     """Retire those of these newly listed targets whose owners opted out; URLs by their ids."""
     proven = opt_outs.proven_by_host(transaction)
     if not proven:

@@ -77,7 +77,7 @@ def end_step(
         return
     known = target_rows.find(transaction, agent_id)
     if known is not None and known.is_registered and known.gone_at_s is None:
-        target_rows.leave_named(transaction, [agent_id], GoneReason.DEREGISTERED)
+        target_rows.retire_named(transaction, [agent_id], GoneReason.DEREGISTERED)
 
 
 def _without_failures(memory: str) -> str | None:

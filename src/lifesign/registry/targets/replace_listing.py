@@ -15,7 +15,7 @@ from lifesign.domain.events.registry_payloads import DirectoryChanged
 from lifesign.domain.models.directories import ImportState
 from lifesign.domain.targets.retirement import assess_change
 from lifesign.domain.targets.target import target_id
-from lifesign.registry.targets.opt_out_origins import leave_out
+from lifesign.registry.targets.opt_out_origins import retire_opted_out
 from lifesign.registry.targets.retire_targets import end_records, lock_agents, retire
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
@@ -88,12 +88,12 @@ def _add_page(
     transaction: Transaction, directory: StoredDirectory, found: StoredImport, actor: str
 ) -> tuple[StoredImport, list[EventDraft]]:
     page = found.place + 1
-    kept_urls, kind = directories.kept_page(transaction, found.id, page)
+    kept_urls, kind = directories.stored_page(transaction, found.id, page)
     urls = {target_id(url): url for url in kept_urls}
     version = target_rows.next_version(transaction)
     target_rows.add(transaction, urls, version, kind, found.importer)
     kept, added = directories.list_targets(transaction, directory.id, found.id, [*urls], version)
-    leave_out(transaction, urls, version)
+    retire_opted_out(transaction, urls, version)
     directories.set_size(transaction, directory.id, added)
     counts = replace(found.counts, duplicates=found.counts.duplicates + len(urls) - kept - added)
     found = replace(
@@ -127,11 +127,11 @@ def _remove_some(
 ) -> tuple[StoredImport, list[EventDraft]]:
     looked_at = {"after": found.place, "limit": REMOVED_AT_ONCE}
     # Agents are locked before the version counter; other lists are certain only after it.
-    may_leave = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
+    may_leave = directories.next_delisted(transaction, directory.id, found.id, **looked_at)
     lock_agents(transaction, may_leave.orphans)
     version = target_rows.next_version(transaction)
-    leaving = directories.next_to_leave(transaction, directory.id, found.id, **looked_at)
-    directories.take_off(transaction, directory.id, leaving.targets)
+    leaving = directories.next_delisted(transaction, directory.id, found.id, **looked_at)
+    directories.remove_entries(transaction, directory.id, leaving.targets)
     directories.set_size(transaction, directory.id, -len(leaving.targets))
     ending = retire(transaction, leaving.orphans, GoneReason.LEFT, version)
     found = replace(

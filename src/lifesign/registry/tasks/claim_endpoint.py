@@ -14,7 +14,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive
 
-from lifesign.domain.access.permissions import Permission, Principal, may_at_all
+from lifesign.domain.access.permissions import Permission, Principal, may_for_any_agent
 from lifesign.domain.errors import NotAllowed
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.errors import LifesignError
@@ -155,7 +155,7 @@ def _seeker(transaction: Transaction, claim: _ClaimRequest) -> TaskClaimant:
 
 
 def _check_may_work(caller: Principal) -> None:
-    if not may_at_all(caller, Permission.WORK_TASKS):
+    if not may_for_any_agent(caller, Permission.WORK_TASKS):
         raise NotAllowed(caller.role, Permission.WORK_TASKS, None)
 
 

@@ -125,11 +125,11 @@ def _claimant(transaction: Transaction, agent: StoredAgent, wanted: TaskClaim) -
         role_id=agent.role_id,
         capabilities=able,
         is_of_pool_only=wanted.role_id is not None,
-        number=None if wanted.task_id is None else _wanted_task(transaction, agent, wanted.task_id),
+        number=None if wanted.task_id is None else _claimable_task(transaction, agent, wanted.task_id),
     )
 
 
-def _wanted_task(transaction: Transaction, agent: StoredAgent, task_id: str) -> int:
+def _claimable_task(transaction: Transaction, agent: StoredAgent, task_id: str) -> int:
     """Return the number of a task that this agent may have, now or later.
 
     TaskNotFound for a task that is for others, as if it did not exist.

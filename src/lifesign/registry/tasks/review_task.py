@@ -92,7 +92,7 @@ def _fixed(
         envelope = _carved(transaction, parent, envelope, is_asked_for=wanted is not None)
     fix, drafts = add_task(
         transaction,
-        wanted or _same_again(task),
+        wanted or _repeated_task(task),
         envelope,
         TaskOrigin(actor=call.actor, parent=parent, fix_of=task),
     )
@@ -111,7 +111,7 @@ def _carved(transaction: Transaction, parent: StoredTask, envelope: Amount, *, i
     return envelope
 
 
-def _same_again(task: StoredTask) -> TaskRequest:
+def _repeated_task(task: StoredTask) -> TaskRequest:
     """Return a task like the one whose result was rejected; its comments contain the reason."""
     # Stored values were validated when they were stored, possibly by laxer rules.
     return TaskRequest.model_construct(

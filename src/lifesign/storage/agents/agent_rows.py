@@ -390,7 +390,7 @@ def set_verdict_due(transaction: Transaction, deadlines: Mapping[int, float | No
         transaction.connection.execute(_SET_VERDICT_DUE_SQLITE, {"given": changed})
 
 
-def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due_at_s: float) -> None:
+def reschedule(transaction: Transaction, deadlines: Mapping[int, float | None], due_at_s: float) -> None:
     """Store the next due times of these agents if they are still due."""
     if not transaction.is_postgresql:
         # No other transaction writes between the read and this.
@@ -400,7 +400,7 @@ def put_off(transaction: Transaction, deadlines: Mapping[int, float | None], due
         transaction.connection.execute(_PUT_OFF_POSTGRESQL, columns)
 
 
-def put_off_first(transaction: Transaction, due_at_s: float, until_s: float) -> None:
+def reschedule_later(transaction: Transaction, due_at_s: float, until_s: float) -> None:
     """Reschedule agents that are due later, without reading their records."""
     first = (
         select(agents.c.id).where(agents.c.assess_at_s <= due_at_s).order_by(agents.c.assess_at_s).limit(1)

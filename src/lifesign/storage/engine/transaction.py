@@ -42,7 +42,7 @@ class Transaction:
                 self._now_s = float(self.connection.scalar(SELECT_EPOCH))  # type: ignore[arg-type]
         return self._now_s
 
-    def take_time(self, at_s: float) -> None:
+    def adopt_time(self, at_s: float) -> None:
         """Use the time that a statement returned as well, unless it is known already."""
         if self._now_s is None and self._clock is None:
             self._now_s = at_s

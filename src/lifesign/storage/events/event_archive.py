@@ -69,7 +69,7 @@ def last_of_unfinished(directory: Path, first: int) -> int | None:
 
 
 @contextmanager
-def alone_in(directory: Path) -> Iterator[bool]:
+def archive_lock(directory: Path) -> Iterator[bool]:
     """Lock an archive for changes; False if another process or task has locked it.
 
     Remove incomplete files of killed processes. Create the directory.
@@ -130,7 +130,7 @@ def erase_in(file: Archived, agents: Mapping[str, int]) -> int | None:
     archive, or has moved the file away. Raise InvalidEvent if the content does not fit its name; the file
     then stays unchanged.
     """
-    with alone_in(file.path.parent) as is_alone:
+    with archive_lock(file.path.parent) as is_alone:
         if not is_alone or not file.path.is_file():
             return None
         replaced = _replaced(file, agents)

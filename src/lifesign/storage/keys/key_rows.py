@@ -26,7 +26,7 @@ def find(transaction: Transaction, digest: bytes) -> StoredKey | None:
         return None
     *columns, at_s = row
     if at_s is not None:
-        transaction.take_time(float(at_s))
+        transaction.adopt_time(float(at_s))
     return stored_key(dict(zip(keys.c.keys(), columns, strict=True)))
 
 

@@ -1,6 +1,6 @@
 """Counts of targets by kind, and results of passes over all of them.
 
-`prober/census` interprets the counts. Former targets are counted by `targets.count_gone`, and not here.
+`prober/census` interprets the counts. Former targets are counted by `targets.count_former`, and not here.
 
 A result that is too old counts as `not_measured`. `pass_ended_s` is for a census by single passes, which is
 as old as its pass: a result up to that moment does not age.

@@ -305,7 +305,7 @@ def store_page(
     return True
 
 
-def kept_page(transaction: Transaction, in_import: int, page: int) -> tuple[list[str], str | None]:
+def stored_page(transaction: Transaction, in_import: int, page: int) -> tuple[list[str], str | None]:
     """Return the URLs of a stored page, and their kind."""
     wanted = select(import_pages.c.urls, import_pages.c.kind).where(
         import_pages.c.in_import == in_import, import_pages.c.page == page
@@ -349,7 +349,7 @@ def list_targets(
     return found_count, changed - found_count
 
 
-def next_to_leave(
+def next_delisted(
     transaction: Transaction, directory: int, in_import: int, *, after: int, limit: int
 ) -> DelistedTargets:
     """Return those of the next targets after `after` with an older mark: no longer listed."""
@@ -367,7 +367,7 @@ def next_to_leave(
     )
 
 
-def take_off(transaction: Transaction, directory: int, numbers: Sequence[int]) -> None:
+def remove_entries(transaction: Transaction, directory: int, numbers: Sequence[int]) -> None:
     """Take targets off a directory's list."""
     transaction.connection.execute(
         delete(listings).where(listings.c.directory == directory, listings.c.target.in_(numbers))

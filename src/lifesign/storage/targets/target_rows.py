@@ -274,7 +274,7 @@ def on_host(transaction: Transaction, host: str) -> list[StoredTarget]:
     return [_stored(row) for row in transaction.connection.execute(wanted.order_by(targets.c.id))]
 
 
-def come_back(transaction: Transaction, numbers: Sequence[int], version: int) -> int:
+def restore_targets(transaction: Transaction, numbers: Sequence[int], version: int) -> int:
     """Restore targets whose opt-out has ended; return their number.
 
     Targets that no directory lists any more, and whose agents are deregistered, have left meanwhile.
@@ -314,7 +314,7 @@ def of_agents(transaction: Transaction, agent_ids: Sequence[str]) -> list[int]:
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
 
 
-def lock_living(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
+def lock_present(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
     """Return which of these are targets now; no other transaction retires them until this one ends."""
     if not numbers:
         return set()
@@ -339,7 +339,7 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
     target_links.make_claims_due(transaction, numbers=numbers)
 
 
-def leave_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
+def retire_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
     """Retire those of these that are targets now."""
     numbers = living(transaction, subject_ids) if subject_ids else []
     if numbers:
@@ -390,7 +390,7 @@ def remove(transaction: Transaction, subject_id: str) -> None:
     transaction.connection.execute(delete(targets).where(targets.c.subject_id == subject_id))
 
 
-def forget_left(transaction: Transaction, before_s: float, limit: int) -> bool:
+def delete_delisted(transaction: Transaction, before_s: float, limit: int) -> bool:
     """Delete some targets that left their directories before a time; return whether there may be more."""
     old = (
         select(targets.c.id)
@@ -461,7 +461,7 @@ def newest_versions(transaction: Transaction, after: int) -> dict[int, int]:
     return {int(shard): int(version) for shard, version in rows}
 
 
-def count_gone(transaction: Transaction) -> Iterator[tuple[str, int]]:
+def count_former(transaction: Transaction) -> Iterator[tuple[str, int]]:
     """Return the number of former targets, by reason."""
     statement = text("""
         SELECT gone_reason, count(*) FROM targets WHERE gone_at_s IS NOT NULL GROUP BY gone_reason

@@ -183,7 +183,7 @@ def _lock_postgresql(
     else:
         raise StoreUnavailable("other transactions keep changing the same resources")
     if at_s:
-        transaction.take_time(at_s)
+        transaction.adopt_time(at_s)
     return dict(sorted(found.items()))
 
 
