@@ -83,7 +83,7 @@ class HeartbeatLoop:
         agent's.
         """
         self._place = place
-        self._told = on_reply
+        self._on_reply = on_reply
         self._load = load
         self._renew_leases = renew_leases
         self._is_automatic = is_automatic
@@ -183,7 +183,7 @@ class HeartbeatLoop:
         self._supersedes = self.is_displaced = False
         self.is_registered.set()
         _log.info("%s: registered, incarnation %s", self._place.agent_id, record.incarnation)
-        self._told.on_registered(record.incarnation)
+        self._on_reply.on_registered(record.incarnation)
         return first_heartbeat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
 
     def _enter_standby(self) -> float:
@@ -196,7 +196,7 @@ class HeartbeatLoop:
                 ),
                 self._place.agent_id,
             )
-            self._told.on_standby()
+            self._on_reply.on_standby()
         return next_claim_at_s(_now_s(), self._rhythm.dead_after_seconds, self._chance())
 
     async def _send_one(self) -> float:
@@ -218,8 +218,8 @@ class HeartbeatLoop:
         self.is_registered.clear()
         if was_drained:
             self.is_draining = True
-            self._told.on_incarnation_lost(str(error))
-            self._told.on_drain_requested("the registry drained this agent before it could report that", None)
+            self._on_reply.on_incarnation_lost(str(error))
+            self._on_reply.on_drain_requested("the registry drained this agent before it could report that", None)
         if self.is_draining:
             self.has_left.set()
             return _now_s()
@@ -233,7 +233,7 @@ class HeartbeatLoop:
             )
         else:
             _log.warning("%s: registers again: %s", self._place.agent_id, error)
-        self._told.on_incarnation_lost(str(error))
+        self._on_reply.on_incarnation_lost(str(error))
         # Spread the return of many agents that died together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
 
@@ -250,7 +250,7 @@ class HeartbeatLoop:
                 self._commands.append(command.id)
                 self._carry_out(command)
         if reply.agent_status is Status.DRAINING and not self.is_draining:
-            self._told.on_drain_requested("the agent is draining in the registry", None)
+            self._on_reply.on_drain_requested("the agent is draining in the registry", None)
 
     def _carry_out(self, command: PendingCommand) -> None:
         if command.command == RENEW_LEASES:
@@ -261,7 +261,7 @@ class HeartbeatLoop:
             _log.warning("%s: unknown command %a is ignored", self._place.agent_id, command.command[:80])
             return
         why = f"requested by the registry: {command.reason}" if command.reason else "asked by the registry"
-        self._told.on_drain_requested(why, command.drain_timeout_seconds)
+        self._on_reply.on_drain_requested(why, command.drain_timeout_seconds)
 
     def _compare_clocks(self, sent_s: float, reply: HeartbeatReply) -> None:
         differs_s = clock_differs_by_s(sent_s, self._wall_s(), reply.server_timestamp.timestamp())

@@ -34,14 +34,14 @@ class WriteWatch:
         refused.
         """
         self._warned_at_s = -inf
-        self._is_said = False
+        self._is_warned = False
 
     def failed(self, failure: StoreUnavailable) -> None:
         """Note a failure; logged once, and again each WARN_AGAIN_SECONDS while it lasts."""
         self.failure = failure
         now_s = time.monotonic()
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
-            self._warned_at_s, self._is_said = now_s, True
+            self._warned_at_s, self._is_warned = now_s, True
             _log.warning("changes cannot be stored: %s", failure)
 
     def refuse_mismatch(self) -> None:
@@ -52,6 +52,6 @@ class WriteWatch:
     def succeeded(self) -> None:
         """Take note that something was stored."""
         self.failure = None
-        if self._is_said:
-            self._is_said = False
+        if self._is_warned:
+            self._is_warned = False
             _log.warning("changes are stored again")

@@ -87,7 +87,7 @@ class _Listening:
         )
         self._connection: AsyncConnection | None = None
         self._driver: Any = None
-        self._told = asyncio.Event()
+        self._notified = asyncio.Event()
         self._is_unreachable = False
 
     async def wait(self) -> None:
@@ -96,10 +96,10 @@ class _Listening:
             await self._connect()
         try:
             async with asyncio.timeout(POLL_SECONDS):
-                await self._told.wait()
+                await self._notified.wait()
         except TimeoutError:
             pass
-        self._told.clear()
+        self._notified.clear()
 
     async def close(self) -> None:
         connection, self._connection, self._driver = self._connection, None, None
@@ -127,7 +127,7 @@ class _Listening:
             return
         self._driver, self._is_unreachable = driver, False
         # Notifications from before the connection are not repeated.
-        self._told.set()
+        self._notified.set()
 
-    def _on_notify(self, *_told: object) -> None:
-        self._told.set()
+    def _on_notify(self, *_arguments: object) -> None:
+        self._notified.set()
