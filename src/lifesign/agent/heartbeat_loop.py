@@ -219,7 +219,9 @@ class HeartbeatLoop:
         if was_drained:
             self.is_draining = True
             self._on_reply.on_incarnation_lost(str(error))
-            self._on_reply.on_drain_requested("the registry drained this agent before it could report that", None)
+            self._on_reply.on_drain_requested(
+                "the registry drained this agent before it could report that", None
+            )
         if self.is_draining:
             self.has_left.set()
             return _now_s()
