@@ -49,7 +49,7 @@ from lifesign.domain.targets.target import read_target
 from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.failures import classify_failure
 from lifesign.http_client.headers import max_age_seconds, media_type, retry_after_seconds, status_links
-from lifesign.http_client.redirects import joined
+from lifesign.http_client.redirects import resolve_url
 from lifesign.prober.directories.catalog_links import agentmaps, linked_catalogs
 from lifesign.prober.directories.document_order import Walk
 from lifesign.prober.directories.format_choice import BUILT_IN, describe, format_of
@@ -228,7 +228,7 @@ PARSERS: dict[str, tuple[Callable[[Any], object], Sequence[Callable[[int], Any]]
     "a target": (read_target, inputs.URLS),
     "a vetted URL": (vet_url, inputs.URLS),
     "a given URL": (parse_entered_url, inputs.URLS),
-    "a redirect": (partial(joined, URL("https://a.example/b/c")), inputs.URLS),
+    "a redirect": (partial(resolve_url, URL("https://a.example/b/c")), inputs.URLS),
     "an entry of a directory": (
         lambda text: Gathered().add([Listed(text, text)], "https://a/b"),
         inputs.URLS,

@@ -46,13 +46,13 @@ from lifesign.domain.observation.message_answer import classify_answer
 from lifesign.domain.observation.served_body import classify_card, classify_document
 from lifesign.domain.parsing.bounded_json import NotJson, TooComplex
 from lifesign.domain.parsing.json_limits import check_json_size, is_finite
-from lifesign.domain.targets.display_name import called
+from lifesign.domain.targets.display_name import display_name
 from lifesign.domain.targets.opt_out_proof import is_proven, origin_of
 from lifesign.domain.targets.target import read_target
 from lifesign.domain.text.safe_text import harmless
 from lifesign.errors import InvalidValue
 from lifesign.http_client.headers import max_age_seconds, status_links
-from lifesign.http_client.redirects import joined, refusal
+from lifesign.http_client.redirects import refusal, resolve_url
 from lifesign.prober.directories.document_order import Endless, TooManyDocuments, Walk
 from lifesign.prober.directories.format_choice import BUILT_IN, describe
 from lifesign.prober.directories.format_parser import Document, NotReadable
@@ -122,11 +122,11 @@ def url_in_any_use(url: str) -> None:
     read_target(url)
     vet_url(url)
     origin_of(url)
-    called("a", "b", url)
+    display_name("a", "b", url)
     without_password(url)
     without_passwords(url)
     harmless(url)
-    target = joined(URL("https://a.example/"), url)
+    target = resolve_url(URL("https://a.example/"), url)
     refusal(URL("https://a.example/"), target, has_token=True, may_leave_origin=True)
 
 

@@ -130,7 +130,7 @@ async def test_no_work_begins_while_paused() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
         assert not outcome(later).done()
-        work.go_on()
+        work.resume()
         assert await outcome(later) == "done 2"
         assert hands.begun == [2]
 

@@ -114,7 +114,7 @@ def test_progress_in_a_log_is_a_periodic_line_and_a_last_one() -> None:
         for second in range(int(LINE_EVERY_SECONDS) * 2 + 3):
             clock.now_s = float(second)
             progress.show(CrawlState(probed=second, total=100))
-        progress.say("a directory changed")
+        progress.print_line("a directory changed")
     lines = stream.getvalue().splitlines()
     assert [line.split(" ")[0] for line in lines] == ["10", "20", "a", "22"]
 
@@ -125,7 +125,7 @@ def test_json_progress_is_one_log_record_per_line() -> None:
         progress_on("census", stream, LogFormat.JSON) as progress,
         logging_to(LogTo(progress.log, LogFormat.JSON)),
     ):
-        progress.say("a%s directory\n\x1b changed")
+        progress.print_line("a%s directory\n\x1b changed")
         progress.show(CrawlState(probed=22, total=100))
         logging.getLogger("lifesign.prober").warning("x" * 3000, extra={"worker": "worker-1"})
     text = [json.loads(line) for line in stream.getvalue().splitlines()]
@@ -185,12 +185,12 @@ def test_last_line_gives_the_total_time() -> None:
 def test_control_characters_in_names_are_replaced_on_the_terminal() -> None:
     stream = io.StringIO()
     with PlainProgress(stream) as progress:
-        progress.say("evil\x1b[2J\u202e")
+        progress.print_line("evil\x1b[2J\u202e")
     assert "\x1b" not in stream.getvalue()
     drawn = Terminal()
     with DrawnProgress("evil\x1b[2J\u202e[bold]", drawn, Clock()) as progress:
         progress.show(CrawlState(probed=1, total=2, note="evil\x1b]0;x\x07\u202e"))
-        progress.say("evil\x1b]0;x\x07 [bold]")
+        progress.print_line("evil\x1b]0;x\x07 [bold]")
     shown = drawn.getvalue()
     assert "\x1b]0;" not in shown
     assert "\u202e" not in shown
@@ -203,7 +203,7 @@ def test_terminal_shows_a_progress_bar_below_the_messages() -> None:
         for second in range(3):
             clock.now_s = float(second)
             progress.show(CrawlState(probed=second * 500, total=2000, results=RESULTS))
-        progress.say("list read")
+        progress.print_line("list read")
     shown = stream.getvalue()
     assert "census" in shown
     assert "1,000 of 2,000 probed, 500/s, 2 s left" in shown
@@ -238,5 +238,5 @@ class Gone(io.StringIO):
 
 def test_crawl_continues_although_its_output_is_not_read() -> None:
     with PlainProgress(Gone()) as progress:
-        progress.say("reading")
+        progress.print_line("reading")
         progress.show(CrawlState(probed=1, total=2))

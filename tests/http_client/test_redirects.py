@@ -1,13 +1,13 @@
 import pytest
 from yarl import URL
 
-from lifesign.http_client.redirects import joined, refusal
+from lifesign.http_client.redirects import refusal, resolve_url
 
 HERE = URL("https://agent.example/a/health")
 
 
 def is_followed(target: str, *, url: URL = HERE, has_token: bool = False, may_leave: bool = False) -> bool:
-    return refusal(url, joined(url, target), has_token=has_token, may_leave_origin=may_leave) is None
+    return refusal(url, resolve_url(url, target), has_token=has_token, may_leave_origin=may_leave) is None
 
 
 @pytest.mark.parametrize("has_token", [False, True])
@@ -53,7 +53,7 @@ def test_uncallable_url_is_never_followed(target: str) -> None:
 
 
 def test_redirect_refusal_has_a_short_reason() -> None:
-    target = joined(HERE, "https://other.example/" + "\u202e" * 500)
+    target = resolve_url(HERE, "https://other.example/" + "\u202e" * 500)
     reason = refusal(HERE, target, has_token=False, may_leave_origin=False)
     assert reason is not None
     assert len(reason) < 200

@@ -39,9 +39,9 @@ class Shown:
         self._news.set()
 
     def log(self, line: str) -> None:
-        self.say(line)
+        self.print_line(line)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.lines.append(text)
         self._news.set()
 

@@ -164,7 +164,7 @@ class RegistryApi:
                 over.append(ended(before, EndReason.EXPIRED, now_s))
             leases.store(transaction, [claim])
             drafts = [
-                *lease_events.all_over(over, holder),
+                *lease_events.leases_ended(over, holder),
                 *lease_events.shards_granted([claim], holder, holder),
             ]
             event_log.append(transaction, drafts)

@@ -95,7 +95,7 @@ class Adapter:
             # A new incarnation ends the leases of the previous one: other agents may start its tasks.
             await self._end_remaining()
             record = await self._register()
-            self._say(
+            self._report(
                 RunEventKind.REGISTERED,
                 f"registered as {self._place.agent_id}, incarnation {record.incarnation}",
             )
@@ -104,7 +104,7 @@ class Adapter:
                 outcome = await self._live(client)
         finally:
             await self._place.close()
-        self._say(RunEventKind.LEFT, "the agent has left")
+        self._report(RunEventKind.LEFT, "the agent has left")
         return outcome
 
     async def _register(self) -> AgentRecord:
@@ -134,7 +134,7 @@ class Adapter:
     def drain(self, why: str) -> None:
         """Take no further task, let the running one end, and leave; a second call ends at once."""
         if self._leaves.is_set():
-            self._say(RunEventKind.LEAVING, f"ends at once: {why}")
+            self._report(RunEventKind.LEAVING, f"ends at once: {why}")
             self._hurry.set()
         else:
             self.on_drain_requested(why, None)
@@ -148,12 +148,14 @@ class Adapter:
             self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
             time = f"{self._drain_s:g} s to end, and {grace_s:g} s after the signal"
             rest = "" if self._run is None else f"; {self._run.task_id} has {time}"
-            self._say(RunEventKind.LEAVING, f"claims no further task: {why}{rest}")
+            self._report(RunEventKind.LEAVING, f"claims no further task: {why}{rest}")
             self._leaves.set()
 
     def on_registered(self, incarnation: int) -> None:
         """Go on with a new life."""
-        self._say(RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, incarnation {incarnation}")
+        self._report(
+            RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, incarnation {incarnation}"
+        )
 
     def on_incarnation_lost(self, why: str) -> None:
         """Stop: current work may have another holder by now (RFC-0016 4.6)."""
@@ -201,7 +203,7 @@ class Adapter:
         """Wait for a task; None if none came in time, or if the agent leaves."""
         now_s = asyncio.get_running_loop().time
         give_up_s = None if self._wanted.wait_s is None else now_s() + self._wanted.wait_s
-        self._say(RunEventKind.WAITING, f"waiting for {self._wanted.task_id or 'a task'}")
+        self._report(RunEventKind.WAITING, f"waiting for {self._wanted.task_id or 'a task'}")
         failures = 0
         while True:
             left_s = CLAIM_WAIT_SECONDS if give_up_s is None else max(0.0, give_up_s - now_s())
@@ -238,14 +240,14 @@ class Adapter:
         elif is_final(error) and error.code != "agent_draining":
             raise error
         elif is_first:
-            self._say(RunEventKind.REGISTRY, f"cannot claim a task, and tries again: {error}")
+            self._report(RunEventKind.REGISTRY, f"cannot claim a task, and tries again: {error}")
 
     async def _give_back(self, client: RegistryClient) -> None:
         """Release leases that this agent holds without knowing: the answer to its claim was lost."""
         with suppress(RegistryError):
             leases = await client.leases.list(holder=self._place.agent_id)
             for lease in leases.leases:
-                self._say(RunEventKind.REGISTRY, f"releases the unknown lease of {lease.resource}")
+                self._report(RunEventKind.REGISTRY, f"releases the unknown lease of {lease.resource}")
                 with suppress(Conflict, Gone, NotFound):
                     await client.leases.release(lease.lease_id, incarnation=self._place.incarnation)
 
@@ -281,7 +283,7 @@ class Adapter:
         if ended.killed:
             who, verb = plural(ended.killed, "process", "processes"), plural(ended.killed, "is", "are")
             text = f"{ended.killed} {who} of runs whose adapter was killed went on, and {verb} killed"
-            self._say(RunEventKind.PRUNED, text)
+            self._report(RunEventKind.PRUNED, text)
 
     async def _prune_daily(self) -> None:
         while True:
@@ -293,7 +295,7 @@ class Adapter:
             else:
                 if removed:
                     old = plural(removed, "workspace of a failed run was", "workspaces of failed runs were")
-                    self._say(RunEventKind.PRUNED, f"removed {removed} {old}")
+                    self._report(RunEventKind.PRUNED, f"removed {removed} {old}")
             await asyncio.sleep(PRUNE_EVERY_SECONDS)
 
     async def _pause(self, failures: int, retry_after_s: float | None = None) -> bool:
@@ -323,7 +325,7 @@ class Adapter:
         finally:
             waiting.cancel()
 
-    def _say(self, what: RunEventKind, text: str) -> None:
+    def _report(self, what: RunEventKind, text: str) -> None:
         self._emit(RunEvent(what=what, text=text))
 
     def _say_granted(self, granted: GrantedTask) -> None:

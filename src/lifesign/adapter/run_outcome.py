@@ -76,7 +76,7 @@ class RunReporter:
             what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {untold}"
         else:
             what, text = _event_kind(outcome.end), outcome.text
-        self.say(what, text, outcome, workspace)
+        self.emit(what, text, outcome, workspace)
         return replace(outcome, was_notified=not untold)
 
     async def _write(self, outcome: RunOutcome) -> str:
@@ -111,7 +111,7 @@ class RunReporter:
                 idempotency_key="adapter:release",
             )
 
-    def say(
+    def emit(
         self,
         what: RunEventKind,
         text: str,

@@ -213,7 +213,7 @@ class TaskRun:
         self._keeper.stop_keeping()
         text = f"the task is not released, since processes of it may still run: {why}"
         left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
-        self._reporter.say(RunEventKind.STOPPING, f"{text}; its lease expires in {left_s:.0f} s")
+        self._reporter.emit(RunEventKind.STOPPING, f"{text}; its lease expires in {left_s:.0f} s")
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
                 await self._hurry.wait()
@@ -253,12 +253,12 @@ class TaskRun:
                 workspace.hand_over(settings.user)
             process = self._process = await AgentProcess.start(job, output)
             stack.push_async_callback(process.kill)
-            self._reporter.say(
+            self._reporter.emit(
                 RunEventKind.STARTED, f"process {process.pid} works in {workspace.path}", workspace=workspace
             )
             await self._watch(process)
             if not await process.end(self._grace_s(), self._hurry) and not process.uncertainty:
-                self._reporter.say(
+                self._reporter.emit(
                     RunEventKind.STOPPING,
                     "some of its processes still run: they belong to another user or hang in the kernel",
                 )
@@ -299,7 +299,7 @@ class TaskRun:
             elif not end_requested.done():
                 self.stop(Stop.TIMEOUT, f"it has run for {self._settings.timeout_s:g} s")
             self._was_signalled = True
-            self._reporter.say(RunEventKind.STOPPING, f"the agent gets a signal to end: {self._why}")
+            self._reporter.emit(RunEventKind.STOPPING, f"the agent gets a signal to end: {self._why}")
         finally:
             for waiting in (exited, lost, end_requested, stalled):
                 waiting.cancel()

@@ -152,7 +152,7 @@ class Workspaces:
         self._wall_s = wall_s
         missing_ones = _missing(self.root)
         # Before any is created: a refused one leaves nothing behind that a later run would use.
-        if user is not None and missing_ones and (why := user.shut_out_by(missing_ones[0].parent)):
+        if user is not None and missing_ones and (why := user.unsearchable_directory(missing_ones[0].parent)):
             raise InvalidValue("workspaces", str(root), _reachable(user, why))
         try:
             for missing in missing_ones:
@@ -163,7 +163,7 @@ class Workspaces:
             expected = f"a directory that can be created and read ({error.strerror})"
             raise InvalidValue("workspaces", str(root), expected) from None
         expected = _ownership_fault(self._fd, self.root)
-        if user is not None and not expected and (why := user.shut_out_by(self.root)):
+        if user is not None and not expected and (why := user.unsearchable_directory(self.root)):
             expected = _reachable(user, why)
         if expected:
             os.close(self._fd)

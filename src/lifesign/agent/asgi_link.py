@@ -169,7 +169,7 @@ class AgentLink:
             # The directory records that the agent has left: no worker registers it again.
             await self._ends.wait()
             await self._run_idle()
-            await self._go()
+            await self._shut_down()
         except Exception:  # noqa: BLE001 - the app must not fail for what it is linked to
             _log.exception("%s: is no longer linked to the registry", self.profile.agent_id)
         finally:
@@ -249,7 +249,7 @@ class AgentLink:
         """Leave running requests to the server: only the server may end them."""
         _log.warning("%s: %d requests are still in flight: %s", self.profile.agent_id, self._in_flight, why)
 
-    async def _go(self) -> None:
+    async def _shut_down(self) -> None:
         """Leave; the last worker deregisters the agent if the one with the heartbeats has not."""
         crew, self._crew = self._crew, None
         if crew is None:

@@ -50,7 +50,7 @@ class AgentKeys:
 
     def current(self) -> str | None:
         """Return the agent's own key if it is known, else the configured one."""
-        return self._own or self._kept() or self._given
+        return self._own or self._stored_key() or self._given
 
     def keep(self, own: str) -> None:
         """Store the agent's own key, which is returned once; warn if the file cannot be written."""
@@ -76,7 +76,7 @@ class AgentKeys:
                 error.strerror,
             )
 
-    def _kept(self) -> str | None:
+    def _stored_key(self) -> str | None:
         if self._file is None:
             return None
         stored_key = find_secret(self._file, "key_file", "key", _log.warning) or None

@@ -12,7 +12,7 @@ from typing import Any, Self, TypedDict
 from uuid import uuid4
 
 from lifesign.client.registry_agents import RegistryAgents
-from lifesign.client.registry_connection import made, members_of, texts
+from lifesign.client.registry_connection import build_body, members_of, texts
 from lifesign.domain.errors import InvalidWorkflow
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import DEFAULT_DRAIN_SECONDS, AgentRecord, HeartbeatConfig, Registration
@@ -81,7 +81,7 @@ class AgentProfile:
         if self.drain_timeout_seconds is not None:
             given["drain_timeout_seconds"] = self.drain_timeout_seconds
         # From here on, the value has the validated type.
-        read = made(Registration, **given)
+        read = build_body(Registration, **given)
         object.__setattr__(self, "heartbeat", read.heartbeat_config)
         if self.capacity is not None and self.capacity < 1:
             raise InvalidValue("capacity", self.capacity, "1 or more concurrent tasks, or None")

@@ -230,7 +230,7 @@ class AgentRunner:
 
     def on_registered(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
         """Take work, which does not wait for the registry but while another process has the place."""
-        self._work.go_on()
+        self._work.resume()
 
     def on_incarnation_lost(self, why: str) -> None:
         """Drop current work: it may have another holder by now (RFC-0016 4.6)."""

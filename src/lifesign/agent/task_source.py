@@ -90,15 +90,15 @@ class TaskSource:
                 granted = await client.tasks.claim(wait_seconds=WAIT_SECONDS, incarnation=incarnation)
             except RegistryError as error:
                 failures += 1
-                self._say(error)
-                await _until(
+                self._log_claims(error)
+                await _sleep_until(
                     next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
                 )
                 continue
             failures = 0
-            self._say(None)
+            self._log_claims(None)
             if granted is None:
-                await _until(requested_at_s + MIN_PAUSE_SECONDS)
+                await _sleep_until(requested_at_s + MIN_PAUSE_SECONDS)
             elif (assignment := await self._keep(client, granted, incarnation)) is not None:
                 return assignment
 
@@ -177,7 +177,7 @@ class TaskSource:
                     _log.warning("%s: the result of %s is lost: %s", self._agent_id, kept.task.task_id, error)
                     return
                 failures += 1
-                await _until(
+                await _sleep_until(
                     next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
                 )
                 continue
@@ -196,7 +196,7 @@ class TaskSource:
         kept.keeper.stop_keeping()
         await kept.keeping
 
-    def _say(self, error: RegistryError | None) -> None:
+    def _log_claims(self, error: RegistryError | None) -> None:
         """Log that no task can be claimed, once for each reason."""
         text = "" if error is None else type(error).__name__ + error.code
         if error is not None and text != self._last_reported:
@@ -214,7 +214,7 @@ def _is_never_dropped(_assignment: Assignment, _why: str) -> None:
     """Stop nothing: there is no work yet."""
 
 
-async def _until(due_s: float) -> None:
+async def _sleep_until(due_s: float) -> None:
     await asyncio.sleep(max(0.0, due_s - _now_s()))
 
 

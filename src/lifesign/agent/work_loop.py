@@ -61,7 +61,7 @@ class WorkLoop:
         """Begin nothing until `go_on`."""
         self._may_begin.clear()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Take work again."""
         self._may_begin.set()
 

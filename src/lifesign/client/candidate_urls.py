@@ -18,7 +18,7 @@ from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.net.public_url import is_address
 from lifesign.errors import InvalidValue
-from lifesign.http_client.redirects import is_same_origin, joined, parsed
+from lifesign.http_client.redirects import is_same_origin, parsed, resolve_url
 
 _EXPECTED: Final = (
     f"an absolute http(s) URL of at most {MAX_URL_CHARS} characters, without credentials, "
@@ -218,14 +218,14 @@ def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ..
     path = None if health is None else health.path
     if path is not None and health is not None and health.source == "extension":
         extension = place_under(card_url, "", path)
-        links = [url for link in status_links if (url := joined(card_url, link)) is not None]
+        links = [url for link in status_links if (url := resolve_url(card_url, link)) is not None]
         link = next((url for url in links if _is_followed(card_url, url)), extension)
         return Announced(link, None, passed_over=None if link == extension else path)
     linked = [(place, False) for place in status_links]
     private = [] if health is None else [(health.path or health.url or "", True)]
     elsewhere = None
     for place, is_private in (*linked, *private):
-        url = joined(card_url, place) if place else None
+        url = resolve_url(card_url, place) if place else None
         if url is None or url.raw_user is not None or url.raw_password is not None:
             continue
         if _is_followed(card_url, url):

@@ -11,8 +11,8 @@ from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
     body_of,
+    build_body,
     incarnation_header,
-    made,
     members_of,
     path_of,
     query_of,
@@ -132,7 +132,7 @@ class RegistryAgents:
             "capabilities": texts("capabilities", capabilities),
             "capacity": None
             if max_concurrent_tasks is None
-            else made(Capacity, max_concurrent_tasks=max_concurrent_tasks),
+            else build_body(Capacity, max_concurrent_tasks=max_concurrent_tasks),
             "endpoint": endpoint,
             "card_url": card_url,
             "heartbeat_config": heartbeat_config,

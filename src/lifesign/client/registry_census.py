@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 
-from lifesign.client.registry_connection import Question, RegistryConnection, made, path_of, query_of
+from lifesign.client.registry_connection import Question, RegistryConnection, build_body, path_of, query_of
 from lifesign.client.registry_errors import InvalidAnswer, Unprocessable
 from lifesign.domain.models.census import (
     MAX_NOT_READ,
@@ -71,11 +71,11 @@ class RegistryCensus:
         requests; a registry without support for them gets none.
         """
         try:
-            return await self._put_run(run_id, made(RunRequest, name=name, deadlines=deadlines))
+            return await self._put_run(run_id, build_body(RunRequest, name=name, deadlines=deadlines))
         except Unprocessable:
             if deadlines is None:
                 raise
-            return await self._put_run(run_id, made(RunRequest, name=name))
+            return await self._put_run(run_id, build_body(RunRequest, name=name))
 
     async def note_not_read(
         self, run_id: str, name: str, not_read: Sequence[str], deadlines: Deadlines | None = None
@@ -84,13 +84,13 @@ class RegistryCensus:
 
         They are listed with those of other participants. A registry without support for this gets none.
         """
-        body = made(RunRequest, name=name, deadlines=deadlines, not_read=tuple(not_read[:MAX_NOT_READ]))
+        body = build_body(RunRequest, name=name, deadlines=deadlines, not_read=tuple(not_read[:MAX_NOT_READ]))
         with suppress(Unprocessable):
             await self._put_run(run_id, body)
 
     async def end_run(self, run_id: str, name: str) -> CensusRun:
         """Note that all targets were probed, and have them counted; again, nothing happens."""
-        return await self._put_run(run_id, made(RunRequest, name=name, is_over=True))
+        return await self._put_run(run_id, build_body(RunRequest, name=name, is_over=True))
 
     async def _put_run(self, run_id: str, body: RunRequest) -> CensusRun:
         question = Question(

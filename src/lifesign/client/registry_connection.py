@@ -126,7 +126,7 @@ def query_of(**members: object) -> dict[str, str]:
     }
 
 
-def made(model: type[M], **members: object) -> M:
+def build_body(model: type[M], **members: object) -> M:
     """Create a body from the caller's arguments; InvalidValue names the first invalid member."""
     try:
         return model.model_validate(members)
@@ -136,7 +136,7 @@ def made(model: type[M], **members: object) -> M:
 
 def body_of(model: type[BaseModel], **members: object) -> bytes:
     """Return the caller's arguments, validated, as a body without defaults."""
-    return made(model, **members).model_dump_json(exclude_unset=True).encode()
+    return build_body(model, **members).model_dump_json(exclude_unset=True).encode()
 
 
 def texts(name: str, given: object) -> list[str]:

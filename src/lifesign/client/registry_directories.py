@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from uuid import uuid4
 
-from lifesign.client.registry_connection import Question, RegistryConnection, made, path_of
+from lifesign.client.registry_connection import Question, RegistryConnection, build_body, path_of
 from lifesign.domain.models.directories import (
     MAX_PAGE_URLS,
     DirectoryList,
@@ -50,7 +50,7 @@ class RegistryDirectories:
         """
         import_id, number = uuid4().hex, 0
         for number, page in enumerate(_pages(urls), 1):
-            body = made(
+            body = build_body(
                 ImportPageRequest, urls=page, kind=kind, source=source, etag=etag, allow_shrink=allow_shrink
             )
             await self.put_page(directory, import_id, number, body)
@@ -78,7 +78,7 @@ class RegistryDirectories:
             Question(
                 method="POST",
                 path=path_of("directories", directory, "imports", import_id, "apply"),
-                body=made(ImportEndRequest, pages=pages).model_dump_json().encode(),
+                body=build_body(ImportEndRequest, pages=pages).model_dump_json().encode(),
                 may_repeat=True,
             )
         )

@@ -9,7 +9,7 @@ from typing import Any
 from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
-    made,
+    build_body,
     path_of,
     query_of,
     read_answer,
@@ -87,7 +87,7 @@ class RegistryShards:
         that were granted in between are granted again, with a new token.
         """
         sent_at_s = 0.0
-        body = made(
+        body = build_body(
             ShardClaimRequest,
             worker=worker,
             ttl_seconds=float(ttl_seconds),
@@ -166,7 +166,7 @@ class RegistryShards:
         the observations, `interval_s` is that of the crawl: see `ObservationBatch`. A function that returns
         the ages is called for each try. An observation that is sent again counts once.
         """
-        batch = made(
+        batch = build_body(
             ObservationBatch,
             observations=list(observations),
             memories=None if memories is None else list(memories),

@@ -16,8 +16,8 @@ from pydantic_core import PydanticCustomError
 from lifesign.client.registry_connection import (
     Question,
     RegistryConnection,
+    build_body,
     incarnation_header,
-    made,
     path_of,
     query_of,
     read_answer,
@@ -241,7 +241,7 @@ class RegistryTasks:
 
     async def top_up(self, task_id: str, *, tokens: int = 0, usd: float = 0) -> TaskRecord:
         """Add to the budget of a task; not repeated once it may have been executed."""
-        body = _written(BudgetTopUp, add=made(RequestedAmount, tokens=tokens, usd=float(usd)))
+        body = _written(BudgetTopUp, add=build_body(RequestedAmount, tokens=tokens, usd=float(usd)))
         return await self._steer(TaskRecord, task_id, "budget", body)
 
     # By the holder of the task
@@ -359,4 +359,4 @@ def _of_run(model: type[RunWrite], run: HeldRun, **members: object) -> bytes:
 
 def _written(model: type[BaseModel], **members: object) -> bytes:
     """Return a checked body with the names that travel, and nothing that was not given."""
-    return made(model, **members).model_dump_json(exclude_unset=True, by_alias=True).encode()
+    return build_body(model, **members).model_dump_json(exclude_unset=True, by_alias=True).encode()

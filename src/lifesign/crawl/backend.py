@@ -36,7 +36,7 @@ from lifesign.registry.history_pruning import (
     finish_imports,
     prune_history,
 )
-from lifesign.registry.probing.begin_pass import begin_or_join, may_go_on
+from lifesign.registry.probing.begin_pass import begin_or_join, may_resume
 from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
@@ -271,7 +271,7 @@ class RegistryBackend:
         new_id = run_id = uuid4().hex
         if last is not None:
             ended_at_s = None if last.ended_at is None else last.ended_at.timestamp()
-            if may_go_on(last.began_at.timestamp(), ended_at_s, now_s):
+            if may_resume(last.began_at.timestamp(), ended_at_s, now_s):
                 run_id = last.run_id
         begun = await self._client.census.begin_run(run_id, name, deadlines)
         return CrawlPass(

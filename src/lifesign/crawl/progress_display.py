@@ -135,7 +135,7 @@ def step_text(step: ImportStep) -> str:
 
 def line_of(state: CrawlState, rate: float | None) -> str:
     """Return the progress on one line."""
-    return _joined(rate_text(state, rate), state)
+    return _pace_line(rate_text(state, rate), state)
 
 
 def last_line(state: CrawlState, lasted_s: float) -> str:
@@ -146,10 +146,10 @@ def last_line(state: CrawlState, lasted_s: float) -> str:
     if lasted_s > 0:
         rate = state.probed / lasted_s
         text += f", {rate:,.0f}/s" if rate >= 10 else f", {rate:.1f}/s"
-    return _joined(text, state)
+    return _pace_line(text, state)
 
 
-def _joined(pace: str, state: CrawlState) -> str:
+def _pace_line(pace: str, state: CrawlState) -> str:
     text = f"{pace}{'; ' if state.total is None else ': '}{results_text(state)}"
     return f"{text}; {state.note}" if state.note else text
 
@@ -175,7 +175,7 @@ class ProgressDisplay(Protocol):
     def show_import(self, step: ImportStep) -> None:
         """Show the progress of an import before the first probe."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line that later progress does not overwrite."""
 
     def log(self, line: str) -> None:
@@ -205,7 +205,7 @@ class PlainProgress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._last is not None:
-            self.say(last_line(self._last, self._rate.lasted_s))
+            self.print_line(last_line(self._last, self._rate.lasted_s))
 
     def show(self, state: CrawlState) -> None:
         """Say it if the last line is old enough."""
@@ -214,16 +214,16 @@ class PlainProgress:
         self._last = state
         if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
             self._said_at_s = now_s
-            self.say(line_of(state, self._rate.per_second))
+            self.print_line(line_of(state, self._rate.per_second))
 
     def show_import(self, step: ImportStep) -> None:
         """Say it if the last line is old enough."""
         now_s = self._clock()
         if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
             self._said_at_s = now_s
-            self.say(step_text(step))
+            self.print_line(step_text(step))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Write a line."""
         self._write(printable(text))
 
@@ -249,7 +249,7 @@ class LoggedProgress(PlainProgress):
         super().__init__(stream, clock)
         self._line = LogLine("json")
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Write the progress as a log record."""
         record = logging.LogRecord(_LOGGER, logging.INFO, "", 0, text, None, None)
         self.log(self._line.format(record))
@@ -284,7 +284,7 @@ class DrawnProgress:
     ) -> None:
         self._live.stop()
         if self._last is not None:
-            self.say(last_line(self._last, self._rate.lasted_s))
+            self.print_line(last_line(self._last, self._rate.lasted_s))
 
     def show(self, state: CrawlState) -> None:
         """Draw it again."""
@@ -297,7 +297,7 @@ class DrawnProgress:
         """Draw it again."""
         self._draw([step_text(step)], step.done, step.total)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Write a line above the bar."""
         self._console.print(printable(text), soft_wrap=True)
 

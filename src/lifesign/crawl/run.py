@@ -99,28 +99,28 @@ class Crawl:
     async def watch(self, *, processes: int) -> Crawled:
         """Probe every target continuously, each at its own time. LifesignError if it cannot continue."""
         if not self._definition.canaries_by_class:
-            self._progress.say(NO_CANARIES)
+            self._progress.print_line(NO_CANARIES)
         return await self._run(processes)
 
     async def once(self, *, processes: int) -> Crawled:
         """Probe every target once, or the remaining ones of an interrupted pass. LifesignError."""
         run = await self._home.begin_run(self._definition.name, self._definition.timeouts.deadlines)
         if run.is_set_back:
-            self._progress.say(SET_BACK)
+            self._progress.print_line(SET_BACK)
         if run.is_resumed:
             began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run.since_s))
-            self._progress.say(f"continuing the pass that began at {began}")
+            self._progress.print_line(f"continuing the pass that began at {began}")
         crawled = await self._run(processes, run)
         if crawled.is_done and (crawled.probed or not crawled.failed):
             if crawled.probed or run.is_resumed:
                 counts = await self._home.end_run(run)
                 if not crawled.probed:
-                    self._progress.say(f"{ALL_BEFORE}: {counts_text(counts)}")
+                    self._progress.print_line(f"{ALL_BEFORE}: {counts_text(counts)}")
             else:
                 await self._home.drop_run(run)
             if not self._home.is_shared:
                 text = "for the evidence of each target"
-                self._progress.say(f"{text}: lifesign targets list {self._home.option}")
+                self._progress.print_line(f"{text}: lifesign targets list {self._home.option}")
         return crawled
 
     async def _run(self, processes: int, run: CrawlPass | None = None) -> Crawled:
@@ -168,9 +168,9 @@ class Crawl:
             if is_done or statuses.total != 0:
                 self._progress.show(statuses.state)
             if statuses.state.results.get(ResultClass.BLOCKED_ADDRESS):
-                self._progress.say(CLOSED_NETWORKS)
+                self._progress.print_line(CLOSED_NETWORKS)
             if unanswered := statuses.state.unanswered:
-                self._progress.say(f"{pluralize(unanswered, 'look-up')} {UNANSWERED}")
+                self._progress.print_line(f"{pluralize(unanswered, 'look-up')} {UNANSWERED}")
         return Crawled(
             is_done=is_done,
             probed=statuses.state.probed,
@@ -216,7 +216,7 @@ class Crawl:
             if status.progress is not None:
                 statuses.note(worker, status.progress)
             if status.line is not None:
-                self._progress.say(status.line)
+                self._progress.print_line(status.line)
             if status.logged is not None:
                 self._progress.log(status.logged)
 
@@ -287,12 +287,12 @@ class Crawl:
         if inline is not None:
             self._note(inline)
         for source in self._definition.directories:
-            self._progress.say(f"{source.label}: reading {source.url or source.file}")
+            self._progress.print_line(f"{source.label}: reading {source.url or source.file}")
             self._note(await importer.import_directory(source))
         if not self._home.is_shared:
             for record in await importer.unnamed():
                 text = f"{record.name}: not in this definition, but also probed: {targets_text(record.size)}"
-                self._progress.say(f"{text} ({self._command('remove', record.name)})")
+                self._progress.print_line(f"{text} ({self._command('remove', record.name)})")
 
     def _jobs(self, importer: DirectoryImporter) -> Jobs:
         """Return the periodic jobs of a continuous crawl."""
@@ -324,9 +324,9 @@ class Crawl:
 
     def _note(self, outcome: ImportOutcome) -> None:
         self.outcomes[outcome.directory] = outcome
-        self._progress.say(outcome.text)
+        self._progress.print_line(outcome.text)
         if outcome.is_suspended:
-            self._progress.say(f"  {self._command('confirm', outcome.directory)}")
+            self._progress.print_line(f"  {self._command('confirm', outcome.directory)}")
 
     def _command(self, verb: str, directory: str) -> str:
         """Return the command that changes a directory of this backend."""
@@ -352,7 +352,7 @@ async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
 
 
 @contextmanager
-def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Iterator[None]:
+def stopped_by_signals(stop: asyncio.Event, print_line: Callable[[str], None]) -> Iterator[None]:
     """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process with the default action.
 
     Not a second SIGHUP: the shell of a closed terminal sends one, and the kernel another one after it. Only
@@ -373,7 +373,7 @@ def stopped_by_signals(stop: asyncio.Event, say: Callable[[str], None]) -> Itera
             return
         # First, because the reader of the message may have left.
         stop.set()
-        say("stopping: results are stored, and running probes get a few seconds")
+        print_line("stopping: results are stored, and running probes get a few seconds")
 
     for number in numbers:
         loop.add_signal_handler(number, on_signal, number)

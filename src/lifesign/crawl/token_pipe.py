@@ -121,7 +121,7 @@ class TokenPipe:
         try:
             self._pipe.send(TokenQuery(number, credential.name, rejected))
         except OSError:
-            answer.set_result(_gone(number))
+            answer.set_result(_pipe_closed(number))
         try:
             reply = await answer
         finally:
@@ -146,8 +146,8 @@ class TokenPipe:
             self._loop.remove_reader(self._pipe.fileno())
             for number, answer in self._asked.items():
                 if not answer.done():
-                    answer.set_result(_gone(number))
+                    answer.set_result(_pipe_closed(number))
 
 
-def _gone(number: int) -> TokenReply:
+def _pipe_closed(number: int) -> TokenReply:
     return TokenReply(number, TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=GONE))

@@ -187,7 +187,7 @@ def _moment(text: str) -> str:
     return moment_text(datetime.fromisoformat(text))
 
 
-def _until(what: str) -> Callable[[Mapping[str, Any]], str]:
+def _until_text(what: str) -> Callable[[Mapping[str, Any]], str]:
     def describe(payload: Mapping[str, Any]) -> str:
         if "until" not in payload:
             return f"{what} ended"
@@ -216,8 +216,8 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     EventType.AGENT_DRAIN_WARNING: lambda data: (
         f"did not drain in time: {pluralize(data['leases_held'], 'lease')} left"
     ),
-    EventType.AGENT_MAINTENANCE_CHANGED: _until("maintenance"),
-    EventType.AGENT_OVERRIDE_CHANGED: _until("declared"),
+    EventType.AGENT_MAINTENANCE_CHANGED: _until_text("maintenance"),
+    EventType.AGENT_OVERRIDE_CHANGED: _until_text("declared"),
     EventType.AGENT_COMMAND_SENT: lambda data: f"gets the command {data['command']} at its next heartbeat",
     EventType.AGENT_COMMAND_HONOURED: lambda data: f"follows the command: {data['command']}",
     EventType.AGENT_COMMAND_EXPIRED: lambda data: f"did not get the command {data['command']} in time",

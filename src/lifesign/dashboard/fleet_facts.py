@@ -143,7 +143,7 @@ class CachedFact(Generic[T]):
             return self._kept[1]
         if self._taking is None:
             self._taking = asyncio.create_task(self._refresh())
-            self._taking.add_done_callback(self._taken)
+            self._taking.add_done_callback(self._on_counted)
         if self._kept is not None and now_s - self._kept[0] < max(USABLE_SECONDS, 2 * self._fresh_s):
             return self._kept[1]
         return await asyncio.shield(self._taking)
@@ -156,7 +156,7 @@ class CachedFact(Generic[T]):
         self._fresh_s = max(self._least_fresh_s, (now_s - began_s) / MAX_SHARE)
         return taken
 
-    def _taken(self, task: "asyncio.Task[T]") -> None:
+    def _on_counted(self, task: "asyncio.Task[T]") -> None:
         self._taking = None
         failure = None if task.cancelled() else task.exception()
         if failure is not None and not isinstance(failure, StoreUnavailable):
@@ -175,7 +175,7 @@ def _count_observed(transaction: Transaction) -> ObservedCounts:
     by_label = Counter(dict.fromkeys(SHOWN_PROBE_LABELS, 0))
     for result, count in census_counts.results(transaction).items():
         by_label[label_of_result(result).word] += count
-    living = probers.living(transaction, MAX_PROBERS)
+    living = probers.running(transaction, MAX_PROBERS)
     return ObservedCounts(
         by_label=by_label,
         last_observed_at_s=probe_results.last_observed_at_s(transaction),

@@ -290,7 +290,7 @@ class PageHandler:
 
         A page that `is_public` may be read by everyone, under any name of the server.
         """
-        return self._over_https(await self._answered(request, answer, is_public=is_public))
+        return self._over_https(await self._respond(request, answer, is_public=is_public))
 
     def error_page(
         self, request: Request, status: int, why: str, headers: Mapping[str, str] | None = None
@@ -305,7 +305,7 @@ class PageHandler:
             answer.headers["Strict-Transport-Security"] = f"max-age={HTTPS_ONLY_SECONDS}"
         return answer
 
-    async def _answered(
+    async def _respond(
         self, request: Request, answer: Callable[[], Awaitable[Response]], *, is_public: bool
     ) -> Response:
         try:

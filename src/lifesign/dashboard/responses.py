@@ -19,7 +19,7 @@ from lifesign.dashboard.assets import asset_path
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentSummary
 from lifesign.domain.models.base import moment
-from lifesign.domain.targets.display_name import called
+from lifesign.domain.targets.display_name import display_name
 from lifesign.domain.text.counts import count_text, percent_text, pluralize
 from lifesign.domain.text.durations import latency_text, precise_text
 from lifesign.domain.text.times import utc_text
@@ -71,7 +71,7 @@ def _environment() -> Environment:
         "setting": precise_text,
         "link": labels.safe_link,
         "brief": labels.brief,
-        "called": _called,
+        "display_name": _display_name,
         "block": labels.block,
         "meaning": labels.meaning,
         "spaced": labels.as_words,
@@ -89,8 +89,8 @@ def _json_text(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
-def _called(agent: AgentSummary) -> str:
-    return called(agent.agent_id, agent.name, agent.target_url)
+def _display_name(agent: AgentSummary) -> str:
+    return display_name(agent.agent_id, agent.name, agent.target_url)
 
 
 def _machine(at: datetime) -> str:

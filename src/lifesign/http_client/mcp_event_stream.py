@@ -13,7 +13,7 @@ from lifesign.domain.mcp.conversation import McpReply, read_reply
 from lifesign.domain.mcp.event_reader import EventReader
 from lifesign.domain.observation.results import MAX_URL_CHARS
 from lifesign.domain.parsing.event_framing import MESSAGE_NAMES
-from lifesign.http_client.redirects import is_same_origin, joined
+from lifesign.http_client.redirects import is_same_origin, resolve_url
 
 ACCEPTED: Final = frozenset({200, 202, 204})
 """Statuses of a request whose answer arrives in the stream."""
@@ -78,7 +78,7 @@ class McpEventStream:
 
     def _set_endpoint(self, data: bytes) -> None:
         text = data.decode(errors="replace").strip()
-        url = joined(self._url, text) if 0 < len(text) <= MAX_URL_CHARS else None
+        url = resolve_url(self._url, text) if 0 < len(text) <= MAX_URL_CHARS else None
         if url is None or url.raw_user is not None or not is_same_origin(self._url, url):
             self.is_misled = True
         else:

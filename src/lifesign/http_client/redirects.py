@@ -28,7 +28,7 @@ def parsed(text: str) -> URL:
         raise ValueError("an authority without a host") from None
 
 
-def joined(base: URL, place: str) -> URL | None:
+def resolve_url(base: URL, place: str) -> URL | None:
     """Return the URL of `place` relative to `base`; None if that is no http(s) URL."""
     if len(place) > MAX_URL_CHARS:
         return None
@@ -47,7 +47,7 @@ def next_hop(url: URL, location: str, *, followed: int, has_token: bool, may_lea
     """
     if followed == MAX_REDIRECTS:
         return f"more than {MAX_REDIRECTS} redirects"
-    target = joined(url, location)
+    target = resolve_url(url, location)
     reason = refusal(url, target, has_token=has_token, may_leave_origin=may_leave_origin)
     if target is None or reason is not None:
         return reason or ""

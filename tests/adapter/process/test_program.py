@@ -95,13 +95,13 @@ def test_directories_without_permission_are_skipped_for_other_users(
     (place / "roots").chmod(0o700)
     work = script(place / "work")
     monkeypatch.setenv("PATH", f"{place / 'roots'}{os.pathsep}{place}")
-    with AgentUser.called("nobody").rights():
+    with AgentUser.named("nobody").rights():
         assert program_called("work") == work
 
 
 @ONLY_ROOT
 def test_program_that_the_user_cannot_start_is_skipped(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nobody = AgentUser.called("nobody")
+    nobody = AgentUser.named("nobody")
     inner = script(place / "roots" / "python")
     (place / "roots").chmod(0o700)
     (place / "venv").mkdir(mode=0o755)

@@ -496,14 +496,14 @@ def test_definition_is_checked_without_a_probe(tmp_path: Path, capsys: pytest.Ca
 
 
 async def test_crawl_ends_on_signal_although_its_output_is_not_read() -> None:
-    def say(_text: str) -> None:
+    def print_line(_text: str) -> None:
         raise BrokenPipeError
 
     loop = asyncio.get_running_loop()
     found: list[object] = []
     loop.set_exception_handler(lambda _loop, context: found.append(context.get("exception")))
     stop = asyncio.Event()
-    with stopped_by_signals(stop, say):
+    with stopped_by_signals(stop, print_line):
         signal.raise_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await stop.wait()

@@ -24,11 +24,11 @@ from lifesign.domain.lifecycle.agent_history import (
     OpenMeasure,
     OpenSlot,
     Spread,
+    add_observation,
     added,
     closed,
     day_of,
     ended_slot,
-    gathered,
     half_hour_of,
     packed,
     shown,
@@ -117,7 +117,7 @@ def test_half_hour_stores_minimum_mean_and_maximum() -> None:
     open_slot: OpenSlot | None = None
     for at, (ms, ratio) in enumerate([(100.0, 0.9), (400.0, 1.0), (130.0, 0.8)]):
         probe = observed(NOW_S + at, {"response_ratio": ratio, "latency_p99_ms": 900.0}, transport=("ok", ms))
-        open_slot = gathered(open_slot, probe, NOW_S + at)
+        open_slot = add_observation(open_slot, probe, NOW_S + at)
     assert open_slot is not None
     held = closed(open_slot)
     assert (held.number, held.alive, held.failed, held.inconclusive) == (NOW, 3, 0, 0)
@@ -147,7 +147,7 @@ def test_half_hour_stores_minimum_mean_and_maximum() -> None:
 def test_each_probe_counts_once_and_only_answers_have_a_latency(
     layers: dict[str, Any], counted: str, answer_ms: float | None
 ) -> None:
-    held = closed(gathered(None, observed(**layers), NOW_S))
+    held = closed(add_observation(None, observed(**layers), NOW_S))
     counts = {name: getattr(held, name) for name in ("alive", "failed", "inconclusive")}
     assert counts == {"alive": 0, "failed": 0, "inconclusive": 0, counted: 1}
     assert held.spreads == ({} if answer_ms is None else {ANSWER: Spread(answer_ms, answer_ms, answer_ms)})
@@ -155,12 +155,12 @@ def test_each_probe_counts_once_and_only_answers_have_a_latency(
 
 def test_stale_document_adds_nothing_to_the_history() -> None:
     stale = observed(said={"is_stale": True, "response_ratio": 1.0}, transport=("ok", 5.0))
-    assert gathered(None, stale, NOW_S).gathered.keys() == {ANSWER}
+    assert add_observation(None, stale, NOW_S).gathered.keys() == {ANSWER}
 
 
 def test_history_contains_each_measure_of_a_document() -> None:
     members = {"response_ratio": 0.9, "error_ratio": 0.1, "latency_p50_ms": 10.0, "latency_p99_ms": 90.0}
-    held = closed(gathered(None, observed(said=members), NOW_S))
+    held = closed(add_observation(None, observed(said=members), NOW_S))
     assert {measure.value: one.mean for measure, one in held.spreads.items()} == members
 
 
@@ -186,9 +186,9 @@ def test_malformed_history_is_refused(stored: str) -> None:
 
 
 def test_the_next_half_hour_begins_with_the_first_probe_in_it() -> None:
-    first = gathered(None, observed(transport="ok"), NOW_S)
-    same = gathered(first, observed(transport="timeout"), NOW_S + 60)
-    following = gathered(same, observed(transport="ok"), NOW_S + HALF_HOUR_SECONDS)
+    first = add_observation(None, observed(transport="ok"), NOW_S)
+    same = add_observation(first, observed(transport="timeout"), NOW_S + 60)
+    following = add_observation(same, observed(transport="ok"), NOW_S + HALF_HOUR_SECONDS)
     assert ended_slot(None, first) is None
     assert ended_slot(first, same) is None
     assert ended_slot(same, following) == same
@@ -196,14 +196,14 @@ def test_the_next_half_hour_begins_with_the_first_probe_in_it() -> None:
 
 
 def test_small_clock_setback_continues_the_current_half_hour() -> None:
-    first = gathered(None, observed(transport="ok"), NOW_S)
-    back = gathered(first, observed(transport="ok"), NOW_S - 5 * HALF_HOUR_SECONDS)
+    first = add_observation(None, observed(transport="ok"), NOW_S)
+    back = add_observation(first, observed(transport="ok"), NOW_S - 5 * HALF_HOUR_SECONDS)
     assert (back.number, back.alive) == (NOW, 2)
 
 
 @pytest.mark.parametrize("at_s", [-6e10, -1.0, 0.0, 1e12])
 def test_any_time_has_a_storable_half_hour_number(at_s: float) -> None:
-    held = closed(gathered(None, observed(transport="ok"), at_s))
+    held = closed(add_observation(None, observed(transport="ok"), at_s))
     assert unpacked(packed([held])) == (held,)
 
 

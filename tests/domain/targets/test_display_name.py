@@ -1,6 +1,6 @@
 import pytest
 
-from lifesign.domain.targets.display_name import called, has_readable_id, place_of
+from lifesign.domain.targets.display_name import display_name, has_readable_id, place_of
 from lifesign.domain.targets.target import target_id
 
 
@@ -18,14 +18,14 @@ from lifesign.domain.targets.target import target_id
 )
 def test_unnamed_target_is_shown_by_host_and_path(url: str, place: str) -> None:
     assert place_of(url) == place
-    assert called(target_id(url), None, url) == place
-    assert called(target_id(url), "", url) == place
+    assert display_name(target_id(url), None, url) == place
+    assert display_name(target_id(url), "", url) == place
 
 
 def test_agent_is_shown_by_its_name_else_by_its_id() -> None:
-    assert called("billing-1", "Billing", None) == "Billing"
-    assert called(target_id("https://agent.example/"), "Billing", "https://agent.example/") == "Billing"
-    assert called("billing-1") == "billing-1"
+    assert display_name("billing-1", "Billing", None) == "Billing"
+    assert display_name(target_id("https://agent.example/"), "Billing", "https://agent.example/") == "Billing"
+    assert display_name("billing-1") == "billing-1"
 
 
 def test_target_id_does_not_reveal_the_url() -> None:

@@ -70,14 +70,14 @@ def test_refusal_shows_no_password() -> None:
 
 def test_key_is_sent_only_to_its_own_origin() -> None:
     source = ListSource(url=f"{ORIGIN}/list", key="secret")
-    assert source.wanted(f"{ORIGIN}/other?x=1").key == "secret"
+    assert source.request_for(f"{ORIGIN}/other?x=1").key == "secret"
     for url in ("http://directory.example/list", f"{ORIGIN}:8443/list", "https://x.directory.example/list"):
-        assert source.wanted(url).key is None
+        assert source.request_for(url).key is None
 
 
 def test_key_is_never_shown() -> None:
     source = ListSource(url=ORIGIN, key="secret")
-    assert "secret" not in repr(source) + repr(source.wanted(ORIGIN)) + source.settings(ORIGIN)
+    assert "secret" not in repr(source) + repr(source.request_for(ORIGIN)) + source.settings(ORIGIN)
 
 
 @pytest.mark.parametrize("key", ["", "two words", "a\nb", "é", "x" * 5_000])

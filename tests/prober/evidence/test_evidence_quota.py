@@ -52,7 +52,7 @@ def test_taken_space_counts_for_all_processes(quota: EvidenceQuota, tmp_path: Pa
     assert quota.take(60 * BLOCK_BYTES)
     assert other.take(40 * BLOCK_BYTES)
     assert not quota.take(BLOCK_BYTES)
-    assert quota.taken() == other.taken() == 100 * BLOCK_BYTES
+    assert quota.used_bytes() == other.used_bytes() == 100 * BLOCK_BYTES
     other.give_back(BLOCK_BYTES)
     assert quota.take(BLOCK_BYTES)
     other.close()
@@ -69,10 +69,10 @@ def test_sweep_corrects_a_wrong_count(quota: EvidenceQuota, tmp_path: Path) -> N
     for number in range(7):
         put(tmp_path, number, age_s=0)
     for wrong in (0, 3 * BLOCK_BYTES, 50 * BLOCK_BYTES):
-        quota.give_back(quota.taken())
+        quota.give_back(quota.used_bytes())
         quota.take(wrong)
         assert quota.sweep(NOW_S) == Swept(0, 0, 7 * BLOCK_BYTES)
-        assert quota.taken() == 7 * BLOCK_BYTES
+        assert quota.used_bytes() == 7 * BLOCK_BYTES
 
 
 def test_old_records_are_removed_with_minute_precision(quota: EvidenceQuota, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_locked_counter_is_not_waited_for(
         assert quota.take(BLOCK_BYTES)
     assert len(pauses) == evidence_quota.LOCK_TRIES
     assert sum(pauses) <= 0.02
-    assert quota.taken() == BLOCK_BYTES
+    assert quota.used_bytes() == BLOCK_BYTES
 
 
 def test_a_sweep_that_is_stopped_leaves_the_count_as_it_is(quota: EvidenceQuota, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_sweep_that_is_stopped_leaves_the_count_as_it_is(quota: EvidenceQuota,
     quota.take(5 * BLOCK_BYTES)
     quota.stop()
     assert quota.sweep(NOW_S) == Swept(0, 0, 0)
-    assert quota.taken() == 5 * BLOCK_BYTES
+    assert quota.used_bytes() == 5 * BLOCK_BYTES
 
 
 @given(

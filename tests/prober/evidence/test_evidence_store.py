@@ -298,10 +298,10 @@ def test_disk_error_is_a_warning_and_fails_no_probe(
         assert evidence.keep(BODY) is None
     assert os.strerror(trouble) in caplog.text
     assert files_in(tmp_path / "kept") == []
-    assert evidence._quota.taken() == 0
+    assert evidence._quota.used_bytes() == 0
     assert evidence.keep(BODY) == DIGEST
     settled(evidence)
-    assert evidence._quota.taken() == 4096
+    assert evidence._quota.used_bytes() == 4096
 
 
 FILE_LIMIT = """
@@ -411,7 +411,7 @@ def test_processes_that_share_a_directory_store_each_body_once(tmp_path: Path) -
     assert [opened.read(hashlib.sha256(body).hexdigest()) for body in bodies] == bodies
     assert len(files_in(kept)) == 200
     opened.sweep()
-    assert opened._quota.taken() == 200 * 4096
+    assert opened._quota.used_bytes() == 200 * 4096
     opened.close()
 
 

@@ -7,7 +7,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.registry.probing.begin_pass import RESUMED_SECONDS, may_go_on
+from lifesign.registry.probing.begin_pass import RESUMED_SECONDS, may_resume
 
 
 async def begin(api: RegistryApi, run_id: str, name: str = "weekly", **members: Any) -> str:
@@ -39,8 +39,8 @@ async def test_finished_old_or_other_pass_is_not_joined(api: RegistryApi, clock:
 
 
 def test_pass_that_begins_in_the_future_is_not_continued() -> None:
-    assert may_go_on(1_000.0, None, 1_000.0)
-    assert not may_go_on(1_000.0 + 3_600.0, None, 1_000.0)
+    assert may_resume(1_000.0, None, 1_000.0)
+    assert not may_resume(1_000.0 + 3_600.0, None, 1_000.0)
 
 
 async def test_late_report_of_an_ended_pass_ends_no_other(api: RegistryApi) -> None:

@@ -20,7 +20,7 @@ async def targets(api: RegistryApi) -> list[int]:
     await put(api, "dir", "one", URLS)
 
     def numbers(transaction: Transaction) -> list[int]:
-        return target_rows.living(transaction, [target_id(url) for url in URLS])
+        return target_rows.present(transaction, [target_id(url) for url in URLS])
 
     return await api.database.read(numbers)
 

@@ -24,5 +24,5 @@ async def test_stored_credentials_of_a_prober_are_read_back(
             probers.store(transaction, prober)
 
     await database.write(store)
-    living = await database.read(lambda transaction: probers.living(transaction, 10))
+    living = await database.read(lambda transaction: probers.running(transaction, 10))
     assert {each.holder: each.credentials for each in living} == given

@@ -26,7 +26,7 @@ class AgentUser:
     login_shell: str
 
     @classmethod
-    def called(cls, name: str) -> "AgentUser":
+    def named(cls, name: str) -> "AgentUser":
         """Return the user of that name; InvalidValue if nothing can be started as that one."""
         if os.geteuid() != 0:
             raise InvalidValue("--user", name, "root, who alone may start processes of another user")
@@ -64,7 +64,7 @@ class AgentUser:
             os.setegid(gid)
             os.setgroups(groups)
 
-    def shut_out_by(self, directory: Path) -> str:
+    def unsearchable_directory(self, directory: Path) -> str:
         """Return which directory on the way to one, or itself, may not be searched; nothing if all may."""
         for one in (*reversed(directory.resolve().parents), directory.resolve()):
             found = one.stat()

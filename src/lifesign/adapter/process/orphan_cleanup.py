@@ -55,7 +55,7 @@ async def end_remaining(run_ids: Collection[str], session: int | None = None) ->
     give_up_s = asyncio.get_running_loop().time() + KILL_SECONDS
     killed: set[int] = set()
     # Killed once, and searched for once more at the end, however long the machine stands still.
-    while left := await asyncio.to_thread(_found, run_ids, session):
+    while left := await asyncio.to_thread(_find_processes, run_ids, session):
         if killed and asyncio.get_running_loop().time() >= give_up_s:
             break
         for pid in left:
@@ -66,7 +66,7 @@ async def end_remaining(run_ids: Collection[str], session: int | None = None) ->
     return Ended(len(killed), len(left))
 
 
-def _found(run_ids: Collection[str], session: int | None) -> set[int]:
+def _find_processes(run_ids: Collection[str], session: int | None) -> set[int]:
     known = {
         pid
         for pid, (_, _, its) in process_watcher.processes().items()

@@ -70,7 +70,7 @@ def _obstacle(program: Path, user: AgentUser | None) -> str:
     if user is not None:
         for step in _steps(program.absolute()):
             for above in reversed(step.parents):
-                if why := user.shut_out_by(above):
+                if why := user.unsearchable_directory(above):
                     return why
     target = program.resolve()
     found = target.stat()

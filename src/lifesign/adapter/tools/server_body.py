@@ -51,13 +51,13 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             if not _is_call(request):
                 raise
             return _error_response(request, NOT_SENT, "it cannot be reached")
-        return await self._taken(request, response)
+        return await self._accepted(request, response)
 
     async def aclose(self) -> None:
         """Close all connections."""
         await self._transport.aclose()
 
-    async def _taken(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    async def _accepted(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """Return an answer that may be passed on, or its replacement."""
         if (fault := _fault_of(request, response)) is not None:
             await response.aclose()

@@ -134,7 +134,7 @@ class UpstreamServer:
             ) from None
         except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
             self._break(client, _words(error))
-            raise self._gone() from None
+            raise self._ended_during_call() from None
         finally:
             SPOKEN_WITH.reset(named)
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
@@ -187,7 +187,7 @@ class UpstreamServer:
             return (
                 ToolFailed(too_long, code=ToolRefusalCode.ANSWER_TOO_LARGE)
                 if end.is_too_long
-                else self._gone()
+                else self._ended_during_call()
             )
         words = str(error)[:MAX_WORDS_CHARS]
         return CallNotExecuted(
@@ -195,16 +195,17 @@ class UpstreamServer:
         )
 
     def _does_not_run(self) -> ToolFailed:
-        what = f"{self.name} is not running: {self._unreachable_reason}; {self._again()}"
+        what = f"{self.name} is not running: {self._unreachable_reason}; {self._restart_text()}"
         return CallNotExecuted(what, code=ToolRefusalCode.UPSTREAM_UNAVAILABLE)
 
-    def _gone(self) -> ToolFailed:
+    def _ended_during_call(self) -> ToolFailed:
         what = f"{self.name} ended during the call, which may have been executed"
         return ToolFailed(
-            f"{what}: {self._unreachable_reason}; {self._again()}", code=ToolRefusalCode.UPSTREAM_UNAVAILABLE
+            f"{what}: {self._unreachable_reason}; {self._restart_text()}",
+            code=ToolRefusalCode.UPSTREAM_UNAVAILABLE,
         )
 
-    def _again(self) -> str:
+    def _restart_text(self) -> str:
         """Say when it is started again."""
         left_s = self._again_at_s - asyncio.get_running_loop().time()
         return f"it restarts in {left_s:.1f} s" if left_s > 0 else "it is restarting now"
@@ -219,7 +220,7 @@ class UpstreamServer:
         self._again_at_s = now_s + wait_s * (0.5 + 0.5 * self._chance())
         self._client, self._unreachable_reason = None, why
         self._is_broken.set()
-        _log.warning("%s is not running: %s; %s", self.name, why, self._again())
+        _log.warning("%s is not running: %s; %s", self.name, why, self._restart_text())
 
     async def _live(self) -> None:
         """Start it as often as necessary, until it is stopped."""

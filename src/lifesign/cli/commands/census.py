@@ -164,7 +164,7 @@ def census(
         place = known or _registry(
             registry or os.environ.get(URL_VARIABLE), key_file, allow_plain_http=allow_plain_http
         )
-        _write(_taken(place, None), place, form, output, as_json=as_json)
+        _write(_read_census(place, None), place, form, output, as_json=as_json)
         return 0
     code = ExitCode.SUCCESS
     definition = _definition(source, contact, allow_network or [], timeout_seconds, kind)
@@ -179,7 +179,7 @@ def census(
             return code
     elif isinstance(place, str) and not moved:
         _require_same_list(definition, place)
-    taken = _taken(place, definition.name)
+    taken = _read_census(place, definition.name)
     with ignore_broken_pipe():
         _write(taken, place, form, output, as_json=as_json)
     return code
@@ -282,7 +282,7 @@ def _require_same_list(definition: "ProbeDefinition", place: str) -> None:
     )
 
 
-def _taken(place: "str | RegistryAddress", name: str | None) -> "Census":
+def _read_census(place: "str | RegistryAddress", name: str | None) -> "Census":
     """Take the census of a database or a registry. InvalidValue without a database."""
     import asyncio  # noqa: PLC0415 - see below
     from functools import partial  # noqa: PLC0415

@@ -289,9 +289,9 @@ def run_crawl(
             if isinstance(place, str)
             else open_registry_backend(place, wanted)
         )
-        with stopped_by_signals(stop, progress.say):
+        with stopped_by_signals(stop, progress.print_line):
             async with opened as home:
-                progress.say(f"{definition.name}: {home.text}")
+                progress.print_line(f"{definition.name}: {home.text}")
                 if not has_moved:
                     await require_same_list(definition, home.lists, home.text, is_shared=home.is_shared)
                 crawl = Crawl(definition, home, progress, stop, secrets)

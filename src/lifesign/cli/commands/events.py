@@ -91,7 +91,7 @@ def list_events(
       archived_sequence  events up to this sequence number are in archives
       names              names of the keys that acted, and of targets, if the key may read all events
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    wanted = _wanted(types, agent)
+    wanted = _event_query(types, agent)
     found = ask(
         lambda client: _listing(client, after, limit if as_json else limit or USUAL_IN_TABLE, wanted),
         registry=registry,
@@ -158,7 +158,7 @@ def tail_events(
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     from asyncio import CancelledError  # noqa: PLC0415 - `--help` need not load it
 
-    wanted = _wanted(types, agent)
+    wanted = _event_query(types, agent)
     try:
         ask(
             lambda client: _follow(client, after, wanted, as_json=as_json),
@@ -271,7 +271,7 @@ def _report(report: "LogReport") -> Iterator[PageLine]:
     yield PageLine("checkpoint", f"{report.last.sequence} {report.last.hash}")
 
 
-def _wanted(types: list[str] | None, agent: str | None) -> dict[str, Any]:
+def _event_query(types: list[str] | None, agent: str | None) -> dict[str, Any]:
     wanted: dict[str, Any] = {}
     if types:
         wanted["types"] = types

@@ -204,7 +204,7 @@ def run(  # noqa: PLR0913 - each option is one
     drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
     _check_times(grace_s, drain_s, slack_s=SLACK_SECONDS)
     runs_as = _as_user(user, in_workspace=in_workspace)
-    found = _found(command, runs_as)
+    found = _resolve_command(command, runs_as)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
     profile = AgentProfile(
         **named,
@@ -299,8 +299,8 @@ def _as_user(name: str | None, *, in_workspace: bool) -> "AgentUser | None":
         return None
     from lifesign.adapter.process.agent_user import AgentUser  # noqa: PLC0415 - see `run`
 
-    user = AgentUser.called(name)
-    if not in_workspace and (why := user.shut_out_by(Path.cwd())):
+    user = AgentUser.named(name)
+    if not in_workspace and (why := user.unsearchable_directory(Path.cwd())):
         expected = f"a user who can enter the working directory, or --in-workspace ({why})"
         raise InvalidValue("--user", name, expected)
     return user
@@ -336,7 +336,7 @@ def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -
     return ExitCode.INCOMPLETE if failed else ExitCode.SUCCESS
 
 
-def _found(command: list[str], user: "AgentUser | None") -> list[str]:
+def _resolve_command(command: list[str], user: "AgentUser | None") -> list[str]:
     """Return the command with its program's full path; InvalidValue if its user cannot run it."""
     from lifesign.adapter.process.program import program_called  # noqa: PLC0415 - see `run`
 

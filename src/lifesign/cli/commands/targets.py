@@ -128,7 +128,7 @@ def list_targets(
     if as_json and as_csv:
         raise InvalidValue("--csv", "given", "one of --json and --csv")
     named = [*(result or []), *_classes(is_alive=is_alive, is_not_alive=is_not_alive)]
-    wanted = _wanted(named, layer_result or [], directory)
+    wanted = _target_query(named, layer_result or [], directory)
     wanted["failed_assertions"] = has_failed_assertions
     if max_evidence_age is not None:
         wanted["max_evidence_age"] = max_evidence_age
@@ -174,7 +174,9 @@ def _classes(*, is_alive: bool, is_not_alive: bool) -> list[str]:
     return [each for each in ResultClass if group_of(each) in groups]
 
 
-def _wanted(results: Sequence[str], layer_results: Sequence[str], directory: str | None) -> "TargetQuery":
+def _target_query(
+    results: Sequence[str], layer_results: Sequence[str], directory: str | None
+) -> "TargetQuery":
     """Return the wanted classes; InvalidValue for an unknown class."""
     from lifesign.client.registry_targets import TargetQuery  # noqa: PLC0415 - pydantic takes 60 ms
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415

@@ -70,13 +70,13 @@ def ask(
 
     from lifesign.client import RegistryClient  # noqa: PLC0415
 
-    async def asked() -> T:
+    async def call() -> T:
         async with RegistryClient(
             registry, key=read_key(key_file), allow_plain_http=allow_plain_http
         ) as client:
             return await function(client)
 
-    return asyncio.run(asked())
+    return asyncio.run(call())
 
 
 def read_key(file: Path | None) -> str:

@@ -21,12 +21,12 @@ def say_prepared(prepared: "Prepared", same: str = "") -> None:
         lines.append(
             f"there is no admin key yet; create one: lifesign keys create --role admin --name NAME{same}"
         )
-    _say(*lines)
+    _print_lines(*lines)
 
 
 def say_ready(url: str) -> None:
     """Show the address of the server."""
-    _say(f"lifesign registry at {url}")
+    _print_lines(f"lifesign registry at {url}")
 
 
 def log_prepared(prepared: "Prepared") -> None:
@@ -37,7 +37,7 @@ def log_prepared(prepared: "Prepared") -> None:
     members = {"database": prepared.database, "needs_admin_key": prepared.needs_admin_key}
     _log.info("server.prepared", extra=members)
     if prepared.admin_key is not None:
-        _say("admin key, shown once:", f"  {prepared.admin_key}")
+        _print_lines("admin key, shown once:", f"  {prepared.admin_key}")
 
 
 def log_ready(url: str) -> None:
@@ -45,6 +45,6 @@ def log_ready(url: str) -> None:
     _log.info("server.ready", extra={"url": url})
 
 
-def _say(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     sys.stdout.write("".join(printable(line) + "\n" for line in lines))
     sys.stdout.flush()

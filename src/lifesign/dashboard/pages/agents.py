@@ -73,7 +73,7 @@ class TableQuery(BaseModel):
     after: Cursor | None = None
 
     @property
-    def wanted(self) -> TableFilter:
+    def table_filter(self) -> TableFilter:
         """Filter of the table."""
         return TableFilter(
             text=self.q,
@@ -116,7 +116,7 @@ def _read(context: RequestContext, request: Request, fleet: FleetCounts) -> Mapp
     after = None if query.after is None else _place_in(query.after, query.sort)
     found = dashboard_table.listing(
         context.transaction,
-        query.wanted,
+        query.table_filter,
         query.sort,
         after=after,
         limit=PAGE_SIZE + 1,

@@ -157,7 +157,7 @@ def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_
     columns = [_column(place) for place in places]
     alive, failed = sum(slot.alive for slot in slots), sum(slot.failed for slot in slots)
     others = sum(slot.inconclusive for slot in slots)
-    plots = (_answered(places), _errors(places), _latencies(places))
+    plots = (_answered_plot(places), _errors(places), _latencies(places))
     return PlotSpan(
         title=title,
         key=key,
@@ -198,10 +198,10 @@ def _silent_stretches(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
         yield Stretch("never-probed", at, round(WIDTH - at, _DECIMALS))
 
 
-def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
+def _answered_plot(places: Sequence[_SlotPosition]) -> Plot | None:
     """Draw the reported values and the observed ones."""
     seen = [(place, _share_alive(place.slot)) for place in places]
-    reported = _of(places, Measure.RESPONSE_RATIO)
+    reported = _values_of(places, Measure.RESPONSE_RATIO)
     values = [spread.lowest for _, spread in (*seen, *reported) if spread is not None]
     if not values:
         return None
@@ -212,7 +212,7 @@ def _answered(places: Sequence[_SlotPosition]) -> Plot | None:
 
 
 def _errors(places: Sequence[_SlotPosition]) -> Plot | None:
-    reported = _of(places, Measure.ERROR_RATIO)
+    reported = _values_of(places, Measure.ERROR_RATIO)
     values = [spread.highest for _, spread in reported if spread is not None]
     if not values:
         return None
@@ -228,7 +228,7 @@ def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
         ("its p99", "reported", Measure.LATENCY_P99_MS),
         ("its p50", "said second", Measure.LATENCY_P50_MS),
     )
-    series = [(name, style, _of(places, measure)) for name, style, measure in named]
+    series = [(name, style, _values_of(places, measure)) for name, style, measure in named]
     spreads = [spread for _, _, values in series for _, spread in values if spread is not None]
     if not spreads:
         return None
@@ -250,7 +250,7 @@ def _plot(title: str, series: Sequence[_Series], scale: Scale, words: _Words) ->
     return Plot(title, [line for line in lines if line is not None], scale.marks, tips)
 
 
-def _of(places: Iterable[_SlotPosition], measure: Measure) -> _Values:
+def _values_of(places: Iterable[_SlotPosition], measure: Measure) -> _Values:
     return [(place, dict(place.slot.measures()).get(measure)) for place in places]
 
 

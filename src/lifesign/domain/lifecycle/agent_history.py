@@ -129,7 +129,7 @@ def half_hour_of(at_s: float) -> int:
     return min(max(int(at_s // HALF_HOUR_SECONDS), 0), _MAX_NUMBER)
 
 
-def gathered(slot: OpenSlot | None, observation: Observation, at_s: float) -> OpenSlot:
+def add_observation(slot: OpenSlot | None, observation: Observation, at_s: float) -> OpenSlot:
     """Return the open slot after one more observation: the same one, or the next one if that has begun.
 
     Time never goes back here: an observation from before the open slot counts in it.

@@ -79,7 +79,7 @@ def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[Exclud
     overlap, have any order, and reach into the future.
     """
     silent_s = now_s - last_s
-    for span in _joined(excluded_downtime):
+    for span in _merged(excluded_downtime):
         silent_s -= max(0.0, min(span.end_s, now_s) - max(span.begin_s, last_s))
     return max(0.0, silent_s)
 
@@ -91,7 +91,7 @@ def deadline_s(last_s: float, threshold_s: float, excluded_downtime: Sequence[Ex
     rule of RFC-0016 4.5 as one moment that can be stored and compared.
     """
     moment_s = last_s + threshold_s
-    for span in _joined(excluded_downtime):
+    for span in _merged(excluded_downtime):
         # A span that begins at exactly this moment counts: the silence does not grow during it.
         if span.end_s > last_s and span.begin_s <= moment_s:
             moment_s += span.end_s - max(span.begin_s, last_s)
@@ -107,7 +107,7 @@ def add_span(
     MAX_SPANS the two closest are joined, and the time between them is excluded too: no excluded time is ever
     lost, but some timeouts come later.
     """
-    recent_spans = [known for known in _joined([*spans, span]) if known.end_s >= now_s - keep_s]
+    recent_spans = [known for known in _merged([*spans, span]) if known.end_s >= now_s - keep_s]
     while len(recent_spans) > MAX_SPANS:
         gaps_s = [after.begin_s - before.end_s for before, after in pairwise(recent_spans)]
         closest = gaps_s.index(min(gaps_s))
@@ -182,7 +182,7 @@ def is_drifting(
     return was_drifting and has_drifted(client_s, server_s, interval_s)
 
 
-def _joined(spans: Iterable[ExcludedSpan]) -> list[ExcludedSpan]:
+def _merged(spans: Iterable[ExcludedSpan]) -> list[ExcludedSpan]:
     """Return the same time as sorted spans that neither overlap nor touch."""
     joined: list[ExcludedSpan] = []
     for span in sorted(span for span in spans if span.end_s > span.begin_s):

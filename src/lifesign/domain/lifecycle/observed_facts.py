@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lifesign.domain.common.clock_skew import not_before
 from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
-from lifesign.domain.lifecycle.agent_history import OpenSlot, gathered, half_hour_of
+from lifesign.domain.lifecycle.agent_history import OpenSlot, add_observation, half_hour_of
 from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
@@ -215,7 +215,7 @@ def fold(
             "last_observed_at_s": at_s,
             "results_until_s": receipt.results_until_s,
             "inconclusive_reason": find_inconclusive_reason(observation, result),
-            "slot": gathered(observed.slot, observation, at_s),
+            "slot": add_observation(observed.slot, observation, at_s),
             **_layers(observation, at_s),
             **measured,
             **_interaction(observed, observation, failures_in_row),

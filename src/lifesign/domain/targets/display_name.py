@@ -7,7 +7,7 @@ shown until it has a name.
 from lifesign.domain.targets.target import is_target_id
 
 
-def called(agent_id: str, name: str | None = None, target_url: str | None = None) -> str:
+def display_name(agent_id: str, name: str | None = None, target_url: str | None = None) -> str:
     """Return the display name of an agent: its name, else the URL at which a prober found it, else its id."""
     if name:
         return name

@@ -137,7 +137,7 @@ class Walk:
 
     def _nested(self, base: str, page: DirectoryPage, depth: int) -> Iterator[Step]:
         for place in page.nested:
-            joined = _joined(base, place) if base or "://" in place else None
+            joined = _resolve_url(base, place) if base or "://" in place else None
             url = None if joined is None else read_target(joined)
             if not isinstance(url, str):
                 shown = without_password(place[:MAX_URL_CHARACTERS])[:MAX_PLACE_CHARS]
@@ -156,7 +156,7 @@ def _following(base: str, page: DirectoryPage) -> str | None:
     if not base:
         return ""
     if isinstance(page.next_page, str):
-        url = _joined(base, page.next_page)
+        url = _resolve_url(base, page.next_page)
         if url is None:
             raise Endless(f"the next page has no URL: {page.next_page[:MAX_PLACE_CHARS]!a}")
         if urlsplit(url)[:2] != urlsplit(base)[:2]:
@@ -167,7 +167,7 @@ def _following(base: str, page: DirectoryPage) -> str | None:
     return urlunsplit(parts._replace(query=urlencode(query), fragment=""))
 
 
-def _joined(base: str, place: str) -> str | None:
+def _resolve_url(base: str, place: str) -> str | None:
     """Return the URL that a document names; None if it cannot be parsed."""
     try:
         url = urljoin(base, place)

@@ -176,7 +176,7 @@ class _Reading:
         pointers: tuple[str, ...] = ()
         answers: list[Got] = []
         for place in places:
-            got = await self._fetch(self._first_wanted(place))
+            got = await self._fetch(self._first_request(place))
             if (document := await self._recognised(place, got, tried)) is not None:
                 return document
             answers.append(got)
@@ -196,11 +196,11 @@ class _Reading:
 
     async def _pointed_to(self, home: str, pointers: Sequence[str], tried: list[str]) -> Document | None:
         """Return the first catalog to which the home page of a domain or its robots.txt leads."""
-        wanted = self._source.wanted(urljoin(home, ROBOTS_PATH))
+        wanted = self._source.request_for(urljoin(home, ROBOTS_PATH))
         robots = await self._fetch(replace(wanted, max_bytes=MAX_POINTING_BYTES))
         named = agentmaps(robots.body, str(robots.url)) if robots.result is ResultClass.OK else ()
         for place in dict.fromkeys((*pointers, *named)):
-            got = await self._fetch(self._source.wanted(place))
+            got = await self._fetch(self._source.request_for(place))
             if (document := await self._recognised(place, got, tried)) is not None:
                 return document
         return None
@@ -223,7 +223,7 @@ class _Reading:
             if self._get is None:
                 self._walk.note("nested_not_read", f"named by a file, and not read: {step.url}")
                 continue
-            got = await self._fetch(self._source.wanted(step.url))
+            got = await self._fetch(self._source.request_for(step.url))
             if got.result is ResultClass.OK:
                 return self._document(step.url, got), step.depth
             if step.depth == 0 or not _is_absent(got):
@@ -235,7 +235,9 @@ class _Reading:
         """List the endpoints of the server cards that entries named."""
         if self._get is not None and self._cards.has_any:
             ends_at_s = min(self._ends_at_s, self._now_s() + server_cards.MAX_READING_S)
-            found = await self._cards.read(self._get, self._source.wanted, lambda: self._now_s() >= ends_at_s)
+            found = await self._cards.read(
+                self._get, self._source.request_for, lambda: self._now_s() >= ends_at_s
+            )
             # An unchanged directory does not show that its cards are unchanged.
             self._walk.is_single = False
             try:
@@ -323,9 +325,9 @@ class _Reading:
             version=str(version),
         )
 
-    def _first_wanted(self, place: str) -> WantedDocument:
+    def _first_request(self, place: str) -> WantedDocument:
         """Return the first request, with the validators of the known version."""
-        wanted = self._source.wanted(place)
+        wanted = self._source.request_for(place)
         before = read_version(self._known)
         if before is None or before.settings != self._source.settings(place):
             return wanted

@@ -55,22 +55,22 @@ class ServerCards:
         return bool(self._named)
 
     async def read(
-        self, get: Get, wanted: Callable[[str], WantedDocument], is_over: Callable[[], bool]
+        self, get: Get, request_for: Callable[[str], WantedDocument], is_over: Callable[[], bool]
     ) -> list[tuple[str, list[Entry]]]:
         """Request each URL once, and return it with its endpoints."""
         return [
-            (url, await self._endpoints(url, name, None if is_over() else get, wanted))
+            (url, await self._endpoints(url, name, None if is_over() else get, request_for))
             for url, name in self._named.items()
         ]
 
     async def _endpoints(
-        self, url: str, name: str | None, get: Get | None, wanted: Callable[[str], WantedDocument]
+        self, url: str, name: str | None, get: Get | None, request_for: Callable[[str], WantedDocument]
     ) -> list[Entry]:
         listed: list[Entry] = [Listed(url, name, Kind.MCP)]
         if get is None:
             self.unread += 1
             return listed
-        got = await get(replace(wanted(url), max_bytes=MAX_CARD_BYTES, timeout_s=CARD_TIMEOUT_S))
+        got = await get(replace(request_for(url), max_bytes=MAX_CARD_BYTES, timeout_s=CARD_TIMEOUT_S))
         if got.result is not ResultClass.OK:
             return listed
         return server_card_entries(Document(got.body).value, name) or listed

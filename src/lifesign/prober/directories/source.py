@@ -165,7 +165,7 @@ class ListSource:
         places = tuple(urljoin(self.url, place) for place in well_known_places(chosen))
         return places if chosen is not None else (*places, self.url)
 
-    def wanted(self, url: str) -> WantedDocument:
+    def request_for(self, url: str) -> WantedDocument:
         """Return the request for a document, with the key if it belongs there."""
         is_own = self.url is not None and _origin(url) == _origin(self.url)
         return WantedDocument(url=url, key=self.key if is_own else None)

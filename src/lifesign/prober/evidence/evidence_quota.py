@@ -125,7 +125,7 @@ class EvidenceQuota:
         with contextlib.suppress(OSError):
             self._add(-size)
 
-    def taken(self) -> int:
+    def used_bytes(self) -> int:
         """Return the number of counted bytes on disk. OSError."""
         return self._add(0)
 
@@ -141,7 +141,7 @@ class EvidenceQuota:
             os.close(lock_fd)
 
     def _sweep(self, now_s: float) -> Swept:
-        counted = self.taken()
+        counted = self.used_bytes()
         sizes: Counter[int] = Counter()
         for file in self._files():
             if file.is_complete:

@@ -26,7 +26,7 @@ from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.domain.targets.target import is_on_origin_of
-from lifesign.http_client.redirects import joined, parsed
+from lifesign.http_client.redirects import parsed, resolve_url
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.assertions import needs_body
 from lifesign.prober.probe.interface_reading import note_card, note_same_interface
@@ -146,7 +146,7 @@ def _is_as_it_was(visit: ProbeSession, place: str, fetched: Fetched, digest: str
     if digest != visit.recall("card_digest") or place != visit.recall("card_url"):
         return False
     health_url = visit.recall("health_url")
-    return all(str(joined(fetched.url, link)) == health_url for link in fetched.status_links)
+    return all(str(resolve_url(fetched.url, link)) == health_url for link in fetched.status_links)
 
 
 def _remember_reading(visit: ProbeSession, place: str, fetched: Fetched, digest: str) -> None:

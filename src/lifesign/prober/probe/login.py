@@ -23,7 +23,7 @@ from lifesign.domain.observation.login import (
 )
 from lifesign.domain.observation.results import REFUSED_LOGIN, Observation, ResultClass
 from lifesign.domain.observation.served_body import is_absent
-from lifesign.http_client.redirects import is_same_origin, joined
+from lifesign.http_client.redirects import is_same_origin, resolve_url
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
@@ -89,7 +89,7 @@ def _places(url: URL, challenges: Sequence[Challenge]) -> Iterator[URL]:
     """Yield where the metadata may be: the place in the challenge, else the well-known ones."""
     for challenge in challenges:
         named = challenge.parameters.get("resource_metadata")
-        place = None if named is None else joined(url, named)
+        place = None if named is None else resolve_url(url, named)
         if place is not None and is_same_origin(place, url) and place.raw_user is None:
             yield place
             return

@@ -97,7 +97,7 @@ class ContactReader:
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
         """Return the facts about the network path to the target of `observation`."""
-        answered = self._answered(traces.exchanges)
+        answered = self._last_witness_answer(traces.exchanges)
         if observation.is_liveness_signal:
             return self._of_living(traces, observation, answered)
         layer = traces.deciding
@@ -156,7 +156,7 @@ class ContactReader:
                 break
         return self._classes.of(address), self._classes.key_of(address)
 
-    def _answered(self, exchanges: Iterable[Exchange]) -> Answered | None:
+    def _last_witness_answer(self, exchanges: Iterable[Exchange]) -> Answered | None:
         """Return the last answer that can be a witness: of the host itself, over a new connection."""
         found = None
         for exchange in exchanges:

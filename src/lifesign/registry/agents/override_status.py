@@ -89,7 +89,7 @@ class PoolMaintenance(BaseModel):
 
 def begin_maintenance(transaction: Transaction, call: Call) -> OperationReply:
     """Begin the maintenance of an agent."""
-    agent = _living(transaction, call)
+    agent = _living_agent(transaction, call)
     body = call.body_as(Maintenance)
     until_s = body.until_s(transaction.now_s)
     return _shown(transaction, _maintain(transaction, [agent], until_s, body.reason, call.actor)[0])
@@ -124,7 +124,7 @@ def end_pool_maintenance(transaction: Transaction, call: Call) -> OperationReply
 
 def override(transaction: Transaction, call: Call) -> OperationReply:
     """Fix the status of an agent until the given time; its heartbeats and probes do not change it."""
-    agent = _living(transaction, call)
+    agent = _living_agent(transaction, call)
     body = call.body_as(OverrideRequest)
     if agent.status not in {Status.ACTIVE, Status.UNHEALTHY}:
         declared = Signal.DECLARED_ACTIVE if body.status == "active" else Signal.DECLARED_UNHEALTHY
@@ -147,7 +147,7 @@ def end_override(transaction: Transaction, call: Call) -> OperationReply:
     return _overridden(transaction, agent, StatusOverrideChanged(agent_id=agent.agent_id), None, call.actor)
 
 
-def _living(transaction: Transaction, call: Call) -> StoredAgent:
+def _living_agent(transaction: Transaction, call: Call) -> StoredAgent:
     agent = existing_agent(transaction, call.agent_id, to_change=True)
     if agent.status not in ALIVE:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)

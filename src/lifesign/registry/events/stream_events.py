@@ -86,7 +86,7 @@ class EventStreams:
             digest = self._dispatcher.digest_of_caller(headers_in(request.scope))
             self._dispatcher.check_rate(digest)
             try:
-                query, after = _wanted(request)
+                query, after = _parse_query(request)
             except LifesignError as fault:
                 return error_response(await self._dispatcher.refusal(digest, fault, _check_may_read))
 
@@ -202,7 +202,7 @@ def _check_may_read(caller: Principal) -> None:
         raise NotAllowed(caller.role, Permission.READ_EVENTS, None)
 
 
-def _wanted(request: Request) -> tuple[StreamQuery, int | None]:
+def _parse_query(request: Request) -> tuple[StreamQuery, int | None]:
     """Return the parsed query, and the position after which to begin; InvalidRequest."""
     query = checked_query(StreamQuery, request)
     assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one

@@ -38,7 +38,7 @@ def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str
     over = leases.end_all_of(transaction, dict.fromkeys(holders, EndReason.REVOKED))
     claims = [claim for holder in sorted(over) for claim in over[holder]]
     moved = lose_tasks(transaction, claims, actor)
-    drafts = [*lease_events.all_over(claims, actor)]
+    drafts = [*lease_events.leases_ended(claims, actor)]
     drafts += [draft for several in moved.values() for draft in several]
     event_log.append(transaction, drafts)
     probers.remove(transaction, holders)
@@ -47,7 +47,7 @@ def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str
 def _holders(transaction: Transaction, key_ids: Collection[str]) -> list[str]:
     """Return the names under which these keys and their living workers hold leases."""
     names = {f"{KEY_ACTOR_PREFIX}{key_id}" for key_id in key_ids}
-    workers = (worker.holder for worker in probers.living(transaction, SHARDS))
+    workers = (worker.holder for worker in probers.running(transaction, SHARDS))
     return sorted(names.union(holder for holder in workers if key_of(holder) in names))
 
 

@@ -242,7 +242,7 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
     if before.lease_id is not None and before.ended_at_s is None:
         # Its time is over, and this finds out before the sweep does.
         over = ended(before, EndReason.EXPIRED, facts.now_s)
-        facts.drafts.append(lease_events.over(over, MONITOR))
+        facts.drafts.append(lease_events.lease_ended(over, MONITOR))
     claim = leases.granted(
         before,
         number,
@@ -296,7 +296,7 @@ def _release(one: LeaseReleaseRequest, caller: Principal, facts: _Facts) -> Clai
     if not decision.is_repeat:
         claim = ended(claim, decision.end_reason, facts.now_s)
         facts.put(number, claim)
-        facts.drafts.append(lease_events.over(claim, holder_of(caller)))
+        facts.drafts.append(lease_events.lease_ended(claim, holder_of(caller)))
         facts.given_back.setdefault(holder_of(caller), []).append(claim)
         holder = facts.holders.get(claim.holder or "")
         if holder is not None and holder.status == Status.DRAINING:

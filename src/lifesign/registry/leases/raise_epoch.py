@@ -38,7 +38,7 @@ def raise_epoch(transaction: Transaction, actor: str, reason: str, *, above: Ite
         over = [ended(claim, EndReason.EPOCH_RAISED, transaction.now_s) for claim in running]
         leases.store(transaction, over)
         moved = lose_tasks(transaction, over, actor)
-        drafts = [*lease_events.all_over(over, actor)]
+        drafts = [*lease_events.leases_ended(over, actor)]
         event_log.append(transaction, drafts + [draft for several in moved.values() for draft in several])
     payload = EpochRaised(previous_epoch=previous_epoch, new_epoch=epoch, reason=reason)
     event_log.append(transaction, [EventDraft(type=EventType.EPOCH_RAISED, actor=actor, payload=payload)])

@@ -28,7 +28,7 @@ def begin_or_join(
     transaction = transaction.after_waiting()
     known = census_counts.runs(transaction, name, MAX_RUNS)
     last = last_not_ahead(known, lambda run: run.began_at_s, transaction.now_s)
-    if last is not None and may_go_on(last.began_at_s, last.ended_at_s, transaction.now_s):
+    if last is not None and may_resume(last.began_at_s, last.ended_at_s, transaction.now_s):
         return join_pass(transaction, last, deadlines)
     return census_counts.begin_run(transaction, run_id, name, deadlines)
 
@@ -48,7 +48,7 @@ def add_not_read(transaction: Transaction, run: StoredPass, names: Iterable[str]
     return replace(run, not_read=not_read)
 
 
-def may_go_on(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
+def may_resume(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
     """Return whether a pass was interrupted, and not too long ago. A start in the future does not count."""
     return (
         ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not is_in_future(began_at_s, now_s)

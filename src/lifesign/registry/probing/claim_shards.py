@@ -192,7 +192,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
         of_key = idle[key_of(holder)]
         granted_lately = of_key.granted + len(division.granted)
         prober_result_counts.note_idle(transaction, key_of(holder), replace(of_key, granted=granted_lately))
-    drafts = [*lease_events.all_over(shards.over, holder)]
+    drafts = [*lease_events.leases_ended(shards.over, holder)]
     new = [shards.claims[shard] for shard in division.granted]
     drafts += lease_events.shards_granted(new, holder, holder)
     event_log.append(transaction, drafts)
@@ -222,7 +222,7 @@ def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
     _count_idle(transaction, _locked(transaction), holder)
     probers.remove(transaction, [holder])
     ended_now = leases.end_all_of(transaction, {holder: EndReason.RELEASED}).get(holder, [])
-    event_log.append(transaction, [*lease_events.all_over(ended_now, holder)])
+    event_log.append(transaction, [*lease_events.leases_ended(ended_now, holder)])
     return OperationReply(status=204)
 
 
@@ -231,7 +231,7 @@ def show_shards(transaction: Transaction, call: Call) -> OperationReply:
     require(call.caller, Permission.READ_TARGETS)
     query = call.query_as(ShardChanges)
     after, since = query.changed_after, query.unprobed_since
-    living = probers.living(transaction, MAX_SHOWN)
+    living = probers.running(transaction, MAX_SHOWN)
     workers = _living_workers(transaction, living)
     sharers = count_sharers(list(workers.values()), transaction.now_s)
     changed = {} if after is None else target_rows.newest_versions(transaction, after)
@@ -268,7 +268,7 @@ def _join(
 ) -> list[StoredProber]:
     """Note that a worker lives, and return all that do; TooMany."""
     now_s = transaction.now_s
-    living = probers.living(transaction, MAX_PROBERS + 1)
+    living = probers.running(transaction, MAX_PROBERS + 1)
     known = next((prober for prober in living if prober.holder == holder), None)
     others = [prober for prober in living if prober.holder != holder]
     if known is None:

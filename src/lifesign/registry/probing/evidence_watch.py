@@ -85,7 +85,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
         classes=classes,
         old_evidence=old,
         unreached=_disallowed(transaction) if UnknownReason.NOT_ALLOWED in old else (),
-        credentials=credential_reports(probers.living(transaction, SHARDS)),
+        credentials=credential_reports(probers.running(transaction, SHARDS)),
         key_sums={
             key.removeprefix(KEY_ACTOR_PREFIX): (sums.answered, sums.failed)
             for key, sums in prober_result_counts.by_key(transaction).items()
@@ -95,7 +95,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
 
 
 def _disallowed(transaction: Transaction) -> Sequence[DisallowedTargets]:
-    living = probers.living(transaction, SHARDS)
+    living = probers.running(transaction, SHARDS)
     reached = {prober.holder: prober.reached for prober in living}
     return disallowed_targets(old_evidence.count_not_allowed(transaction), reached)
 

@@ -167,7 +167,7 @@ def _shown(
         lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
         disallowed_targets=[] if row is None else [_disallowed(each) for each in watched_in(row).unreached],
         credential_faults=[] if row is None else shown_faults(watched_in(row).credentials),
-        missing_credentials=all_missing(probers.living(transaction, SHARDS)),
+        missing_credentials=all_missing(probers.running(transaction, SHARDS)),
         excluded_downtime=[
             ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)
         ],

@@ -91,7 +91,7 @@ def change_status(transaction: Transaction, changes: Sequence[Change], actor: st
         if agent.reason == Reason.DRAIN_TIMEOUT:
             drafts.append(_drain_warning(agent, len(lost.get(agent.agent_id, ())), actor))
         # The agent's own first, then its leases, then the tasks that were leased to it (RFC-0016 9.1).
-        drafts += [lease_events.over(claim, actor) for claim in lost.get(agent.agent_id, ())]
+        drafts += [lease_events.lease_ended(claim, actor) for claim in lost.get(agent.agent_id, ())]
         drafts += [draft for claim in lost.get(agent.agent_id, ()) for draft in tasks.get(claim.resource, ())]
         drafts += [command_ended(command, agent, actor) for command in settled.get(agent.id, ())]
     event_log.append(transaction, drafts)

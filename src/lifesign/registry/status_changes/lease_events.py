@@ -41,7 +41,7 @@ def acquired(claim: Claim, actor: str) -> EventDraft:
     return _draft(EventType.LEASE_ACQUIRED, claim, payload, actor)
 
 
-def over(claim: Claim, actor: str) -> EventDraft:
+def lease_ended(claim: Claim, actor: str) -> EventDraft:
     """Return the event of an ended lease: released by an entitled caller, or expired otherwise."""
     reason = claim.end_reason or EndReason.EXPIRED
     is_released = reason in {EndReason.RELEASED, EndReason.REVOKED}
@@ -56,7 +56,7 @@ def over(claim: Claim, actor: str) -> EventDraft:
     return _draft(kind, claim, payload, actor)
 
 
-def all_over(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
+def leases_ended(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
     """Return the events about ended leases; the shards of one prober share an event."""
     shards: dict[tuple[str, EndReason], list[Claim]] = {}
     for claim in claims:
@@ -64,7 +64,7 @@ def all_over(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
             reason = claim.end_reason or EndReason.EXPIRED
             shards.setdefault((claim.holder or "", reason), []).append(claim)
         else:
-            yield over(claim, actor)
+            yield lease_ended(claim, actor)
     for (holder, reason), several in shards.items():
         for some in _portions(several):
             ended = ShardsEnded(holder=holder, shards=[_shard_lease(claim) for claim in some], reason=reason)

@@ -97,7 +97,7 @@ def _end_expired(transaction: Transaction, until_s: float) -> tuple[int, list[st
     over = [ended(claim, EndReason.EXPIRED, now_s) for claim in expired]
     leases.store(transaction, over)
     moved = lose_tasks(transaction, over, MONITOR)
-    drafts = [*lease_events.all_over(over, MONITOR)]
+    drafts = [*lease_events.leases_ended(over, MONITOR)]
     drafts += [draft for several in moved.values() for draft in several]
     event_log.append(transaction, drafts)
     return len(over), sorted({claim.holder for claim in over if claim.holder is not None})

@@ -32,7 +32,7 @@ from lifesign.storage.targets.target_rows import StoredTarget
 
 def list_interface_versions(transaction: Transaction, call: Call) -> OperationReply:
     """Return the kept versions of a target, each compared with the previous one."""
-    target, kept = _kept(transaction, call)
+    target, kept = _versions_of_target(transaction, call)
     forms = [_form(version) for version in kept]
     compared: list[Comparison | None] = [compare(old, new) for new, old in pairwise(forms)]
     memory = recalled(target.subject_id, probe_results.memories_of(transaction, [target.id]).get(target.id))
@@ -49,7 +49,7 @@ def list_interface_versions(transaction: Transaction, call: Call) -> OperationRe
 def compare_interfaces(transaction: Transaction, call: Call) -> OperationReply:
     """Return the differences between two kept versions of a target."""
     query = call.query_as(VersionPair)
-    target, kept = _kept(transaction, call)
+    target, kept = _versions_of_target(transaction, call)
     by_number = {version.number: version for version in kept}
     newer = query.version or max(by_number, default=1)
     # Numbers have gaps if a version was kept only for the next event.
@@ -73,7 +73,7 @@ def compare_interfaces(transaction: Transaction, call: Call) -> OperationReply:
     return OperationReply(content=answer)
 
 
-def _kept(transaction: Transaction, call: Call) -> tuple[StoredTarget, list[InterfaceVersion]]:
+def _versions_of_target(transaction: Transaction, call: Call) -> tuple[StoredTarget, list[InterfaceVersion]]:
     """Return the target of the path, and its versions; of a linked agent, those of its target."""
     named = call.path["target_id"]
     require_for_target(transaction, call.caller, Permission.READ_TARGETS, named)

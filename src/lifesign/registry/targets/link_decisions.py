@@ -177,12 +177,12 @@ def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: i
     else:
         target_rows.enter(transaction, agent.agent_id, url, version)
         if has_opted_out(transaction, url):
-            number = target_rows.living(transaction, [agent.agent_id])
+            number = target_rows.present(transaction, [agent.agent_id])
             target_rows.leave(transaction, number, GoneReason.OPTED_OUT, version)
 
 
 def _retire_own_target(transaction: Transaction, agent_id: str, version: int) -> None:
-    if number := target_rows.living(transaction, [agent_id]):
+    if number := target_rows.present(transaction, [agent_id]):
         target_rows.leave(transaction, number, GoneReason.LINKED, version)
 
 

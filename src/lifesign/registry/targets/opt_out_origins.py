@@ -155,7 +155,7 @@ def retire_opted_out(transaction: Transaction, urls: Mapping[str, str], version:
         if any(is_covered(url, origin) for origin in proven.get(host_of(url), ()))
     ]
     if unwanted:
-        numbers = target_rows.living(transaction, unwanted)
+        numbers = target_rows.present(transaction, unwanted)
         target_rows.leave(transaction, numbers, GoneReason.OPTED_OUT, version)
 
 

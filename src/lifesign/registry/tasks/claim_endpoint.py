@@ -128,7 +128,7 @@ class ClaimEndpoint:
             raise TooManyClaims(MAX_WAITING)
         self._waiting += 1
         news = asyncio.ensure_future(self._news.wait_beyond(number))
-        disconnected = asyncio.ensure_future(_gone(receive))
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
         stops = asyncio.ensure_future(self.stops.wait())
         waited: set[asyncio.Future[Any]] = {news, disconnected, stops}
         try:
@@ -159,7 +159,7 @@ def _check_may_work(caller: Principal) -> None:
         raise NotAllowed(caller.role, Permission.WORK_TASKS, None)
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Return once the caller has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -171,7 +171,7 @@ def end_lease(locked: RunGuard, reason: EndReason, actor: str) -> list[EventDraf
     if holder is not None and reason is not EndReason.RELEASED:
         # It learns that with its next heartbeat, not only at its renewal.
         agent_rows.compare_tasks(transaction, [holder.number])
-    return [lease_events.over(over, actor)]
+    return [lease_events.lease_ended(over, actor)]
 
 
 def _check_incarnation(call: Call, locked: RunGuard) -> None:

@@ -63,7 +63,7 @@ def report_progress(transaction: Transaction, call: Call) -> OperationReply | Li
         drafts += more
     else:
         task_rows.store(entered.transaction, [task])
-    return _answered(entered, call, task, drafts)
+    return _reply(entered, call, task, drafts)
 
 
 def mark_complete(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
@@ -125,7 +125,7 @@ def delegate_subtask(transaction: Transaction, call: Call) -> OperationReply | L
     task_budgets.store(transaction, replace(stored, budget=stored.budget.carve(envelope)))
     child, drafts = add_task(transaction, wanted, envelope, TaskOrigin(actor=call.actor, parent=task))
     task_rows.store(transaction, [task])
-    return _answered(entered, call, task, [*drafts], child_id=child.task_id, status=201)
+    return _reply(entered, call, task, [*drafts], child_id=child.task_id, status=201)
 
 
 def _ended(
@@ -138,7 +138,7 @@ def _ended(
         moved = replace(moved, task=task)
     drafts += end_lease(entered, EndReason.RELEASED, call.actor)
     task, more = move(entered.transaction, replace(moved, run_id=entered.run.run_id), call.actor)
-    return _answered(entered, call, task, [*drafts, *more])
+    return _reply(entered, call, task, [*drafts, *more])
 
 
 def _with_report(
@@ -158,7 +158,7 @@ def _with_report(
     return task, [task_events.reported(task, stored_report, call.actor)]
 
 
-def _answered(
+def _reply(
     entered: AuthorizedRun,
     call: Call,
     task: StoredTask,

@@ -66,7 +66,7 @@ def lock_all(transaction: Transaction) -> None:
         transaction.connection.exec_driver_sql("LOCK TABLE probers IN SHARE ROW EXCLUSIVE MODE")
 
 
-def living(transaction: Transaction, limit: int) -> list[StoredProber]:
+def running(transaction: Transaction, limit: int) -> list[StoredProber]:
     """Return the workers that live, in the order of their names.
 
     A worker that claimed before the clock was set back would live for as long as the clock was ahead.
@@ -84,7 +84,7 @@ def longest_interval_s(transaction: Transaction) -> float | None:
 
 def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, float]]:
     """Return the living by their names: holder, when it joined, and until when it lives."""
-    return [(each.holder, each.joined_at_s, each.expires_at_s) for each in living(transaction, limit)]
+    return [(each.holder, each.joined_at_s, each.expires_at_s) for each in running(transaction, limit)]
 
 
 def store(transaction: Transaction, prober: StoredProber) -> None:

@@ -294,7 +294,7 @@ def restore_targets(transaction: Transaction, numbers: Sequence[int], version: i
     return count
 
 
-def living(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
+def present(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
     """Return the numbers of present targets."""
     wanted = select(targets.c.id).where(targets.c.subject_id.in_(subject_ids), targets.c.gone_at_s.is_(None))
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
@@ -341,7 +341,7 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
 
 def retire_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
     """Retire those of these that are targets now."""
-    numbers = living(transaction, subject_ids) if subject_ids else []
+    numbers = present(transaction, subject_ids) if subject_ids else []
     if numbers:
         leave(transaction, numbers, reason, next_version(transaction))
 
