@@ -98,8 +98,8 @@ def crawl(directory: Path) -> int:
     command += ["--workers", str(PROCESSES)]
     log = directory / "bench.log"
     with (
-        log.open("w") as told,
-        subprocess.Popen(command, cwd=directory, stderr=told) as crawling,
+        log.open("w") as errors,
+        subprocess.Popen(command, cwd=directory, stderr=errors) as crawling,
         PeakMemory(crawling.pid) as peak,
     ):
         crawling.wait()

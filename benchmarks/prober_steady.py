@@ -72,17 +72,17 @@ async def probe_on(directory: Path) -> None:
             await importer.import_directory(wanted.directories[0])
         tending = asyncio.create_task(home.tend())
         try:
-            await run_worker(home.shares(wanted, 1, None)[0], stop, _tell)
+            await run_worker(home.shares(wanted, 1, None)[0], stop, _print_progress)
         finally:
             tending.cancel()
             await asyncio.gather(tending, return_exceptions=True)
 
 
-def _tell(said: WorkerStatus) -> None:
-    progress = said.progress
+def _print_progress(status: WorkerStatus) -> None:
+    progress = status.progress
     if progress is not None:
-        told = (progress.probed, progress.missed, progress.start_error_p99_ms)
-        print(json.dumps(told), flush=True)
+        figures = (progress.probed, progress.missed, progress.start_error_p99_ms)
+        print(json.dumps(figures), flush=True)
 
 
 # --- who watches it ---------------------------------------------------------------------------------------

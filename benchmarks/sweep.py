@@ -94,11 +94,11 @@ async def timed(sweeper: Sweeper) -> float:
 
 async def keep_beating(database: Database, first: int, at_s: float) -> None:
     """Store one group of heartbeats after the other, until cancelled."""
-    said = [
+    stored = [
         StoredHeartbeat(first + number, at_s, 1, None, is_drifting=False) for number in range(1, BEATS + 1)
     ]
     while True:
-        await database.write(lambda transaction: heartbeats.store(transaction, said))
+        await database.write(lambda transaction: heartbeats.store(transaction, stored))
 
 
 async def measured(url: str, agents: int, rounds: int) -> list[float]:

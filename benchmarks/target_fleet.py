@@ -298,10 +298,10 @@ def running_fleet(
         command.append(str(certificate))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as answering:
         try:
-            said = answering.stdout.readline() if answering.stdout is not None else ""
-            if not said:
+            ports = answering.stdout.readline() if answering.stdout is not None else ""
+            if not ports:
                 raise SystemExit("the fleet did not start")
-            port, closed_port, tls_port = (int(text) for text in said.split())
+            port, closed_port, tls_port = (int(text) for text in ports.split())
             with _name_server(fleet, directory) as (dns_port, dns_pid):
                 dns_server = f"127.0.0.1:{dns_port}"
                 yield RunningFleet(

@@ -49,9 +49,9 @@ async def main():
             params = {"name": name, "arguments": given, "_meta": META if version > "2026" else {}}
             asked = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
             async with session.post(URL, json=asked) as answer:
-                said = await answer.json()
-            if said.get("result", {"isError": True}).get("isError"):
-                raise SystemExit(f"refused: {said}")
+                body = await answer.json()
+            if body.get("result", {"isError": True}).get("isError"):
+                raise SystemExit(f"refused: {body}")
         began_s = time.perf_counter()
         await call(-1)
         first_s = time.perf_counter() - began_s
@@ -87,7 +87,7 @@ class Run:
         """Return the calls per second of an agent that makes all its calls in this shape."""
         asyncio.run(queue(self._server.url))
         version, at_once = SHAPES[shape]
-        said = [version, str(at_once), str(self._calls), tool, json.dumps(TOOLS[tool])]
+        arguments = [version, str(at_once), str(self._calls), tool, json.dumps(TOOLS[tool])]
         command = [
             sys.executable,
             "-c",
@@ -97,7 +97,7 @@ class Run:
         options = ["--pool", "bench", "--once", "--json", "--workspaces", str(self._directory / "runs")]
         tools = ["--tools", str(self._directory / "tools.yml")] if tool == "fetch" else []
         ended = subprocess.run(
-            [*command, *options, *tools, "--", sys.executable, "-c", AGENT, *said],
+            [*command, *options, *tools, "--", sys.executable, "-c", AGENT, *arguments],
             env={
                 **os.environ,
                 "PYTHONPATH": str(self._source),
@@ -108,10 +108,10 @@ class Run:
             text=True,
             check=False,
         )
-        told = [line for line in ended.stderr.splitlines() if line.startswith('{"rate"')]
-        if not told:
+        results = [line for line in ended.stderr.splitlines() if line.startswith('{"rate"')]
+        if not results:
             raise SystemExit(f"the agent did not end its calls: {ended.stdout}{ended.stderr}")
-        figures = json.loads(told[0])
+        figures = json.loads(results[0])
         self.first_s.append(figures["first_s"])
         return float(figures["rate"])
 

@@ -75,6 +75,9 @@ PARTS: dict[str, Callable[[], Iterator[Passage]]] = {
             "docs/operating/*.service",
         ),
     ),
+    "scripts and styles": lambda: passages(
+        prose.script_comments, files("src/**/*.js", "src/**/*.css", "docs/site/static/*.css")
+    ),
     "test names": lambda: passages(prose.test_names, TESTS),
     "test docstrings": lambda: passages(prose.docstrings, TESTS),
 }

@@ -19,14 +19,14 @@ def test_number_of_prose_assertions_does_not_grow() -> None:
 @pytest.mark.parametrize(
     ("statement", "count"),
     [
-        ('assert "the text of a message" in told', 1),
-        ('assert told == "the text of a message"', 1),
-        ('with pytest.raises(ValueError, match="the text of a message"): told()', 1),
-        ('assert (told.name, told.given) == ("--workers", 0)', 0),
-        ('assert "--workers: " in told', 0),
+        ('assert "the text of a message" in output', 1),
+        ('assert output == "the text of a message"', 1),
+        ('with pytest.raises(ValueError, match="the text of a message"): output()', 1),
+        ('assert (output.name, output.given) == ("--workers", 0)', 0),
+        ('assert "--workers: " in output', 0),
     ],
 )
 def test_comparisons_with_four_words_are_counted(statement: str, count: int, tmp_path: Path) -> None:
     module = tmp_path / "test_it.py"
-    module.write_text(f"def test_it(told):\n    {statement}\n")
+    module.write_text(f"def test_it(output):\n    {statement}\n")
     assert len(list(prose_assertions(module))) == count

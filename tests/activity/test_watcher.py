@@ -65,11 +65,11 @@ class Watching:
 
     def __init__(self, heart: OwnHeart, expected: list[WatchEvent], task: "asyncio.Task[None]") -> None:
         self.heart = heart
-        self.told = expected
+        self.events = expected
         self.task = task
 
     def texts(self, what: WatchEventKind) -> list[str]:
-        return [event.text for event in self.told if event.what is what]
+        return [event.text for event in self.events if event.what is what]
 
     async def until(self, what: WatchEventKind, times: int = 1) -> None:
         async with asyncio.timeout(600):
@@ -358,7 +358,7 @@ async def test_errors_are_reported_with_their_session_only() -> None:
         fake.says(failed("ses_1"), failed(None, words="out of disk"), failed("ses_of_nobody"))
         await seen.until(WatchEventKind.SESSION_ERROR, times=2)
         await asyncio.sleep(10)
-        errors = [event for event in seen.told if event.what is WatchEventKind.SESSION_ERROR]
+        errors = [event for event in seen.events if event.what is WatchEventKind.SESSION_ERROR]
         assert [(event.agent_id, event.text) for event in errors] == [
             ("a", "ses_1: UnknownError: no such model"),
             (None, "UnknownError: out of disk"),

@@ -95,7 +95,7 @@ async def test_agent_gets_the_full_drain_time_before_its_grace_period(world: Wor
         await adapter.adapter._loop.send_heartbeat()
         go.touch()
         assert (await adapter.outcome()).is_done
-        assert "stopping" not in {event.what for event in adapter.told}
+        assert "stopping" not in {event.what for event in adapter.events}
 
 
 async def test_grace_is_part_of_the_drain_timeout(world: World) -> None:
@@ -149,7 +149,7 @@ async def test_next_adapter_ends_processes_of_a_killed_one(world: World, registr
     async with world.adapting("true", wanted=nothing) as adapter:
         await adapter.until("registered")
         assert not set(pids) & process_watcher.processes().keys()
-        what, text = adapter.said()[0]
+        what, text = adapter.messages()[0]
         assert (what, text.split()[:2]) == ("pruned", ["2", "processes"])
 
 

@@ -385,7 +385,7 @@ async def test_agent_that_submitted_its_task_gets_one_grace_period(world: World)
         assert run is not None
         assert asked_s + run._grace_s() <= ended_s[0] + grace_s
         assert (await adapter.outcome()).exit_code == -9
-        assert adapter.said()[-2] == ("help_requested", "it has called request_human_help, and goes on")
+        assert adapter.messages()[-2] == ("help_requested", "it has called request_human_help, and goes on")
 
 
 async def test_process_that_cannot_be_killed_is_reported(
@@ -399,7 +399,7 @@ async def test_process_that_cannot_be_killed_is_reported(
     monkeypatch.setattr(AgentProcess, "end", end)
     async with world.adapting("true") as adapter:
         await adapter.outcome()
-        assert "still run" in dict(adapter.said())["stopping"]
+        assert "still run" in dict(adapter.messages())["stopping"]
 
 
 async def test_agent_without_budget_is_stopped_and_its_task_escalated_if_configured(

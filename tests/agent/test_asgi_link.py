@@ -113,7 +113,7 @@ async def test_linked_app_may_be_monitored_by_both(directory: str) -> None:
         server = Server(link_to(registry, Desk().app, directory, **where))
         await server.start()
         await registry.until_beats(1)
-        assert {name: registry.said[name] for name in where} == where
+        assert {name: registry.registration[name] for name in where} == where
         await server.stop()
     with pytest.raises(InvalidValue, match="card_url"):
         link_to(registry, Desk().app, directory, monitoring="both")
@@ -132,7 +132,7 @@ def test_linked_app_is_registered_while_served_with_running_requests_as_load(
             assert await server.start() == "lifespan.startup.complete"
             assert desk.log == ["started"]
             await registry.until_beats(1)
-            assert registry.said["role_id"] == "billing"
+            assert registry.registration["role_id"] == "billing"
             assert registry.beats()[-1].body["current_load"] == 0
             waiting = [asyncio.create_task(ask(app, "/later")) for _ in range(3)]
             assert (await ask(app, "/now")).body == b"now"

@@ -32,7 +32,7 @@ class RunningAgent:
     def __init__(self, registry: ScriptedRegistry, directory: str, **settings: Any) -> None:
         self.registry = registry
         self.directory = directory
-        self.told: list[tuple[object, ...]] = []
+        self.events: list[tuple[object, ...]] = []
         self.load = Load()
         keys = AgentKeys(key=KEY, key_file=f"{directory}/a.key", environment={})
         self.place = RegistrySession(AgentProfile(agent_id="a"), keys, registry.url)
@@ -45,17 +45,17 @@ class RunningAgent:
         )
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        self.told.append(("drain", why, timeout_s))
+        self.events.append(("drain", why, timeout_s))
         self.loop.begin_drain()
 
     def on_registered(self, incarnation: int) -> None:
-        self.told.append(("life", incarnation))
+        self.events.append(("life", incarnation))
 
     def on_incarnation_lost(self, why: str) -> None:
-        self.told.append(("lost", why))
+        self.events.append(("lost", why))
 
     def on_standby(self) -> None:
-        self.told.append(("aside",))
+        self.events.append(("aside",))
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +82,7 @@ async def test_heartbeats_are_sent_a_little_early_each_interval() -> None:
     async with running_agent() as agent:
         await agent.registry.until_beats(4)
         assert agent.registry.functions() == ["POST", *["beat"] * 4]
-        assert agent.told == [("life", 1)]
+        assert agent.events == [("life", 1)]
         # By half of the fifth by which a heartbeat may be early.
         assert gaps(agent) == [27.0, 27.0, 27.0]
 
@@ -117,7 +117,7 @@ async def test_requested_drain_is_followed_once_and_immediately() -> None:
         agent.registry.commands = [
             {"id": "c1", "command": "drain", "reason": "new version", "drain_timeout_seconds": 9.0}
         ]
-        # Told again although it was honoured: another server process was not told yet.
+        # The agent has obeyed the command, but another server process has not seen that and sends it again.
         send_heartbeat = agent.registry._lawful
 
         def forgetful(asked: Any) -> Any:
@@ -126,8 +126,8 @@ async def test_requested_drain_is_followed_once_and_immediately() -> None:
 
         agent.registry._lawful = forgetful  # type: ignore[method-assign]
         await agent.registry.until_beats(3)
-        ((_, incarnation), (_, why, timeout_s)) = agent.told
-        assert [event[0] for event in agent.told] == ["life", "drain"]
+        ((_, incarnation), (_, why, timeout_s)) = agent.events
+        assert [event[0] for event in agent.events] == ["life", "drain"]
         assert (incarnation, str(why).partition(": ")[2], timeout_s) == (1, "new version", 9.0)
         asked, draining, later = agent.registry.beats()[-3:]
         assert (asked.body["status"], draining.body["status"]) == ("active", "draining")
@@ -144,7 +144,7 @@ async def test_drain_started_by_another_client_is_followed() -> None:
         await agent.registry.until_beats(1)
         agent.registry.status = "draining"
         await agent.registry.until_beats(2)
-        assert [(event[0], event[2]) for event in agent.told[1:]] == [("drain", None)]
+        assert [(event[0], event[2]) for event in agent.events[1:]] == [("drain", None)]
 
 
 @in_virtual_time
@@ -154,7 +154,7 @@ async def test_unknown_command_is_logged_and_ignored(
     async with running_agent() as agent:
         agent.registry.commands = [{"id": "c1", "command": "explode\n"}]
         await agent.registry.until_beats(3)
-        assert agent.told == [("life", 1)]
+        assert agent.events == [("life", 1)]
         assert [record.message for record in caplog.records] == [r"a: unknown command 'explode\n' is ignored"]
 
 
@@ -165,7 +165,7 @@ async def test_dead_agent_drops_its_work_and_registers_again() -> None:
         agent.registry.status = "dead"
         await agent.registry.until_beats(2)
         assert agent.registry.functions() == ["POST", "beat", "beat", "GET", "POST", "beat"]
-        assert [event[0] for event in agent.told] == ["life", "lost", "life"]
+        assert [event[0] for event in agent.events] == ["life", "lost", "life"]
         first, again = (asked for asked in agent.registry.asked if asked.function == "POST")
         # The first registration of a process supersedes its own former one; a later one supersedes no agent.
         assert (first.body.get("supersede"), again.body.get("supersede")) == (True, None)
@@ -180,7 +180,7 @@ async def test_agent_drained_by_another_program_deregisters_permanently() -> Non
         agent.registry.status, agent.registry.reason = "deregistered", "drain_completed"
         await agent.loop.has_left.wait()
         assert agent.registry.functions().count("POST") == 1
-        assert [event[0] for event in agent.told] == ["life", "lost", "drain"]
+        assert [event[0] for event in agent.events] == ["life", "lost", "drain"]
 
 
 @in_virtual_time
@@ -204,8 +204,8 @@ async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
             await older.registry.until_beats(20)
             assert older.registry.incarnation == 2
             assert older.loop.is_displaced
-            assert [event[0] for event in older.told] == ["life", "lost", "aside"]
-            assert younger.told == [("life", 2)]
+            assert [event[0] for event in older.events] == ["life", "lost", "aside"]
+            assert younger.events == [("life", 2)]
             errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
             assert len(errors) == 1
             assert errors[0].startswith("a: ")
@@ -261,7 +261,7 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
         assert found[1].startswith("a: ")
         assert "HTTP" not in found[1]
         assert max(gaps(agent)) <= INTERVAL_S + 1
-        assert agent.told == [("life", 1)]
+        assert agent.events == [("life", 1)]
 
 
 @in_virtual_time
@@ -367,7 +367,7 @@ async def test_drain_ends_when_the_registry_deregisters() -> None:
         agent.registry.status = "deregistered"
         await agent.loop.has_left.wait()
         assert agent.registry.functions().count("POST") == 1
-        assert agent.told == [("life", 1)]
+        assert agent.events == [("life", 1)]
 
 
 @in_virtual_time

@@ -90,7 +90,7 @@ async def test_restart_before_the_heartbeat_timeout_begins_a_new_incarnation(
 
     crashed = started()
     await crashed.registered()
-    # As a crash leaves it: nothing is said to the registry.
+    # As after a crash: the registry is not notified.
     assert crashed._living is not None
     crashed._living.cancel()
     await asyncio.gather(crashed._living, return_exceptions=True)

@@ -245,8 +245,8 @@ async def test_cancelled_task_stops_at_the_next_heartbeat(
     registry: RegistryServer, admin: RegistryClient
 ) -> None:
     bench = Bench()
-    made = await admin.tasks.create("cancelled", agent_id="told")
-    async with working(registry, "told", bench.work) as runner:
+    made = await admin.tasks.create("cancelled", agent_id="notified")
+    async with working(registry, "notified", bench.work) as runner:
         await bench.begun.get()
         await runner.send_heartbeat()
         await admin.tasks.cancel(made.task_id)

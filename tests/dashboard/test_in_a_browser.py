@@ -42,7 +42,7 @@ PHONE: ViewportSize = {"width": 390, "height": 844}
 PATIENCE_MS = 1_000 * PATIENCE_SECONDS
 expect.set_options(timeout=PATIENCE_MS)
 CUT_LINKS = """
-[...document.querySelectorAll(".top nav a")]
+[...document.querySelectorAll(".page-header nav a")]
   .filter(link => link.getBoundingClientRect().right > link.closest("nav").getBoundingClientRect().right + 1)
   .map(link => link.textContent)
 """
@@ -238,19 +238,19 @@ def test_events_are_shown_as_they_happen(context: BrowserContext, served: Sample
     expect(agent.locator(".banner")).to_contain_text("draining")
     # An open element stays open although the page around it is fetched again.
     expect(numbers.locator("table")).to_be_visible()
-    expect(fleet.locator("#news")).to_contain_text("new event")
+    expect(fleet.locator("#announcement")).to_contain_text("new event")
 
 
 NOTE_TORN = """() => {
   const part = document.querySelector("[data-part=waiting]");
   window.torn = [];
   new MutationObserver(() => {
-    const said = Number(part.querySelector("[data-count]").textContent);
-    const shown = part.querySelectorAll("li").length;
-    if (said !== shown) window.torn.push([said, shown]);
+    const count = Number(part.querySelector("[data-count]").textContent);
+    const listed = part.querySelectorAll("li").length;
+    if (count !== listed) window.torn.push([count, listed]);
   }).observe(part, { subtree: true, childList: true, characterData: true });
 }"""
-"""Notes whenever the number of tasks that wait is not that of those below it."""
+"""Record each moment when the count of waiting tasks differs from the length of their list."""
 
 
 def test_number_of_changes_and_pending_reviews_are_updated(context: BrowserContext, served: Sample) -> None:
@@ -280,7 +280,7 @@ def test_number_of_changes_and_pending_reviews_are_updated(context: BrowserConte
     expect(tasks.locator("[data-changes]")).to_have_text("1 task changed: show")
     expect(waiting).to_contain_text("Waiting for people (2)")
     expect(waiting.locator("li")).to_have_count(2)
-    assert tasks.evaluate("torn") == [], "how many wait, and who, were told of two moments"
+    assert tasks.evaluate("torn") == [], "the count and the list of waiting tasks differed"
     table.get_by_role("link", name="show", exact=True).click()
     expect(table.locator('[data-agent="newcomer"]')).to_have_count(1)
 
@@ -299,7 +299,7 @@ def test_open_page_reports_an_expired_session_and_the_login_leads_back(
         expect(left.locator("#live")).to_have_text("live")
         other.get_by_role("button", name="Log out").click()
         expect(left.get_by_role("status")).to_have_text(
-            "Your session is over, and this page is not live any more. Log in to go on here."
+            "Your session has ended, and this page is no longer live. Log in to continue here."
         )
         expect(left.locator("#live")).to_have_count(0)
         expect(left.get_by_role("button", name="Log out")).to_have_count(0)
@@ -317,7 +317,7 @@ def test_task_decision_works_in_the_browser(context: BrowserContext, served: Sam
     page.get_by_label("Comment", exact=True).fill("looks right")
     page.get_by_role("button", name="Accept").click()
     expect(page.get_by_role("status")).to_have_text("The review was noted.")
-    expect(page.locator("[data-part=standing]")).to_contain_text("done")
+    expect(page.locator("[data-part=status]")).to_contain_text("done")
     page.goto("/agents/summariser")
     page.get_by_role("group", name="Maintenance").get_by_label("Reason").fill("new model")
     page.get_by_role("button", name="Begin maintenance").click()

@@ -22,7 +22,7 @@ def as_browsers_read_it(text: str) -> str:
         "/agents",
         "/agents/a.b~c:d-e_f",
         "/agents?status=dead&pool=a%20b&q=%2F%2F",
-        "/tasks/task_1?done=said",
+        "/tasks/task_1?done=drain",
         "/agents/%C3%A9",
         "/events?subject=a/b?c",
     ],

@@ -59,7 +59,7 @@ def steps(registry: RegistryServer, agent_id: str) -> list[tuple[str, str]]:
     return ask(registry, read)
 
 
-# --- one process, told to end ------------------------------------------------------------------------------
+# --- stopping one process ------------------------------------------------------------------------------
 
 
 @contextmanager

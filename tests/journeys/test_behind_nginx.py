@@ -55,18 +55,18 @@ class Proxied:
 def config(directory: Path, *, registry_port: int, port: int) -> str:
     """Return the configuration of the page, with other paths."""
     page = (REPOSITORY / "docs" / "operating.md").read_text()
-    told: str
-    (told,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
-    for said, meant in {
+    text: str
+    (text,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    for default, replacement in {
         "127.0.0.1:8440": f"127.0.0.1:{registry_port}",
         "listen 443 ssl;": f"listen 127.0.0.1:{port} ssl;",
         "server_name registry.example;": "server_name localhost;",
         "/etc/ssl/registry.pem": f"{directory}/registry.pem",
         "/etc/ssl/registry.key": f"{directory}/registry.key",
     }.items():
-        assert told.count(said) == 1, said
-        told = told.replace(said, meant)
-    return told
+        assert text.count(default) == 1, default
+        text = text.replace(default, replacement)
+    return text
 
 
 @pytest.fixture(scope="module")

@@ -38,9 +38,9 @@ def absent(program: str, package: str) -> pytest.MarkDecorator:
 def recipe(language: str, replaced: Mapping[str, str], place: int = 0) -> str:
     """Return a recipe of the page, with other addresses; each must be there."""
     text: str = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[place]
-    for said, meant in replaced.items():
-        assert said in text, said
-        text = text.replace(said, meant)
+    for published, replacement in replaced.items():
+        assert published in text, published
+        text = text.replace(published, replacement)
     return text
 
 

@@ -81,21 +81,21 @@ class Watching:
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
         self.process = process
-        self.told: list[dict[str, str]] = []
+        self.events: list[dict[str, str]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.told.append(json.loads(line))
+            self.events.append(json.loads(line))
 
     def texts(self, what: str) -> list[str]:
-        return [event["text"] for event in self.told if event["what"] == what]
+        return [event["text"] for event in self.events if event["what"] == what]
 
     def until(self, what: str, text: str = "", times: int = 1) -> None:
         until(
-            f"{what} {text}, in {self.told}",
+            f"{what} {text}, in {self.events}",
             lambda: sum(text in message for message in self.texts(what)) >= times,
             PATIENCE_SECONDS,
         )
@@ -170,5 +170,5 @@ def test_opencode_session_activity_sends_heartbeats_for_its_agent(
         record = answer_to(f"{registry.url}/api/v1/agents/worker-1", {"X-API-Key": ADMIN_KEY})
     assert record["reported"]["current_load"] == 0
     assert len(seen.texts("ended")) == 1
-    assert "ahk_" not in str(seen.told)
-    assert PASSWORD not in str(seen.told)
+    assert "ahk_" not in str(seen.events)
+    assert PASSWORD not in str(seen.events)

@@ -190,7 +190,7 @@ async def adapt(standing: Gate, wanted: TaskSelection, directory: Path, case: Ca
         if case.function == "leave":
             loop.call_later(0.3, adapter.adapter.drain, "it has to leave")
         _, waiting = await asyncio.wait({adapter.living}, timeout=2 * PATIENCE_SECONDS)
-        assert not waiting, adapter.said()
+        assert not waiting, adapter.messages()
 
 
 @pytest.mark.parametrize("case", cases(("drain", "cancel"), every=7))

@@ -142,7 +142,7 @@ async def test_heartbeat_counts_and_returns_the_next_deadline(known: RegistryCli
     assert after.last_heartbeat_at == taken
     assert before.last_heartbeat_at is not None
     assert taken > before.last_heartbeat_at
-    # Nothing was said that would change the record.
+    # No call has changed the record.
     assert after.version == before.version
 
 

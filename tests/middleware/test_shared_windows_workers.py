@@ -52,7 +52,7 @@ def kill_one_after_another(state_dir: Path, kills: int) -> None:
         with worker_processes(state_dir) as (worker,):
             sent += worker.kill_while_counting(after=chance.randrange(1, 500))
         assert files(state_dir) == 1
-    # Each may have been killed after it counted and before it said so.
+    # Each worker may have been killed after it counted a request and before it reported that.
     assert sent <= counted(state_dir) <= sent + kills
 
 

@@ -39,11 +39,11 @@ class ApiMachine(RegistryMachine):
     def __init__(self) -> None:
         super().__init__()
         self.model = Model(self.clock.at_s)
-        self.told = 0
-        """The sequence of the last event that was looked at."""
+        self.after = 0
+        """Sequence of the last event that an invariant has read."""
         self.owned = 0
-        """The same, where it was looked at whose it is."""
-        self.last_told: dict[str, tuple[str, int, int]] = {}
+        """Sequence of the last event whose owner was checked."""
+        self.last_states: dict[str, tuple[str, int, int]] = {}
         """State of each agent after the log's events: status, incarnation, version."""
         self.tokens: dict[str, int] = {}
 
@@ -86,15 +86,15 @@ class ApiMachine(RegistryMachine):
 
     @rule(
         data=st.data(),
-        said=st.sampled_from(["active", "active", "draining"]),
+        reported=st.sampled_from(["active", "active", "draining"]),
         life=st.sampled_from([None, 0, 0, -1]),
     )
-    def send_heartbeat(self, data: st.DataObject, said: str, life: int | None) -> None:
+    def send_heartbeat(self, data: st.DataObject, reported: str, life: int | None) -> None:
         agent = self.some_agent(data)
         incarnation = None if life is None else agent.incarnation + life
         headers = {} if incarnation is None else {"x-agent-incarnation": str(incarnation)}
-        status = self.model.send_heartbeat(agent, said, incarnation)
-        body = {"status": said, "client_timestamp": self.api.time_text()}
+        status = self.model.send_heartbeat(agent, reported, incarnation)
+        body = {"status": reported, "client_timestamp": self.api.time_text()}
         path = f"{AGENTS}/{agent.agent_id}/heartbeat"
         answer = self.expect(status, "POST", path, body, key=agent.key, headers=headers)
         if status == 200:
@@ -293,20 +293,20 @@ class ApiMachine(RegistryMachine):
 
     @invariant()
     def lifecycle_events_are_contiguous(self) -> None:
-        query = f"after={self.told}&limit=1000&type=agent.lifecycle,agent.updated"
+        query = f"after={self.after}&limit=1000&type=agent.lifecycle,agent.updated"
         page = self.expect(200, "GET", f"/api/v1/events?{query}", key=Role.READER).json()
         for event in page["events"]:
             result = event["payload"]
-            before, *_ = self.last_told.get(result["agent_id"], ("registering", 0, 0))
+            before, *_ = self.last_states.get(result["agent_id"], ("registering", 0, 0))
             assert result.get("previous_status", before) == before, event
             after = (result.get("new_status", before), result["incarnation"], result["version"])
-            self.last_told[result["agent_id"]] = after
-        self.told = page["next_after"]
+            self.last_states[result["agent_id"]] = after
+        self.after = page["next_after"]
         expected = {
             name: (agent.status, agent.incarnation, agent.version)
             for name, agent in self.model.agents.items()
         }
-        assert self.last_told == expected
+        assert self.last_states == expected
 
     @invariant()
     def stored_agent_of_an_event_matches_its_payload(self) -> None:

@@ -77,7 +77,7 @@ async def test_latest_changes_of_a_target_are_kept(
     async def changes_of(url: str) -> list[int]:
         found = await rows(
             api,
-            "SELECT url, said.id FROM result_changes said JOIN targets ON targets.id = target ORDER BY 2",
+            "SELECT url, result.id FROM result_changes result JOIN targets ON targets.id = target ORDER BY 2",
         )
         return [number for of, number in found if of == url]
 

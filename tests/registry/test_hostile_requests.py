@@ -108,8 +108,8 @@ def with_each_leaf(value: object, leaf: str) -> Iterator[object]:
 TAKING = sorted(
     (path, method)
     for path, methods in DOCUMENTED.items()
-    for method, told in methods.items()
-    if isinstance(told, dict) and "requestBody" in told
+    for method, documented in methods.items()
+    if isinstance(documented, dict) and "requestBody" in documented
 )
 
 

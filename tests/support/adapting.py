@@ -54,7 +54,7 @@ class Adapting:
     ) -> None:
         self.directory = directory
         self.agent_id = agent_id or f"coder-{next(_NUMBERS)}"
-        self.told: list[RunEvent] = []
+        self.events: list[RunEvent] = []
         self._hears = hears
         self._has_come = asyncio.Event()
         own_key = directory / "own.key"
@@ -94,7 +94,7 @@ class Adapting:
         return RegistryClient(self._url, key=self.keys.current())
 
     def _take(self, expected: RunEvent) -> None:
-        self.told.append(expected)
+        self.events.append(expected)
         self._has_come.set()
         if self._hears is not None:
             self._hears(expected)
@@ -103,22 +103,22 @@ class Adapting:
         """Wait for this message, of a task if one is named."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
-                for event in self.told:
+                for event in self.events:
                     if event.what == what and task_id in {None, event.task_id}:
                         return event
-                assert not self.living.done(), self.said()
+                assert not self.living.done(), self.messages()
                 self._has_come.clear()
                 await self._has_come.wait()
 
     async def outcome(self) -> RunOutcome:
         """Wait for its end; return the result of its last run."""
         outcome = await asyncio.wait_for(asyncio.shield(self.living), 2 * PATIENCE_SECONDS)
-        assert outcome is not None, self.said()
+        assert outcome is not None, self.messages()
         return outcome
 
     def lease(self) -> LeaseKeeper:
         """Return the keeper of the current run's lease."""
-        assert self.adapter._run is not None, self.said()
+        assert self.adapter._run is not None, self.messages()
         return self.adapter._run._keeper
 
     async def shorten_lease(self, seconds: float) -> None:
@@ -131,12 +131,12 @@ class Adapting:
         lease._window_s = seconds
         lease.renew_now()
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while lease.deadline_s == before_s and lease.loss is None:  # noqa: ASYNC110 - its run alone is told
+            while lease.deadline_s == before_s and lease.loss is None:  # noqa: ASYNC110 - only its run is notified
                 await asyncio.sleep(0.01)
 
-    def said(self) -> list[tuple[str, str]]:
+    def messages(self) -> list[tuple[str, str]]:
         """Return all messages."""
-        return [(event.what, event.text) for event in self.told]
+        return [(event.what, event.text) for event in self.events]
 
     def workspace(self) -> Path:
         """The one workspace that is there."""
@@ -262,7 +262,7 @@ class AdapterProcess:
             assert found or self.process.poll() is None, (self.lines, self.errors)
             return found[0] if found else None
 
-        return until(f"{what} is told", look)
+        return until(f"message {what}", look)
 
     def end(self) -> int:
         """Wait for its end; return its exit code."""

@@ -85,6 +85,17 @@ def hash_comments(path: Path) -> Iterator[Passage]:
     return _blocks(path, lines)
 
 
+def script_comments(path: Path) -> Iterator[Passage]:
+    """Return the comments of a JavaScript file or a style sheet, adjacent lines as one."""
+    lines = [
+        (text.count("\n", 0, found.start()) + 1 + offset, line.strip(" /*"))
+        for text in (path.read_text(),)
+        for found in re.finditer(r"/\*.*?\*/|(?<!:)//[^\n]*", text, flags=re.DOTALL)
+        for offset, line in enumerate(found[0].split("\n"))
+    ]
+    return _blocks(path, lines)
+
+
 def json_texts(path: Path) -> Iterator[Passage]:
     """Return the titles, summaries and descriptions of a JSON schema or an OpenAPI document."""
 

@@ -61,7 +61,7 @@ class ScriptedRegistry:
     incarnation: int = 0
     status: str = "deregistered"
     reason: str = "registered"
-    said: dict[str, Any] = field(default_factory=dict)
+    registration: dict[str, Any] = field(default_factory=dict)
     commands: list[dict[str, Any]] = field(default_factory=list)
     clock_s: float = 0.0
     """Seconds by which its clock is ahead of the agent's."""
@@ -121,7 +121,7 @@ class ScriptedRegistry:
         if self.status in {"active", "draining"} and not asked.body.get("supersede"):
             return CONFLICT
         self.incarnation += 1
-        self.status, self.said = "active", asked.body
+        self.status, self.registration = "active", asked.body
         own = {"agent_key": OWN_KEY} if self.incarnation == 1 else {}
         return 201, {**self.record(), **own}
 
@@ -147,7 +147,7 @@ class ScriptedRegistry:
 
     def record(self) -> dict[str, Any]:
         """The agent as a registry shows it."""
-        result = Registration.model_validate(self.said)
+        result = Registration.model_validate(self.registration)
         thresholds = result.thresholds().model_dump()
         return {
             "agent_id": result.agent_id,

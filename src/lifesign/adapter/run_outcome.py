@@ -71,13 +71,13 @@ class RunReporter:
 
     async def report(self, outcome: RunOutcome, workspace: Workspace | None = None) -> RunOutcome:
         """Report the end of the run in its name; return whether the registry has accepted it."""
-        untold = await self._write(outcome)
-        if untold:
-            what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {untold}"
+        failure = await self._write(outcome)
+        if failure:
+            what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {failure}"
         else:
             what, text = _event_kind(outcome.end), outcome.text
         self.emit(what, text, outcome, workspace)
-        return replace(outcome, was_notified=not untold)
+        return replace(outcome, was_notified=not failure)
 
     async def _write(self, outcome: RunOutcome) -> str:
         """Return why it could not be reported, or an empty text."""

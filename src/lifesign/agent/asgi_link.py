@@ -135,7 +135,7 @@ class AgentLink:
         """Share the incarnation with the other workers, one of which may have to continue it."""
         self._note_incarnation(incarnation)
 
-    def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has said it
+    def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has logged it
         """Requests in progress continue: their callers wait, and no other agent has them."""
         self._note_incarnation(None)
 

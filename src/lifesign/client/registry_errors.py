@@ -101,7 +101,7 @@ class RegistryFailure(RegistryError, NoAnswer):
 
 
 class Unavailable(RegistryFailure):
-    """502, 503 or 504: the registry, or a proxy before it, cannot serve now; `retry_after_s` if it said so.
+    """502, 503 or 504: the registry, or a proxy before it, cannot serve now; `retry_after_s` if it sent one.
 
     Our registry changes nothing then; of a proxy that cannot be known.
     """

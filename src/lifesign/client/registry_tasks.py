@@ -117,7 +117,7 @@ class RegistryTasks:
         self._connection = connection
 
     async def create(self, title: str, **members: Any) -> TaskRecord:
-        """Put a task into the queue; `members` as in `TaskCreation`; None: not said.
+        """Put a task into the queue; `members` as in `TaskCreation`; None: omitted.
 
         Tried again when no answer comes: a key, `idempotency_key` or one of our own, has it created once.
         """

@@ -22,7 +22,7 @@ from lifesign.prober.directories.snapshot import read_version
 PLACE_DIGITS: Final = 8
 """Digits of the digest of a file's path: the path itself is not published."""
 
-_STORED_LOCATION: Final = re.compile(rf"(?P<told>.*) \(place (?P<digest>[0-9a-f]{{{PLACE_DIGITS}}})\)")
+_STORED_LOCATION: Final = re.compile(rf"(?P<location>.*) \(place (?P<digest>[0-9a-f]{{{PLACE_DIGITS}}})\)")
 
 
 class KnowsLists(Protocol):

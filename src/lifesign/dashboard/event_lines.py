@@ -200,8 +200,8 @@ def _until_text(what: str) -> Callable[[Mapping[str, Any]], str]:
 
 _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingProxyType({
     EventType.AGENT_LIFECYCLE: _lifecycle,
-    EventType.AGENT_HEALTH_CHANGED: lambda said: (
-        f"health is {said['new_health']}, was {said['previous_health']} before"
+    EventType.AGENT_HEALTH_CHANGED: lambda data: (
+        f"health is {data['new_health']}, was {data['previous_health']} before"
     ),
     EventType.AGENT_UPDATED: lambda data: f"changed {', '.join(map(as_words, data['changed']))}",
     EventType.AGENT_DRIFT_WARNING: lambda data: (

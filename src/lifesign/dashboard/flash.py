@@ -67,7 +67,7 @@ def sealed(done: str, where: str, token: str) -> str:
 def done_just_now(request: Request, text: str, token: str) -> str:
     """Return the message for the holder of a session on the requested page; empty: none.
 
-    `said` is the cookie of the request.
+    `text` is the cookie of the request.
     """
     done, _, seal = text.partition(".")
     if not (token and done and len(text) <= MAX_COOKIE_CHARACTERS):

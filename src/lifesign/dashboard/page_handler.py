@@ -149,18 +149,18 @@ class PageHandler:
         """Return a page for a visitor."""
         sent = login_sessions.cookie_in(request, self._cookie(request, flash.COOKIE))
         done = flash.done_just_now(request, sent, self.token_in(request, SESSION_COOKIE))
-        is_over = not visitor.is_logged_in and self.has_expired_session(request)
+        is_session_ended = not visitor.is_logged_in and self.has_expired_session(request)
         common = {
             "visitor": visitor,
             "path": request.url.path,
-            "login_at": login_path(request),
-            "is_over": is_over,
+            "login_url": login_path(request),
+            "is_session_ended": is_session_ended,
             "done": done,
         }
         answer = page(template, {**common, **shown})
         if done:
             self.set_cookie(answer, request, flash.COOKIE, "", 0)
-        if is_over:
+        if is_session_ended:
             self.set_cookie(answer, request, SESSION_COOKIE, "", 0)
         return answer
 

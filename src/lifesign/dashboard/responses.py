@@ -62,7 +62,7 @@ def _environment() -> Environment:
     environment = template_environment("lifesign.dashboard")
     filters: dict[str, Any] = {
         "moment": labels.moment_text,
-        "machine": _machine,
+        "iso_time": _iso_time,
         "number": count_text,
         "pluralize": pluralize,
         "percent": percent_text,
@@ -93,6 +93,6 @@ def _display_name(agent: AgentSummary) -> str:
     return display_name(agent.agent_id, agent.name, agent.target_url)
 
 
-def _machine(at: datetime) -> str:
-    """Return a time as programs read it."""
+def _iso_time(at: datetime) -> str:
+    """Return a time in ISO 8601, for the `datetime` attribute."""
     return utc_text(at)

@@ -296,7 +296,7 @@ class Sweeper:
         self, changes: Sequence[Change], track: Track, monitors: Monitors, alike: VerdictContext
     ) -> _Exits:
         """Return the agents of one track that would exit by missed heartbeats, and that count."""
-        telling: list[float] = []
+        silent_since_s: list[float] = []
         missed: list[MissedHeartbeat] = []
         for change in changes:
             sign_s = change.silent_since_s
@@ -306,13 +306,13 @@ class Sweeper:
                 monitors.of(track), sign_s, change.heard_for_s, self._policy
             ):
                 continue
-            telling.append(sign_s)
+            silent_since_s.append(sign_s)
             if track is Track.HEARTBEAT:
                 agent, excluded_downtime = change.agent, alike.excluded_since(sign_s)
                 missed.append(
                     MissedHeartbeat(agent.id, sign_s, deadline_s(sign_s, agent.interval_s, excluded_downtime))
                 )
-        return _Exits(tuple(telling), tuple(missed))
+        return _Exits(tuple(silent_since_s), tuple(missed))
 
     def _suspended_results(
         self, transaction: Transaction, held: Sequence[Change], alike: VerdictContext, monitors: Monitors

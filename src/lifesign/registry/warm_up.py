@@ -35,7 +35,7 @@ async def warm_up(database: Database, face: Callable[[], Awaitable[None]] | None
         _log.info("the first answers will take longer: the warm-up took more than %g s", WARM_UP_SECONDS)
     except StoreUnavailable as error:
         _log.warning("the first answers will take longer: %s", error)
-    except Exception:  # noqa: BLE001 - it is logged, and whoever asks is told what is wrong
+    except Exception:  # noqa: BLE001 - it is logged, and each request reports the fault
         _log.exception("the first answers will take longer")
 
 

@@ -164,7 +164,7 @@ async def test_periodic_work_of_an_endless_crawl_runs(tmp_path: Path) -> None:
             assert inspect.isawaitable(done)
             await done
     assert "census.html" in files(directory)
-    # No pass has told its name.
+    # No pass has reported the directory's name.
     written = (directory / "census.md").read_text()
     assert written.startswith("# Census: mixed\n")
     assert "after 7 s" in written

@@ -20,14 +20,14 @@ class Shell:
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
-        self.told = ""
+        self.errors = ""
         """Standard error of the last command."""
 
     def run(self, *arguments: str, code: int = 0) -> str:
         """Run a command and return its output, or the error message of a command that fails."""
         ended = main(["keys", *arguments])
         captured = self._capsys.readouterr()
-        self.told = captured.err
+        self.errors = captured.err
         assert ended == code, captured.err
         return captured.out if code == 0 else captured.err
 
@@ -56,7 +56,7 @@ def test_key_is_written_to_a_new_private_file_only(shell: Shell, tmp_path: Path,
     file = tmp_path / "admin.key"
     options = ["--role", "admin", "--name", "alice", "--write-key", str(file), *["--json"] * as_json]
     assert "ahk_" not in shell.run("create", *options)
-    assert as_json or ("(admin, alice)" in shell.told and str(file) in shell.told)
+    assert as_json or ("(admin, alice)" in shell.errors and str(file) in shell.errors)
     assert KEY.fullmatch(file.read_text().strip())
     assert file.stat().st_mode & 0o777 == 0o600
     kept = file.read_text()

@@ -39,7 +39,7 @@ async def test_an_agent_is_shown_layer_by_layer(capsys: pytest.CaptureFixture[st
     rows = {line.split()[0]: line.split() for line in lines[3:] if line}
     assert rows["card"][1:3] == ["ok", "200"]
     assert rows["health"][1:4] == ["document", "ok", "200"]
-    assert rows["says"][1].startswith("degraded")
+    assert rows["reports"][1].startswith("degraded")
 
 
 async def test_document_from_the_future_has_no_positive_age(capsys: pytest.CaptureFixture[str]) -> None:

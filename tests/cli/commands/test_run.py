@@ -62,9 +62,9 @@ def test_run_exit_code_shows_the_result_of_the_task(
     at: RegistryServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = task_at(at)
-    assert main(["run", *ONCE, "--agent-id", "coder-1", "--", "sh", "-c", "echo said; exit 3"]) == 4
+    assert main(["run", *ONCE, "--agent-id", "coder-1", "--", "sh", "-c", "echo output; exit 3"]) == 4
     out, err = capfd.readouterr()
-    assert out == "said\n"
+    assert out == "output\n"
     assert re.search(rf"{task.task_id}: .* 3 \(crash\); .*{tmp_path}/state/lifesign/runs/run_", err)
     # The own key is there from the first time.
     assert (
@@ -164,7 +164,7 @@ def test_run_prints_json_lines_and_sends_command_output_to_stderr(
     at: RegistryServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     task = task_at(at)
-    assert main(["run", *ONCE, "--json", "--", "echo", "said"]) == 0
+    assert main(["run", *ONCE, "--json", "--", "echo", "output"]) == 0
     out, err = capfd.readouterr()
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["what"] for line in lines] == [
@@ -179,7 +179,7 @@ def test_run_prints_json_lines_and_sends_command_output_to_stderr(
         "fencing_token": 1,
     }
     assert (lines[4]["exit_reason"], lines[4]["exit_code"]) == ("completed", 0)
-    assert err == "said\n"
+    assert err == "output\n"
 
 
 def test_refused_or_unanswered_request_is_reported_in_one_line(

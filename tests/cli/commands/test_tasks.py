@@ -65,7 +65,7 @@ def test_task_is_created_executed_and_reviewed(
     assert "status      review since" in shown
     assert "blocked by  no logo" in shown
     assert re.search(r"created .* by \w+, key:key_\w+", shown)
-    assert "said        drafted:\n              - \ufffd[31mit (" in shown
+    assert "report      drafted:\n              - \ufffd[31mit (" in shown
     assert "10 tokens, 1.500000 USD left of 10 tokens, 1.500000 USD" in shown
     assert "worker with token 1" in shown
     assert "\x1b" not in shown

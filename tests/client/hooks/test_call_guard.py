@@ -13,7 +13,7 @@ URL = "https://agent.example/"
 LOGGER = call_guard.__name__
 
 
-def decision(action: Action, reason: str = "it said so") -> Decision:
+def decision(action: Action, reason: str = "as scripted") -> Decision:
     return Decision(action, HealthStatus.UNKNOWN, (reason, "and more"), None)
 
 

@@ -6,6 +6,7 @@ from tests.dashboard.conftest import Sample
 from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Page
 
+from lifesign.dashboard.assets import asset_path
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.published_interface.card_interface import card_interface
 from lifesign.registry.targets.interface_changes import ReadInterface, note_interfaces
@@ -24,7 +25,7 @@ def test_agent_page_shows_reported_and_observed_facts(sample: Sample) -> None:
     text = sample.visitor(Role.READER).get(AGENT).text
     for words in (
         "Observed Health healthy Last probe answers a card, an interface that answers, a health document",
-        "its own p99: 1,840 ms",
+        "reported p99: 1,840 ms",
         "99.3 % of 412",
         "20 of the last 20 probes",
         "Last 24 hours",
@@ -56,9 +57,13 @@ def test_history_is_described_for_screen_readers(sample: Sample) -> None:
 
 def test_history_is_shown_as_plot_text_and_table(sample: Sample) -> None:
     page = sample.visitor(Role.READER).get(AGENT)
-    for title in ("Probes: ", "Share of answered requests: ", "Share of errors: ", "How long answers took: "):
+    for title in ("Probes: ", "Share of answered requests: ", "Share of errors: ", "Latency: "):
         assert len(re.findall(rf'role="img"[^>]+aria-label="{title}', page.html)) == 2
-    assert len(re.findall(r'<path class="line said second"', page.html)) == 4
+    rules = sample.visitor().get(asset_path("dashboard.css")).html
+    styles = re.findall(r'<path class="line ([^"]+)"', page.html)
+    assert styles.count("reported dashed") == 4
+    for style in set(styles):
+        assert any(f"path.line.{name} {{ stroke: " in rules for name in style.split()), style
     assert "Last 30 days" in page.text
     assert page.text.count("Numbers") == 2
     assert re.search(r"Numbers .* answered 2\d\d ms \(", page.text)

@@ -21,7 +21,7 @@ PAGES = ("/", "/agents", "/events", "/tasks", "/targets", "/census", "/login")
 
 ALERT = 'role="alert"'
 """The markup of what the login page reports."""
-OVER = '<p class="over" role="status">'
+OVER = '<p class="session-ended" role="status">'
 """The markup of the report that a session has ended, on a page that everyone may read."""
 
 
@@ -30,7 +30,7 @@ OVER = '<p class="over" role="status">'
     [
         ("/", "/login"),
         ("/agents", "/login?next=%2Fagents"),
-        ("/agents/translator?done=said", "/login?next=%2Fagents%2Ftranslator%3Fdone%3Dsaid"),
+        ("/agents/translator?done=drain", "/login?next=%2Fagents%2Ftranslator%3Fdone%3Ddrain"),
         ("/agents/a%C3%A9", "/login?next=%2Fagents%2Fa%25C3%25A9"),
         ("/agents?q=%22%3E", "/login?next=%2Fagents%3Fq%3D%2522%253E"),
         ("/agents?x[]=1", "/login?next=%2Fagents"),

@@ -126,7 +126,7 @@ def test_events_are_listed_newest_first_with_their_subject(sample: Sample) -> No
     page = visitor.get("/events?group=task")
     sequences = [int(found) for found in re.findall(r'data-sequence="(\d+)"', page.html)]
     assert sequences == sorted(sequences, reverse=True)
-    assert set(re.findall(r'class="kind">(\w+)\.', page.html)) == {"task"}
+    assert set(re.findall(r'class="event-type">(\w+)\.', page.html)) == {"task"}
     of_one = visitor.get("/events?agent=planner&group=agent").text
     assert "active → unhealthy (probe failures" in of_one
     assert "registering → active" in of_one

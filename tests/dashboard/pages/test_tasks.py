@@ -104,7 +104,7 @@ def test_run_that_requested_help_is_not_shown_as_success(sample: Sample) -> None
 
 def test_multi_line_text_of_agents_keeps_its_lines(sample: Sample) -> None:
     html = sample.visitor(Role.READER).get(f"/tasks/{sample.tasks['review']}").html
-    assert '<b class="lines">Translated the handbook:\n- 12 pages\n- no pictures \ufffd[2J</b>' in html
+    assert '<b class="pre-line">Translated the handbook:\n- 12 pages\n- no pictures \ufffd[2J</b>' in html
 
 
 @pytest.mark.parametrize(

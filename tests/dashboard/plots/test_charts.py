@@ -51,11 +51,11 @@ def test_empty_history_draws_nothing() -> None:
 
 def test_line_of_a_chart_is_interrupted_at_a_visible_gap() -> None:
     (span,) = drawn(*(slot(ago, answer_ms=flat(100)) for ago in (9, 8, 4, 3)))
-    (latencies,) = [plot for plot in span.plots if plot.title == "How long answers took"]
+    (latencies,) = [plot for plot in span.plots if plot.title == "Latency"]
     (line,) = latencies.lines
     assert starts(line.path) == [span.columns[0].left, span.columns[2].left]
-    gaps = [(stretch.left, stretch.left + stretch.width) for stretch in span.silences]
-    assert {stretch.word for stretch in span.silences} == {"never-probed"}
+    gaps = [(gap.left, gap.left + gap.width) for gap in span.gaps]
+    assert {gap.word for gap in span.gaps} == {"never-probed"}
     assert len(gaps) == 3
     assert gaps[0][0] == 0
     assert gaps[1] == pytest.approx(
@@ -66,7 +66,7 @@ def test_line_of_a_chart_is_interrupted_at_a_visible_gap() -> None:
 
 def test_down_slot_has_no_latency_and_differs_from_a_gap() -> None:
     (span,) = drawn(slot(2, answer_ms=flat(50)), slot(1, alive=0, failed=6), slot(0, alive=0, unknown=2))
-    assert [stretch.word for stretch in span.silences] == ["never-probed", "down"]
+    assert [gap.word for gap in span.gaps] == ["never-probed", "down"]
     down, unknown = span.columns[1:]
     assert (down.alive, down.failed) == (0, 100)
     assert (unknown.alive, unknown.failed) == (0, 0)
@@ -92,7 +92,7 @@ def test_probe_results_are_one_area_per_class() -> None:
 def test_observed_and_reported_ratio_are_drawn_together() -> None:
     (span,) = drawn(slot(1, 3, 3, response_ratio=flat(0.99)))
     (plot,) = span.plots
-    assert [line.name for line in plot.lines] == ["probes answered", "requests answered, it says"]
+    assert [line.name for line in plot.lines] == ["probes answered", "requests answered (reported)"]
     assert [line.style for line in plot.lines] == ["observed", "reported"]
     assert "probes answered 50.0 % to 50.0 %, last 50.0 %" in plot.alt_text
     assert [mark.text for mark in plot.scale] == ["50 %", "75 %", "100 %"]
@@ -131,7 +131,7 @@ def test_chart_values_are_in_a_table_newest_first() -> None:
     assert last.when == moment(NOW_S // 1800 * 1800).strftime("%Y-%m-%d %H:%M")
     assert span.columns[0].alt_text == f"{first.when}: 6 answered"
     assert [tip.partition(": ")[2] for tip in span.plots[-1].tips] == [
-        "a probe's answer 100 ms (90 ms to 2,000 ms)",
+        "probe latency 100 ms (90 ms to 2,000 ms)",
         "no such number",
     ]
 

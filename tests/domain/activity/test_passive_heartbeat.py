@@ -324,7 +324,7 @@ def test_status_answer_restores_the_states_after_a_cut_stream(
     }
 
 
-# ── what a real server said ──
+# ── recorded events of a real server ──
 
 REAL_SESSION = "ses_e07c55ebcffelZcTMxD0DtKdvO"
 

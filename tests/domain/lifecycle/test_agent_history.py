@@ -45,18 +45,18 @@ SLOT_CHARACTERS = 41
 """At most."""
 
 
-def observed(at_s: float = NOW_S, said: dict[str, Any] | None = None, **layers: Any) -> Observation:
+def observed(at_s: float = NOW_S, document: dict[str, Any] | None = None, **layers: Any) -> Observation:
     """Return an observation; a layer is given by its class, or by class and latency."""
     members: dict[str, Any] = {}
     for name, given_layer in layers.items():
         result, latency_ms = given_layer if isinstance(given_layer, tuple) else (given_layer, None)
         members[name] = LayerResult(result=ResultClass(result), latency_ms=latency_ms)
     moment = datetime.fromtimestamp(at_s, UTC)
-    if said is not None:
+    if document is not None:
         members["readiness"] = LayerResult(
-            result=ResultClass("stale_document" if "is_stale" in said else "ok")
+            result=ResultClass("stale_document" if "is_stale" in document else "ok")
         )
-        members["document"] = ProbedDocument(status=HealthStatus.HEALTHY, timestamp=moment, **said)
+        members["document"] = ProbedDocument(status=HealthStatus.HEALTHY, timestamp=moment, **document)
     return Observation(agent_id="a", observed_at=moment, **members)
 
 
@@ -154,13 +154,13 @@ def test_each_probe_counts_once_and_only_answers_have_a_latency(
 
 
 def test_stale_document_adds_nothing_to_the_history() -> None:
-    stale = observed(said={"is_stale": True, "response_ratio": 1.0}, transport=("ok", 5.0))
+    stale = observed(document={"is_stale": True, "response_ratio": 1.0}, transport=("ok", 5.0))
     assert add_observation(None, stale, NOW_S).gathered.keys() == {ANSWER}
 
 
 def test_history_contains_each_measure_of_a_document() -> None:
     members = {"response_ratio": 0.9, "error_ratio": 0.1, "latency_p50_ms": 10.0, "latency_p99_ms": 90.0}
-    held = closed(add_observation(None, observed(said=members), NOW_S))
+    held = closed(add_observation(None, observed(document=members), NOW_S))
     assert {measure.value: one.mean for measure, one in held.spreads.items()} == members
 
 

@@ -233,7 +233,7 @@ def test_a_clock_has_drifted_beyond_two_intervals(client: float, *, drifted: boo
         (600.0, 600.0, 600.0, 0.0),  # downtime of ours, no jump
         (3600.5, 3600.5, 0.5, 3600.0),
         (3600.25, 3600.5, 0.5, 3600.0),  # another process has swept in between, before the jump
-        (0.25, 3600.5, 0.5, 0.0),  # another process has swept after the jump, and told it
+        (0.25, 3600.5, 0.5, 0.0),  # another process has swept after the jump and recorded it
         (5.5, 5.5, 0.5, 0.0),
         (-3599.5, -3599.5, 0.5, -3600.0),
         (0.25, -3599.5, 0.5, 0.0),

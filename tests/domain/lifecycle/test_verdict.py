@@ -415,7 +415,7 @@ def test_missing_fresh_document_does_not_end_reported_unhealthy(observed: Observ
 
 
 def without_document(status_code: int, fresh_until_s: float = NOW - 1, **members: Any) -> Observed:
-    """Alive, and asked for its document in vain just now; the last one said that it is unhealthy."""
+    """Alive; the latest request for its document failed, and the last document reports `unhealthy`."""
     result = ResultClass.HTTP_ERROR if status_code >= 500 else ResultClass.NOT_AN_AGENT
     layer = LayerResult(result=result, status_code=status_code)
     return alive(

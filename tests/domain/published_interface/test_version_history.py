@@ -102,7 +102,7 @@ def test_at_most_one_event_per_day_and_every_change_is_in_one(
             run.state = steps[-1].state
         run.events_s += [now_s for step in steps if step.notifies]
         assert run.state.baseline <= run.state.newest
-        # What no event has told yet is due.
+        # Only changes without an event are due.
         assert (run.state.baseline != run.state.newest) == (run.state.due_at_s is not None)
         assert not (is_unstable(in_row) and any(step.notifies for step in steps))
     assert all(b - a >= EVENT_SECONDS for a, b in zip(run.events_s, run.events_s[1:], strict=False))

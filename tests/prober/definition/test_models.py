@@ -45,7 +45,7 @@ def refusal(**members: Any) -> tuple[tuple[int | str, ...], str]:
     return error["loc"], error["msg"]
 
 
-# --- what is not said ----------------------------------------------------------------------------
+# --- omitted settings ----------------------------------------------------------------------------
 
 
 def test_defaults_of_a_definition_limit_the_load_on_targets() -> None:

@@ -184,7 +184,7 @@ async def test_error_of_the_agent_outranks_a_local_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fail(_factory: object, host: str, _port: int) -> None:
-        raise OSError(errno.ECONNREFUSED if host == "127.0.0.9" else errno.ENETUNREACH, "told")
+        raise OSError(errno.ECONNREFUSED if host == "127.0.0.9" else errno.ENETUNREACH, "failed")
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", fail)
     names: Names = {"first.example": ("127.0.0.9", "127.0.0.8"), "last.example": ("127.0.0.8", "127.0.0.9")}

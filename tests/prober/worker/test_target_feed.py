@@ -35,7 +35,7 @@ class Feeding:
         self.ledger = Counting(virtual_loop().clock)
         self.ledger.add(*urls)
         self.holdings = OwnedShards()
-        self.told: list[str] = []
+        self.planned: list[str] = []
         self.gone: list[str] = []
         self.feed = TargetFeed(self.ledger, self.holdings, applied=self._note, chance=lambda: 0.5)
 
@@ -44,7 +44,7 @@ class Feeding:
         self.holdings.take(granted.claims)
 
     def _note(self, _shard: Shard, applied: ApplyResult) -> None:
-        self.told += [slot.url for slot, _ in applied.to_plan]
+        self.planned += [slot.url for slot, _ in applied.to_plan]
         self.gone += [slot.url for slot in applied.gone]
 
 
@@ -57,7 +57,7 @@ async def test_empty_shards_are_not_read() -> None:
     feeding = Feeding(*urls_of(20))
     await feeding.claim()
     await feeding.feed.poll()
-    assert sorted(feeding.told) == sorted(urls_of(20))
+    assert sorted(feeding.planned) == sorted(urls_of(20))
     assert feeding.ledger.read == len({shard_of(host_of(url)) for url in urls_of(20)})
     assert all(shard.is_current for shard in feeding.holdings.shards.values())
     assert len(feeding.holdings.shards) == SHARDS
@@ -87,7 +87,7 @@ async def test_changed_shards_are_queried_in_one_request_and_only_these_are_read
     feeding = Feeding(*urls_of(20))
     await feeding.claim()
     await feeding.feed.poll()
-    feeding.told.clear()
+    feeding.planned.clear()
     feeding.ledger.asked = feeding.ledger.read = 0
     await feeding.feed.poll()
     assert (feeding.ledger.asked, feeding.ledger.read) == (1, 0)
@@ -95,7 +95,7 @@ async def test_changed_shards_are_queried_in_one_request_and_only_these_are_read
     feeding.ledger.request_recheck(urls_of(1)[0])
     feeding.ledger.remove(urls_of(2)[1])
     await feeding.feed.poll()
-    assert sorted(feeding.told) == ["https://agent-0.example/", "https://new.example/"]
+    assert sorted(feeding.planned) == ["https://agent-0.example/", "https://new.example/"]
     assert (feeding.gone, feeding.ledger.read) == (["https://agent-1.example/"], 3)
 
 
@@ -112,7 +112,7 @@ async def test_changes_are_polled_every_two_seconds_and_less_often_during_an_out
     feeding.ledger.is_unreachable = False
     feeding.ledger.add("https://new.example/")
     await asyncio.sleep(31)
-    assert feeding.told[-1] == "https://new.example/"
+    assert feeding.planned[-1] == "https://new.example/"
     running.cancel()
 
 
@@ -133,10 +133,10 @@ async def test_page_of_a_shard_that_was_lost_and_reclaimed_is_discarded() -> Non
 
     feeding.ledger.__class__ = Slow
     await feeding.feed.poll()
-    assert (feeding.told, shard.is_current) == ([], False)
+    assert (feeding.planned, shard.is_current) == ([], False)
     feeding.ledger.__class__ = Counting
     await feeding.feed.poll()
-    assert (feeding.told, shard.is_current) == (["https://agent.example/"], True)
+    assert (feeding.planned, shard.is_current) == (["https://agent.example/"], True)
 
 
 @in_virtual_time

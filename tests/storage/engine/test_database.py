@@ -240,8 +240,8 @@ async def test_a_file_that_others_may_read_is_served_with_a_warning(
     (tmp_path / "registry.db").touch(0o600)
     (tmp_path / "registry.db").chmod(0o640)
     await open_database(f"sqlite:///{tmp_path}/registry.db").close()
-    (said,) = caplog.messages
-    assert "640" in said
+    (warning,) = caplog.messages
+    assert "640" in warning
     (tmp_path / "registry.db").chmod(0o600)
     await open_database(f"sqlite:///{tmp_path}/registry.db").close()
     assert len(caplog.messages) == 1

@@ -92,7 +92,7 @@ def _ms(ms: float | None) -> str:
 def _facts(seen: "Observation | ObservedTarget", now: datetime) -> list[PageLine]:
     facts = []
     if seen.document is not None:
-        facts.append(PageLine("says", _document(seen.document, seen.observed_at)))
+        facts.append(PageLine("reports", _document(seen.document, seen.observed_at)))
     if seen.reported_agent_id is not None:
         facts.append(PageLine("calls itself", seen.reported_agent_id))
     if seen.login is not None and seen.login.text:

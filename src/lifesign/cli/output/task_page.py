@@ -47,7 +47,7 @@ def page(task: "TaskRecord") -> Iterator[PageLine]:
     yield from _budget(task.budget)
     if task.latest_report is not None:
         yield from _report(task.latest_report)
-    yield from listed("comments", _lines(_comment(said, task.names) for said in task.comments))
+    yield from listed("comments", _lines(_comment(comment, task.names) for comment in task.comments))
     yield from listed("runs", (_run(run, run_end_text(run, task.comments)) for run in task.runs))
     yield from listed("parts", (f"{child.task_id}  {child.status}  {child.title}" for child in task.children))
     yield from listed("input", (f"{name}: {value}" for name, value in task.input.items()))
@@ -74,7 +74,7 @@ def _budget(budget: "BudgetRecord") -> Iterator[PageLine]:
 
 def _report(report: "ReportRecord") -> Iterator[PageLine]:
     progress = report.report
-    yield from listed("said", _lines([f"{progress['summary']} ({time_text(report.reported_at)})"]))
+    yield from listed("report", _lines([f"{progress['summary']} ({time_text(report.reported_at)})"]))
     yield from listed("next", _lines([progress["nextStep"]] if "nextStep" in progress else ()))
     yield from listed("blocked by", _lines(progress.get("blockers", ())), Colour.YELLOW)
 

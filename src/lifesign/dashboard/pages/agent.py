@@ -105,7 +105,7 @@ def show_agent(context: RequestContext, request: Request) -> Mapping[str, Any]:
             and context.visitor.may(Permission.OVERRIDE, agent_id),
             "undeclare": override is not None and context.visitor.may(Permission.OVERRIDE, agent_id),
         },
-        "looks": RECHECK_RESULTS,
+        "recheck_results": RECHECK_RESULTS,
         "position": event_log.last_sequence(transaction),
         "now_s": now_s,
     }

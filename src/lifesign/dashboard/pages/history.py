@@ -148,7 +148,7 @@ def latencies(agent: AgentRecord) -> list[LatencyBar]:
     document = agent.observed.document
     if document is not None and document.latency_p99_ms is not None:
         p99_ms = document.latency_p99_ms
-        found.append(LatencyBar("its own p99", p99_ms, _latency_height(p99_ms), is_reported=True))
+        found.append(LatencyBar("reported p99", p99_ms, _latency_height(p99_ms), is_reported=True))
     return found
 
 
@@ -165,13 +165,15 @@ def ratios(agent: AgentRecord) -> list[Ratio]:
         if document.response_ratio is not None:
             samples = "" if document.sample_count is None else f" of {document.sample_count:,}"
             found.append(
-                Ratio("it says", document.response_ratio, f"{percent_text(document.response_ratio)}{samples}")
+                Ratio(
+                    "reported", document.response_ratio, f"{percent_text(document.response_ratio)}{samples}"
+                )
             )
     if agent.observed is not None and agent.observed.recent_interactions:
         recent = agent.observed.recent_interactions
         ratio = recent.count("1") / len(recent)
         found.append(
-            Ratio("seen", ratio, f"{recent.count('1')} of the last {pluralize(len(recent), 'probe')}")
+            Ratio("observed", ratio, f"{recent.count('1')} of the last {pluralize(len(recent), 'probe')}")
         )
     return found
 

@@ -92,7 +92,7 @@ def show_target(context: RequestContext, request: Request) -> Mapping[str, Any]:
         "layer_words": words,
         "strip": history.probe_strip(target, now_s),
         "may_recheck": target.gone_at is None and context.visitor.may(Permission.RECHECK, target_id),
-        "looks": RECHECK_RESULTS,
+        "recheck_results": RECHECK_RESULTS,
         "position": event_log.last_sequence(context.transaction),
     }
 

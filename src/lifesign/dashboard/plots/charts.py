@@ -37,7 +37,7 @@ class MeasurePath:
 
     name: str
     style: str
-    """`observed` or `reported`; with `second`, the lesser of two reported values."""
+    """CSS classes of the line; `dashed` marks the lower of two reported percentiles."""
     path: str
     band: str
     alt_text: str
@@ -45,7 +45,7 @@ class MeasurePath:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Gap:
     """A part of the time, on the drawing area; its label is one of the dashboard's."""
 
     word: str
@@ -108,7 +108,7 @@ class PlotSpan:
     columns: Sequence[Column]
     areas: Sequence[Area]
     """Results of probes, later ones above earlier ones."""
-    silences: Sequence[Stretch]
+    gaps: Sequence[Gap]
     """Periods without probes, and periods without answers."""
     plots: Sequence[Plot]
     ticks: Sequence[Mark]
@@ -118,7 +118,9 @@ class PlotSpan:
     """Results of the probes as text."""
 
 
-NUMBERS: Final = ("Answer", "Answered, it says", "Errors, it says", "p50, it says", "p99, it says")
+NUMBERS: Final = (
+    "Probe latency", "Answered (reported)", "Errors (reported)", "p50 (reported)", "p99 (reported)",
+)  # fmt: skip
 """Headings of the columns of `Row.numbers`."""
 
 
@@ -163,7 +165,7 @@ def _span(title: str, key: str, slots: Sequence[SlotShown], begin_s: float, end_
         key=key,
         columns=columns,
         areas=list(_areas(columns)),
-        silences=list(_silent_stretches(places)),
+        gaps=list(_gaps(places)),
         plots=[plot for plot in plots if plot is not None],
         ticks=list(_ticks(begin_s, end_s, is_day=is_day)),
         rows=[_row(slot, is_day=is_day) for slot in reversed(slots)],
@@ -186,16 +188,16 @@ def _places(
             yield _SlotPosition(slot, when, round(left, _DECIMALS), round(right, _DECIMALS))
 
 
-def _silent_stretches(places: Sequence[_SlotPosition]) -> Iterator[Stretch]:
+def _gaps(places: Sequence[_SlotPosition]) -> Iterator[Gap]:
     at = 0.0
     for place in places:
         if place.left > at:
-            yield Stretch("never-probed", at, round(place.left - at, _DECIMALS))
+            yield Gap("never-probed", at, round(place.left - at, _DECIMALS))
         if place.slot.failed and not place.slot.alive:
-            yield Stretch("down", place.left, round(place.right - place.left, _DECIMALS))
+            yield Gap("down", place.left, round(place.right - place.left, _DECIMALS))
         at = place.right
     if at < WIDTH:
-        yield Stretch("never-probed", at, round(WIDTH - at, _DECIMALS))
+        yield Gap("never-probed", at, round(WIDTH - at, _DECIMALS))
 
 
 def _answered_plot(places: Sequence[_SlotPosition]) -> Plot | None:
@@ -207,7 +209,7 @@ def _answered_plot(places: Sequence[_SlotPosition]) -> Plot | None:
         return None
     bottom = next(bottom for bottom in _BOTTOMS if min(values) >= bottom)
     scale = linear(bottom, 1.0, (bottom, (bottom + 1) / 2, 1.0))
-    series = [("probes answered", "observed", seen), ("requests answered, it says", "reported", reported)]
+    series = [("probes answered", "observed", seen), ("requests answered (reported)", "reported", reported)]
     return _plot("Share of answered requests", series, scale, percent_text)
 
 
@@ -218,15 +220,15 @@ def _errors(places: Sequence[_SlotPosition]) -> Plot | None:
         return None
     top = next(top for top in _TOPS if max(values) <= top)
     scale = linear(0.0, top, (0.0, top / 2, top))
-    return _plot("Share of errors", [("errors, it says", "reported", reported)], scale, percent_text)
+    return _plot("Share of errors", [("errors (reported)", "reported", reported)], scale, percent_text)
 
 
 def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
-    """Draw how long answers took, on a logarithmic scale of whole decades."""
+    """Draw latencies on a logarithmic scale of whole decades."""
     named = (
-        ("a probe's answer", "observed", Measure.ANSWER_MS),
-        ("its p99", "reported", Measure.LATENCY_P99_MS),
-        ("its p50", "said second", Measure.LATENCY_P50_MS),
+        ("probe latency", "observed", Measure.ANSWER_MS),
+        ("p99 (reported)", "reported", Measure.LATENCY_P99_MS),
+        ("p50 (reported)", "reported dashed", Measure.LATENCY_P50_MS),
     )
     series = [(name, style, _values_of(places, measure)) for name, style, measure in named]
     spreads = [spread for _, _, values in series for _, spread in values if spread is not None]
@@ -234,7 +236,7 @@ def _latencies(places: Sequence[_SlotPosition]) -> Plot | None:
         return None
     low, high = min(spread.lowest for spread in spreads), max(spread.highest for spread in spreads)
     scale = logarithmic(low, high)
-    return _plot("How long answers took", series, scale, latency_text)
+    return _plot("Latency", series, scale, latency_text)
 
 
 def _plot(title: str, series: Sequence[_Series], scale: Scale, words: _Words) -> Plot:

@@ -1,170 +1,169 @@
-// What changes on a page while somebody looks at it?
-// Events come as JSON over Server-Sent Events and are put in as text, never as markup. Without this script
-// every page can be read as well; it is then as old as its last loading.
+// Live updates of an open page.
+// Events arrive as JSON over Server-Sent Events and are inserted as text, never as markup. Every page works
+// without this script; it then shows the state at the time of loading.
 "use strict";
 (() => {
-  const place = document.querySelector('meta[name="lifesign-position"]');
-  const shown = document.getElementById("live");
-  if (!place || !shown || !window.EventSource) return;
+  const position = document.querySelector('meta[name="lifesign-position"]');
+  const connectionLabel = document.getElementById("live");
+  if (!position || !connectionLabel || !window.EventSource) return;
   const feed = document.querySelector("[data-feed]");
-  const about = document.querySelector("[data-about]");
-  const said = document.getElementById("news");
-  const most = feed ? Number(feed.dataset.most) : 0;
-  const shownGroup = feed ? feed.dataset.group || "" : "";
-  const changes = document.querySelector("[data-changes]");
+  const agentFeed = document.querySelector("[data-feed-agent]");
+  const announcement = document.getElementById("announcement");
+  const maxEvents = feed ? Number(feed.dataset.maxEvents) : 0;
+  const eventGroup = feed ? feed.dataset.group || "" : "";
+  const changeNotice = document.querySelector("[data-changes]");
   const changed = new Set();
-  const MOST_CHANGED = 1000;
-  const RELOAD_MS = 3000, SAY_MS = 5000, COLD_MS = 60000;
-  const SPEAK_MS = 200;
-  let last = Number(place.content), reloadAt = 0, unsaid = 0;
-  let isPaused = false, isStale = false, hasMissed = false, isOver = false;
+  const MAX_COUNTED_CHANGES = 1000;
+  const RELOAD_MS = 3000, ANNOUNCE_MS = 5000, RETRY_MS = 60000;
+  const SCREEN_READER_DELAY_MS = 200;
+  let lastSequence = Number(position.content), reloadTimer = 0, unannouncedCount = 0;
+  let isPaused = false, needsReload = false, hasMissedEvents = false, isSessionEnded = false;
 
-  const say = (isOn) => {
-    shown.hidden = false;
-    shown.classList.toggle("away", !isOn);
-    shown.textContent = isOn ? "live" : "not live: trying again";
+  const showConnection = (isLive) => {
+    connectionLabel.hidden = false;
+    connectionLabel.classList.toggle("disconnected", !isLive);
+    connectionLabel.textContent = isLive ? "live" : "not live: trying again";
   };
-  // What stands there is left, with what somebody has begun to write: it is read, and grows older.
-  const sayOver = () => {
-    if (isOver) return;
-    isOver = true;
-    const told = element("p", "over");
-    told.setAttribute("role", "status");
-    shown.closest(".who").replaceChildren();
-    document.querySelector(".top").append(told);
-    const again = element("a", "", "Log in");
-    again.href = `/login?${new URLSearchParams({ next: location.pathname + location.search })}`;
-    // Screen readers tell of what comes into a place that they know already.
-    setTimeout(() => told.append("Your session is over, and this page is not live any more. ", again, " to go on here."), SPEAK_MS);
+  // The rest of the page stays, with the unsent text of its forms.
+  const endSession = () => {
+    if (isSessionEnded) return;
+    isSessionEnded = true;
+    const message = element("p", "session-ended");
+    message.setAttribute("role", "status");
+    connectionLabel.closest(".session").replaceChildren();
+    document.querySelector(".page-header").append(message);
+    const login = element("a", "", "Log in");
+    login.href = `/login?${new URLSearchParams({ next: location.pathname + location.search })}`;
+    // Screen readers announce only changes of an element that they already know.
+    setTimeout(() => message.append("Your session has ended, and this page is no longer live. ", login, " to continue here."), SCREEN_READER_DELAY_MS);
   };
   const element = (name, className, text) => {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
+    const created = document.createElement(name);
+    if (className) created.className = className;
+    if (text !== undefined) created.textContent = text;
+    return created;
   };
   const mark = (kind, word) => element("span", `mark ${kind}-${word}`, word);
-  const isWanted = (line) =>
-    feed && (feed.dataset.feed === "all" ? !shownGroup || line.type.split(".")[0] === shownGroup : line.is_notable) &&
-    (!about || line.agent_id === about.dataset.about);
+  const isInFeed = (event) =>
+    feed && (feed.dataset.feed === "all" ? !eventGroup || event.type.split(".")[0] === eventGroup : event.is_notable) &&
+    (!agentFeed || event.agent_id === agentFeed.dataset.feedAgent);
 
-  const addLine = (line) => {
-    for (const none of feed.querySelectorAll(".none")) none.remove();
-    const item = element("li", `event new ${line.mark}`);
-    item.dataset.sequence = line.sequence;
-    const time = element("time", "", line.at.slice(0, 10) + " " + line.at.slice(11, 19));
-    time.dateTime = line.at;
-    item.append(time, " ", element("span", "kind", line.type), " ");
-    if (line.subject && !about) {
-      const subject = element(line.where ? "a" : "b", "", line.subject);
-      if (line.where) subject.href = line.where;
+  const addEvent = (event) => {
+    for (const placeholder of feed.querySelectorAll(".empty")) placeholder.remove();
+    const item = element("li", `event new ${event.mark}`);
+    item.dataset.sequence = event.sequence;
+    const time = element("time", "", event.at.slice(0, 10) + " " + event.at.slice(11, 19));
+    time.dateTime = event.at;
+    item.append(time, " ", element("span", "event-type", event.type), " ");
+    if (event.subject && !agentFeed) {
+      const subject = element(event.where ? "a" : "b", "", event.subject);
+      if (event.where) subject.href = event.where;
       item.append(subject, " ");
     }
-    item.append(element("span", "text", line.text));
-    if (line.by) item.append(" ", element("span", "faint", `by ${line.by}`));
+    item.append(element("span", "text", event.text));
+    if (event.by) item.append(" ", element("span", "muted", `by ${event.by}`));
     feed.prepend(item);
-    while (feed.children.length > most) feed.lastElementChild.remove();
-    unsaid += 1;
+    while (feed.children.length > maxEvents) feed.lastElementChild.remove();
+    unannouncedCount += 1;
   };
-  const markAgent = (line) => {
-    if (!line.status && !line.health) return;
-    for (const row of document.querySelectorAll(`[data-agent="${CSS.escape(line.agent_id)}"]`)) {
-      const status = line.status && row.querySelector("[data-status]");
-      const health = line.health && row.querySelector("[data-health]");
-      if (status) status.replaceChildren(mark("status", line.status));
-      if (health) health.replaceChildren(mark("health", line.health));
+  const updateAgentRows = (event) => {
+    if (!event.status && !event.health) return;
+    for (const row of document.querySelectorAll(`[data-agent="${CSS.escape(event.agent_id)}"]`)) {
+      const status = event.status && row.querySelector("[data-status]");
+      const health = event.health && row.querySelector("[data-health]");
+      if (status) status.replaceChildren(mark("status", event.status));
+      if (health) health.replaceChildren(mark("health", event.health));
     }
   };
-  // Rows of a table stay where they are while somebody reads them: how many have changed is told.
-  const sayChanges = () => {
+  // Moving the rows of a table would disturb a reader: the notice shows only the number of changes.
+  const showChangeCount = () => {
     const count = changed.size;
-    const few = hasMissed || count >= MOST_CHANGED ? `At least ${count}` : String(count);
-    const many = count === 1 ? changes.dataset.changes : `${changes.dataset.changes}s`;
-    changes.querySelector("span").textContent = count ? `${few} ${many} changed` : `Some ${many} changed`;
-    changes.hidden = false;
+    const number = hasMissedEvents || count >= MAX_COUNTED_CHANGES ? `At least ${count}` : String(count);
+    const noun = count === 1 ? changeNotice.dataset.changes : `${changeNotice.dataset.changes}s`;
+    changeNotice.querySelector("span").textContent = count ? `${number} ${noun} changed` : `Some ${noun} changed`;
+    changeNotice.hidden = false;
   };
-  const noteChange = (line) => {
-    if (!line.is_notable || line.type.split(".")[0] !== changes.dataset.changes) return;
-    if (changed.size < MOST_CHANGED) changed.add(line.where || line.subject);
-    sayChanges();
+  const countChange = (event) => {
+    if (!event.is_notable || event.type.split(".")[0] !== changeNotice.dataset.changes) return;
+    if (changed.size < MAX_COUNTED_CHANGES) changed.add(event.where || event.subject);
+    showChangeCount();
   };
-  const noteMissed = () => {
-    hasMissed = true;
-    if (changes) sayChanges();
+  const noteMissedEvents = () => {
+    hasMissedEvents = true;
+    if (changeNotice) showChangeCount();
   };
-  const isBusy = () => document.hidden || document.querySelector("main .actions:focus-within, main details[open] form");
-  // The page of what an event is about is fetched anew, soon but not for each of many events, and not
-  // while somebody is filling in one of its forms, or looks elsewhere: then as soon as that is over.
-  const reloadSoon = () => {
-    if (reloadAt || isOver) return;
-    reloadAt = setTimeout(async () => {
-      reloadAt = 0;
-      if (isOver) return;
-      isStale = Boolean(isBusy());
-      if (isStale) return;
+  const isInUse = () => document.hidden || document.querySelector("main .actions:focus-within, main details[open] form");
+  // One request serves many events. A hidden page, or one whose forms are in use, reloads afterwards.
+  const scheduleReload = () => {
+    if (reloadTimer || isSessionEnded) return;
+    reloadTimer = setTimeout(async () => {
+      reloadTimer = 0;
+      if (isSessionEnded) return;
+      needsReload = Boolean(isInUse());
+      if (needsReload) return;
       try {
-        const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-        if (answer.redirected && new URL(answer.url).pathname === "/login") sayOver();
-        if (!answer.ok || answer.redirected) return;
-        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+        if (response.redirected && new URL(response.url).pathname === "/login") endSession();
+        if (!response.ok || response.redirected) return;
+        const loaded = new DOMParser().parseFromString(await response.text(), "text/html");
         for (const part of document.querySelectorAll("[data-part]")) {
-          const now = fresh.querySelector(`[data-part="${part.dataset.part}"]`);
-          if (now && !part.contains(document.activeElement) && !part.querySelector("details[open]")) part.replaceChildren(...now.childNodes);
+          const replacement = loaded.querySelector(`[data-part="${part.dataset.part}"]`);
+          if (replacement && !part.contains(document.activeElement) && !part.querySelector("details[open]")) part.replaceChildren(...replacement.childNodes);
         }
       } catch { /* The next event tries again. */ }
     }, RELOAD_MS * (0.5 + Math.random()));
   };
 
-  const take = (message) => {
-    const line = JSON.parse(message.data);
-    if (line.sequence <= last) return;
-    // Of a flood the last ones are told.
-    if (line.sequence > last + 1) noteMissed();
-    last = line.sequence;
-    markAgent(line);
-    if (changes) noteChange(line);
-    if (about && line.agent_id === about.dataset.about) reloadSoon();
+  const onEvent = (message) => {
+    const event = JSON.parse(message.data);
+    if (event.sequence <= lastSequence) return;
+    // If there are many events at once, the server sends only the last ones.
+    if (event.sequence > lastSequence + 1) noteMissedEvents();
+    lastSequence = event.sequence;
+    updateAgentRows(event);
+    if (changeNotice) countChange(event);
+    if (agentFeed && event.agent_id === agentFeed.dataset.feedAgent) scheduleReload();
     const task = document.querySelector("[data-task]");
-    if (task && line.where === `/tasks/${task.dataset.task}`) reloadSoon();
-    if (!isPaused && isWanted(line)) addLine(line);
+    if (task && event.where === `/tasks/${task.dataset.task}`) scheduleReload();
+    if (!isPaused && isInFeed(event)) addEvent(event);
   };
-  const takeCounts = (message) => {
+  const onCounts = (message) => {
     for (const [name, count] of Object.entries(JSON.parse(message.data))) {
-      const there = document.querySelector(`[data-count="${CSS.escape(name)}"]`);
-      if (!there) continue;
-      const noun = there.dataset.noun ? ` ${there.dataset.noun}${count === 1 ? "" : "s"}` : "";
+      const counter = document.querySelector(`[data-count="${CSS.escape(name)}"]`);
+      if (!counter) continue;
+      const noun = counter.dataset.noun ? ` ${counter.dataset.noun}${count === 1 ? "" : "s"}` : "";
       const text = count.toLocaleString("en") + noun;
-      if (there.textContent === text) continue;
-      // Who waits for people stands below the count: both are of one moment.
-      if (name === "waiting") reloadSoon();
-      else there.textContent = text;
+      if (counter.textContent === text) continue;
+      // The list of waiting tasks is below its count: load both together, so that they agree.
+      if (name === "waiting") scheduleReload();
+      else counter.textContent = text;
     }
   };
-  const open = () => {
-    const where = `/live?after=${last}`, source = new EventSource(where);
-    source.onopen = () => say(true);
-    source.addEventListener("line", take);
-    source.addEventListener("counts", takeCounts);
+  const connect = () => {
+    const url = `/live?after=${lastSequence}`, source = new EventSource(url);
+    source.onopen = () => showConnection(true);
+    source.addEventListener("line", onEvent);
+    source.addEventListener("counts", onCounts);
     source.addEventListener("missed", (message) => {
-      const now = Number(message.data);
-      if (now > last) noteMissed();
-      last = now;
+      const sequence = Number(message.data);
+      if (sequence > lastSequence) noteMissedEvents();
+      lastSequence = sequence;
     });
     source.onerror = () => {
-      if (isOver) return source.close();
-      say(false);
-      // A browser comes back by itself, unless it was refused: it does not say why.
-      if (source.readyState === EventSource.CLOSED) askWhy(where);
+      if (isSessionEnded) return source.close();
+      showConnection(false);
+      // The browser reconnects by itself, except after an error status, which it does not report.
+      if (source.readyState === EventSource.CLOSED) retryOrEndSession(url);
     };
   };
-  const askWhy = async (where) => {
-    const asking = new AbortController();
+  const retryOrEndSession = async (url) => {
+    const request = new AbortController();
     try {
-      const { status } = await fetch(where, { signal: asking.signal });
-      asking.abort();
-      if (status === 401 || status === 403) return sayOver();
-    } catch { /* Nobody answers: later somebody may. */ }
-    setTimeout(open, COLD_MS);
+      const { status } = await fetch(url, { signal: request.signal });
+      request.abort();
+      if (status === 401 || status === 403) return endSession();
+    } catch { /* The server is unreachable: retry below. */ }
+    setTimeout(connect, RETRY_MS);
   };
   const pause = document.getElementById("pause");
   if (pause) {
@@ -174,13 +173,13 @@
       pause.setAttribute("aria-pressed", String(isPaused));
     });
   }
-  const goOn = () => { if (isStale && !isBusy()) reloadSoon(); };
-  document.addEventListener("visibilitychange", goOn);
-  document.addEventListener("focusout", () => setTimeout(goOn));
-  // Whoever listens is told now and then how many came, not each of them.
+  const reloadIfNeeded = () => { if (needsReload && !isInUse()) scheduleReload(); };
+  document.addEventListener("visibilitychange", reloadIfNeeded);
+  document.addEventListener("focusout", () => setTimeout(reloadIfNeeded));
+  // Screen readers announce the number of new events at intervals, instead of each event.
   setInterval(() => {
-    if (said && unsaid) said.textContent = unsaid === 1 ? "One new event" : `${unsaid} new events`;
-    unsaid = 0;
-  }, SAY_MS);
-  open();
+    if (announcement && unannouncedCount) announcement.textContent = unannouncedCount === 1 ? "One new event" : `${unannouncedCount} new events`;
+    unannouncedCount = 0;
+  }, ANNOUNCE_MS);
+  connect();
 })();

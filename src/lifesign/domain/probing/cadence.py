@@ -366,7 +366,7 @@ def _network_class(memory: ProbeMemory, observation: Observation, *, is_alive: b
 
 
 def _last_s(memory: ProbeMemory, now_s: float) -> float:
-    """Return when the last probe began, at most now, whatever another machine's clock said; else -inf."""
+    """Return when the last probe began: at most now, even if another machine's clock is ahead; else -inf."""
     return -inf if memory.probed_at_s is None else min(memory.probed_at_s, now_s)
 
 

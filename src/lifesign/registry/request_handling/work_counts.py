@@ -128,12 +128,12 @@ class WorkCounts:
         self._places: dict[tuple[str, str], int] = {}
 
     def set_paths(self, paths: Sequence[tuple[str, str]]) -> None:
-        """Say of which methods and paths requests are counted apart; the same in all processes.
+        """Set the methods and paths whose requests are counted separately; the same in all processes.
 
-        Those of any other are counted at ("other", "other").
+        All others are counted at ("other", "other").
         """
         self._paths = (("other", "other"), *dict.fromkeys(paths))
-        assert len(self._paths) <= MAX_PATHS, "a row of counts is too short"  # noqa: S101 - told by every test
+        assert len(self._paths) <= MAX_PATHS, "a row of counts is too short"  # noqa: S101 - checked by every test
         self._places = {path: place for place, path in enumerate(self._paths)}
 
     def place_of(self, method: str, path: str) -> int:

@@ -70,7 +70,7 @@ class DeadlineDatabase:
             nonlocal has_begun
             # Once begun, it may be tried again.
             if not (has_begun or turn.acquire(blocking=False)):
-                raise StoreUnavailable("the answer already said that nothing was changed")
+                raise StoreUnavailable("the caller already got the answer that nothing was changed")
             has_begun = True
             return function(transaction)
 

@@ -407,11 +407,13 @@ def _create_targets() -> None:
         sa.Column("recheck_at_s", sa.Double(), comment="when a recheck was last requested"),
         sa.Column("gone_at_s", sa.Double(), comment="since when it is no target any more"),
         sa.Column("gone_reason", sa.String(16)),
-        sa.Column("confirmed_at_s", sa.Double(), comment="when an operator last said that it may be down"),
+        sa.Column(
+            "confirmed_at_s", sa.Double(), comment="when an operator last confirmed that it may be down"
+        ),
         sa.Column(
             "counts_as", sa.BigInteger(), comment="the target whose card this one leads to; it is counted"
         ),
-        sa.Column("kind", sa.String(8), comment="a2a or mcp, as the last directory says that states it"),
+        sa.Column("kind", sa.String(8), comment="a2a or mcp, from the last directory that states it"),
         sa.PrimaryKeyConstraint("id", name="pk_targets"),
         sa.UniqueConstraint("subject_id", name="uq_targets_subject_id"),
     )
@@ -479,7 +481,7 @@ def _create_heartbeats() -> None:
         sa.Column(
             "tasks",
             sa.Text(),
-            comment="as the agent last said, as JSON; null: to be compared at the next beat",
+            comment="as last reported by the agent, JSON; null: compare at the next heartbeat",
         ),
         sa.Column("is_drifting", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.PrimaryKeyConstraint("agent", name="pk_heartbeats"),
@@ -626,7 +628,7 @@ def _create_probe_results() -> None:
         sa.Column("layers", sa.String(128), comment="the last conclusive result of each layer"),
         sa.Column("memory", sa.Text(), comment="probe_memory.ProbeMemory as JSON"),
         sa.Column("observed", sa.Text(), comment="the last conclusive observation, as JSON"),
-        sa.Column("protocol_version", sa.String(64), comment="as its card says it, for counting"),
+        sa.Column("protocol_version", sa.String(64), comment="from its card, for counting"),
         sa.Column("evidence_at_s", sa.Double()),
         sa.Column("evidence_until_s", sa.Double()),
         sa.Column("results_until_s", sa.Double()),
