@@ -2,6 +2,7 @@
 
 Plain `pytest` and `make test` use the profile `fixed`: 30 examples, the same in every run, on every machine,
 in any order and from any directory. `make faults` uses the profile `random`: 1,000 examples, from a new seed.
+`make mutants` uses the profile `mutants`: the examples of `fixed`, and a failing one is not made smaller.
 """
 
 import random
@@ -10,7 +11,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
@@ -88,6 +89,9 @@ def _register_profiles() -> None:
         "suppress_health_check": [HealthCheck.too_slow],
     }
     settings.register_profile("fixed", **common, derandomize=True, max_examples=_FIXED_EXAMPLES)
+    settings.register_profile(
+        "mutants", settings.get_profile("fixed"), phases=[Phase.explicit, Phase.generate]
+    )
     settings.register_profile("random", **common, max_examples=_RANDOM_EXAMPLES, print_blob=True)
     settings.load_profile("fixed")
 

@@ -13,10 +13,12 @@ from lifesign.domain.health.outcome import (
     Samples,
     Side,
     count_samples,
+    outcome_named,
     outcome_of_exception,
     outcome_of_rpc_code,
     outcome_of_status,
 )
+from lifesign.errors import InvalidValue
 
 Sides = tuple[str | None, str | None, str | None]
 R, E, N = "response", "error", None
@@ -158,6 +160,19 @@ def test_outcome_numbers_stored_in_window_files_are_fixed() -> None:
     assert list(Outcome) == list(range(len(Outcome)))
 
 
+@pytest.mark.parametrize("outcome", Outcome)
+def test_outcome_is_given_or_named_in_any_case(outcome: Outcome) -> None:
+    assert outcome_named(outcome) is outcome
+    assert outcome_named(outcome.name) is outcome
+    assert outcome_named(outcome.name.lower()) is outcome
+
+
+@pytest.mark.parametrize("given", ["", "unknown", 0, True, None, []])
+def test_anything_else_is_no_outcome(given: object) -> None:
+    with pytest.raises(InvalidValue, match=r"answered, not_inspected, .*tool_error"):
+        outcome_named(given)
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
@@ -215,6 +230,7 @@ def test_caller_errors_do_not_change_the_ratio_of_server_faults(counts: list[int
 
 
 def test_ratio_without_samples_is_absent() -> None:
+    assert Samples() == Samples(responses=0, errors=0)
     assert Samples().response_ratio is None
     assert Samples(errors=1).response_ratio == 0
     assert Samples(responses=1).response_ratio == 1

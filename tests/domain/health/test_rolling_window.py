@@ -25,7 +25,8 @@ WINDOW_NS = 300 * SECOND_NS
 SLOT_NS = WINDOW_NS // SLOTS_PER_WINDOW
 ROWS = 2 * SLOTS_PER_WINDOW
 ROW_LANES = 1 + len(Outcome) + 1 + len(Inspection)
-START_NS = 10_000 * WINDOW_NS
+START_NS = 10_000 * WINDOW_NS + 7 * SLOT_NS
+"""In a row and a histogram that are not the first."""
 STREAMS = len(Outcome)
 INSPECTIONS = STREAMS + 1
 A_MILLISECOND_NS = 1_000_000
@@ -125,14 +126,16 @@ def expected(samples: Sequence[Sample], now_ns: int) -> dict[str, Any]:
 # --- two windows ------------------------------------------------------------------------------------------
 
 
-def test_one_worker_takes_less_than_4_megabytes_whatever_the_traffic() -> None:
-    assert WINDOW_BYTES <= 4 * 1024 * 1024
-    assert WINDOW_BYTES % 8 == 0
+def test_size_of_a_window_belongs_to_the_layout_of_window_files() -> None:
+    """If it changes, `_LAYOUT_VERSION` of `shared_windows` must change too."""
+    assert WINDOW_BYTES == 1_494_784
 
 
 @given(st.integers(0, WINDOW_NS), st.integers(0, 3 * WINDOW_NS))
 @example(0, WINDOW_NS - SLOT_NS)
 @example(SLOT_NS - 1, WINDOW_NS)
+@example(0, 2 * WINDOW_NS - SLOT_NS)
+@example(0, 2 * WINDOW_NS)
 def test_sample_leaves_its_window_up_to_one_slot_early(phase_ns: int, age_ns: int) -> None:
     at_ns = START_NS + phase_ns
     totals = read([written(answered(at_ns))], at_ns + age_ns)
@@ -199,6 +202,11 @@ def test_old_samples_do_not_reappear_after_idle_time() -> None:
         assert facts(read([block], now_ns)) == expected([], now_ns)
 
 
+def test_writer_opens_no_slot_before_the_current_one_has_ended() -> None:
+    for at_ns in (START_NS, START_NS + SLOT_NS - 1):
+        assert WindowWriter(new_block(), WINDOW_NS, at_ns).ends_ns == START_NS + SLOT_NS
+
+
 def test_the_end_of_the_newest_slot_is_known() -> None:
     assert newest_slot_end_ns(new_block(), WINDOW_NS) == 0
     block = written(answered(START_NS), answered(START_NS + 5 * SLOT_NS))
@@ -243,6 +251,7 @@ def test_new_or_removed_worker_changes_the_totals_at_once() -> None:
     reader = WindowReader(WINDOW_NS)
     assert sum(reader.totals([one], START_NS).current) == 1
     assert sum(reader.totals([one, other], START_NS).current) == 3
+    assert sum(reader.totals([one, one], START_NS).current) == 2
     assert sum(reader.totals([other], START_NS).current) == 2
     assert sum(reader.totals([], START_NS).current) == 0
 
@@ -264,10 +273,11 @@ def test_a_reader_whose_clock_is_a_moment_behind_counts_no_latency_twice() -> No
     assert filled_bins(totals.latencies)[bin_of(A_MILLISECOND_NS)] == 5
 
 
-def test_histogram_that_a_later_slot_has_taken_is_not_counted_for_the_earlier_one() -> None:
+@pytest.mark.parametrize("ahead_slots", [SLOTS_PER_WINDOW + 1, 2 * (SLOTS_PER_WINDOW + 1)])
+def test_histogram_that_a_later_slot_has_taken_is_not_counted_for_the_earlier_one(ahead_slots: int) -> None:
     # The clock was set back: the later slot lies two slots and more ahead of the reader.
     first = [answered(START_NS, 5 * A_MILLISECOND_NS)] * 10
-    later = [answered(START_NS + (SLOTS_PER_WINDOW + 1) * SLOT_NS, A_MILLISECOND_NS)] * 5
+    later = [answered(START_NS + ahead_slots * SLOT_NS, A_MILLISECOND_NS)] * 5
     totals = read([written(*first, *later)], START_NS + (SLOTS_PER_WINDOW - 1) * SLOT_NS)
     assert totals.current[Outcome.ANSWERED] == 10
     assert filled_bins(totals.latencies) == {}
@@ -441,6 +451,8 @@ def test_slot_tag_in_the_wrong_row_is_refused(row: int, tag: int) -> None:
 
 
 @given(st.integers(-ROWS, 10 * ROWS), st.integers(0, 10**6))
+@example(SLOTS_PER_WINDOW, 5)
+@example(SLOTS_PER_WINDOW + 1, 5)
 def test_slot_tag_in_its_row_is_refused_only_if_far_in_the_future(ahead: int, now_slot: int) -> None:
     slot = max(now_slot + ahead, 0)
     block = written(answered(slot * SLOT_NS))
@@ -463,10 +475,21 @@ def test_impossible_counts_are_refused(section: str) -> None:
     assert not is_plausible(block, WINDOW_NS, START_NS)
 
 
-def test_more_latencies_than_interactions_are_refused() -> None:
-    block = written(answered(START_NS))
-    WindowWriter(block, WINDOW_NS, START_NS).latencies[7] += 1000
-    assert not is_plausible(block, WINDOW_NS, START_NS)
+@pytest.mark.parametrize("at_ns", [0, START_NS])
+@pytest.mark.parametrize(
+    ("section", "more", "is_good"),
+    # So many interactions fit into a slot, and so many threads may have been killed.
+    [
+        ("counts", 2**40 - 1, True),
+        ("counts", 2**40, False),
+        ("latencies", 64, True),
+        ("latencies", 65, False),
+    ],
+)
+def test_counts_beyond_a_limit_are_refused(*, at_ns: int, section: str, more: int, is_good: bool) -> None:
+    block = written(answered(at_ns))
+    getattr(WindowWriter(block, WINDOW_NS, at_ns), section)[0] += more
+    assert is_plausible(block, WINDOW_NS, at_ns) is is_good
 
 
 def test_written_counts_stay_plausible() -> None:

@@ -94,6 +94,7 @@ def test_the_thresholds_are_those_of_the_sources() -> None:
 
 def test_thresholds_may_be_exactly_twice_each_other() -> None:
     assert Thresholds(30.0, 60.0, 120.0).dead_after_s == 120.0
+    assert Thresholds(0.5, 1.0, 2.0).dead_after_s == 2.0
 
 
 @pytest.mark.parametrize(
@@ -102,8 +103,10 @@ def test_thresholds_may_be_exactly_twice_each_other() -> None:
         ((0.0, 90.0, 300.0), "interval_seconds"),
         ((-1.0, 90.0, 300.0), "interval_seconds"),
         ((nan, 90.0, 300.0), "interval_seconds"),
+        ((inf, inf, inf), "interval_seconds"),
         ((30.0, 59.9, 300.0), "unhealthy_after_seconds"),
         ((30.0, nan, 300.0), "unhealthy_after_seconds"),
+        ((30.0, inf, inf), "unhealthy_after_seconds"),
         ((30.0, 60.0, 119.9), "dead_after_seconds"),
         ((30.0, 60.0, inf), "dead_after_seconds"),
     ],
@@ -114,6 +117,15 @@ def test_thresholds_below_twice_the_previous_are_refused(
     with pytest.raises(InvalidValue) as refused:
         Thresholds(*values)
     assert refused.value.name == name
+
+
+@pytest.mark.parametrize(("values", "least"), [((30.0, 59.9, 300.0), "60"), ((30.0, 70.0, 139.9), "140")])
+def test_refused_threshold_states_the_least_allowed_value(
+    values: tuple[float, float, float], least: str
+) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        Thresholds(*values)
+    assert refused.value.expected.endswith(f", {least}")
 
 
 def test_spans_that_touch_become_one() -> None:
@@ -141,9 +153,9 @@ def test_an_empty_span_adds_nothing() -> None:
 
 
 def test_above_the_span_limit_the_two_closest_spans_are_merged() -> None:
-    spans = [ExcludedSpan(100.0 * number, 100.0 * number + 10) for number in range(MAX_SPANS)]
+    spans = [ExcludedSpan(100.0 * number, 100.0 * number + 10) for number in range(32)]
     added = add_span(spans, ExcludedSpan(515.0, 520.0), now_s=3200.0, keep_s=10_000.0)
-    assert len(added) == MAX_SPANS
+    assert len(added) == MAX_SPANS == 32
     assert ExcludedSpan(500.0, 520.0) in added
 
 
@@ -195,7 +207,9 @@ def test_clocks_that_differ_by_more_than_five_seconds_show_a_jump(
         (990.0, 0.0, -10.0),
         (990.0, 4.0, -6.0),
         (990.0, 10.0, 0.0),
-        (990.0, 0.4, -10.0),
+        (990.0, 20.0, 0.0),
+        (990.0, 0.5, -10.0),
+        (990.0, 0.75, -9.25),
     ],
 )
 def test_clock_drift_excludes_the_time_that_a_heartbeat_waited(
@@ -209,6 +223,7 @@ def test_clock_drift_excludes_the_time_that_a_heartbeat_waited(
     [
         (1000.0, 0.0, True, False),
         (930.0, 0.0, False, True),
+        (940.0, 0.0, False, False),
         (930.0, 20.0, False, False),
         (930.0, 20.0, True, True),
         (900.0, 20.0, False, True),
@@ -245,6 +260,8 @@ def test_a_clock_has_drifted_beyond_two_intervals(client: float, *, drifted: boo
         ),  # ahead before, which was reported; a state seen by the gap alone is certain
         (-3599.5, -7199.5, 0.5, -3600.0),
         (-4.0, -4.0, 0.5, 0.0),
+        (-5.0, -5.0, 0.5, 0.0),
+        (5.0, 10.5, 0.5, 0.0),
     ],
 )
 def test_several_processes_report_one_jump_once(

@@ -21,8 +21,11 @@ from lifesign.domain.lifecycle.verdict import (
     Facts,
     Override,
     Verdict,
+    has_decision_in_force,
+    is_judged_by_probes,
     judge,
 )
+from lifesign.domain.observation.assertion import AssertionResult
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.probing.result_receipt import receipt_of
 
@@ -291,11 +294,28 @@ def test_silent_probed_agent_is_reported_with_its_figures() -> None:
     assert re.findall(r"\d+ \w+", verdict.explanation) == ["16 min", "40 s", "15 min", "3 failures"]
 
 
-def test_excused_time_is_reported() -> None:
-    """For 50 minutes no prober ran: of that time two intervals count."""
-    observed = failing(3, 1000, last_liveness_signal_at_s=NOW - 4000, measured_at_s=NOW)
-    verdict = assessed(facts(DecidingEvidence.PROBE, observed=observed))
-    assert verdict.explanation.endswith("3 failures in a row; 50 min without measured results do not count")
+@pytest.mark.parametrize(
+    ("members", "end"),
+    [
+        # For 50 minutes no prober ran: of that time two intervals count.
+        (
+            {"last_liveness_signal_at_s": NOW - 4000},
+            "3 failures in a row; 50 min without measured results do not count",
+        ),
+        (
+            {"last_liveness_signal_at_s": NOW - 1060},
+            "3 failures in a row; 1 min without measured results do not count",
+        ),
+        ({"last_liveness_signal_at_s": NOW - 1059}, "3 failures in a row"),
+        (
+            {"excused_failures": 1},
+            "2 failures in a row; 1 earlier failure does not count (maintenance, override or former URL)",
+        ),
+    ],
+)
+def test_explanation_states_what_does_not_count(members: dict[str, Any], end: str) -> None:
+    verdict = assessed(facts(DecidingEvidence.PROBE, observed=failing(3, 1000, **members)))
+    assert verdict.explanation.endswith(end)
 
 
 def test_probed_agent_does_not_go_down_for_missing_heartbeats() -> None:
@@ -360,8 +380,9 @@ def test_liveness_signal_from_before_death_is_dated_to_the_death(since_s: float,
 def test_agent_alive_at_its_drain_timeout_dies_only_after_missed_heartbeats() -> None:
     gone = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 301))
     assert assessed(gone).signals == ()
-    back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - 200))
-    assert assessed(back).signals == (Signal.PROBE_REDISCOVERED,)
+    for ago_s in (200, 300):
+        back = dead(NOW - 300, Reason.DRAIN_TIMEOUT, observed=alive(alive_since_s=NOW - ago_s))
+        assert assessed(back).signals == (Signal.PROBE_REDISCOVERED,)
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
@@ -463,6 +484,23 @@ def test_wrong_answers_of_two_probes_make_an_agent_unhealthy(monitoring: Decidin
     assert (verdict.signals, verdict.reason) == ((Signal.ASSERTION_FAILED,), Reason.ASSERTION_FAILED)
     assert (verdict.status, verdict.health) == (Status.UNHEALTHY, HealthStatus.UNHEALTHY)
     assert re.search("2 probes .*message text_contains 'OK', .*'no idea'$", verdict.explanation)
+
+
+@pytest.mark.parametrize(
+    ("assertions", "end"),
+    [
+        ((), "in a row"),
+        ((asserted("assertion_failed", check="latency_below"),), "in a row"),
+        ((asserted("ok"), asserted("assertion_failed")), "'no idea'"),
+        ((asserted("assertion_failed"),) * 2, "'no idea', and 1 more"),
+        ((asserted("assertion_failed"),) * 3, "'no idea', and 2 more"),
+    ],
+)
+def test_wrong_answer_is_quoted_with_the_number_of_others(
+    assertions: tuple[AssertionResult, ...], end: str
+) -> None:
+    wrong = alive(failed_assertions_in_row=2, assertions=assertions)
+    assert assessed(facts(DecidingEvidence.PROBE, observed=wrong)).explanation.endswith(end)
 
 
 @pytest.mark.parametrize("monitoring", WATCHED)
@@ -620,6 +658,8 @@ def test_contradiction_states_the_age_of_a_removed_document() -> None:
     assert "5 min ago" in verdict.explanation
     assert "HTTP 404" in verdict.explanation
     assert "calls itself" not in verdict.explanation
+    together = assessed(facts(DecidingEvidence.PROBE, observed=observed))
+    assert "calls itself" in together.explanation
 
 
 @pytest.mark.parametrize("status", ["degraded", "unhealthy", "unknown"])
@@ -698,6 +738,13 @@ def test_a_draining_agent_that_still_holds_leases_dies_at_the_deadline() -> None
     verdict = assessed(holding, NOW + 120)
     assert (verdict.signals, verdict.status) == ((Signal.DRAIN_TIMEOUT,), Status.DEAD)
     assert "2 leases" in verdict.explanation
+
+
+def test_draining_agent_may_finish_its_work_until_the_deadline_and_does_not_die() -> None:
+    working = draining(current_load=1)
+    assert assessed(working, NOW + 119.9).signals == ()
+    verdict = assessed(working, NOW + 120)
+    assert (verdict.signals, verdict.status) == ((Signal.DRAIN_COMPLETED,), Status.DEREGISTERED)
 
 
 def test_draining_agent_without_heartbeats_stays_draining() -> None:
@@ -800,6 +847,27 @@ def test_override_ends_at_its_time() -> None:
 
 def test_active_override_does_not_revive_a_dead_agent() -> None:
     assert assessed(dead(override=Override(Status.ACTIVE, NOW + 60))).signals == ()
+
+
+@pytest.mark.parametrize(
+    ("known", "is_decided", "is_judged"),
+    [
+        (facts(), False, False),
+        (facts(DecidingEvidence.BOTH), False, False),
+        (facts(DecidingEvidence.PROBE), False, True),
+        (unhealthy(Reason.PROBE_FAILURES, DecidingEvidence.PROBE), False, True),
+        (dead(), False, False),
+        (facts(DecidingEvidence.PROBE, maintenance_until_s=NOW + 1), True, False),
+        (facts(DecidingEvidence.PROBE, maintenance_until_s=NOW), False, True),
+        (facts(DecidingEvidence.PROBE, override=Override(Status.ACTIVE, NOW + 1)), True, False),
+        (facts(DecidingEvidence.PROBE, override=Override(Status.ACTIVE, NOW)), False, True),
+    ],
+)
+def test_probes_decide_unless_an_operator_has_decided(
+    *, known: Facts, is_decided: bool, is_judged: bool
+) -> None:
+    assert has_decision_in_force(known, NOW) is is_decided
+    assert is_judged_by_probes(known, NOW) is is_judged
 
 
 # Flap damping.

@@ -3,7 +3,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -26,6 +26,7 @@ from lifesign.domain.tasks.lease import (
     decide_renew,
     ended,
     fencing_token,
+    for_stranger,
     intent_scope_resource,
     is_unexpired,
     kind_of,
@@ -34,6 +35,7 @@ from lifesign.domain.tasks.lease import (
     raised_floor,
     read_resource,
     read_window_s,
+    shard_resource,
 )
 from lifesign.errors import InvalidValue
 
@@ -166,6 +168,10 @@ def test_two_intent_scopes_never_share_a_resource(intent_id: str, scope: str) ->
     assert resource.removeprefix("intent:").split("/", 1) == [intent_id, scope]
 
 
+def test_shards_are_named_by_their_number() -> None:
+    assert shard_resource(7) == "shard:7"
+
+
 # Fencing tokens
 
 
@@ -195,7 +201,11 @@ def test_a_raised_epoch_makes_room_where_the_counter_is_used_up() -> None:
     assert next_token(last, 4 * 2**32 + 6) == fencing_token(4, 7)
 
 
-@pytest.mark.parametrize("epoch", [-1, MAX_EPOCH + 1])
+def test_the_highest_token_fits_into_a_signed_64_bit_integer() -> None:
+    assert fencing_token(MAX_EPOCH, 2**32 - 1) == 2**63 - 1
+
+
+@pytest.mark.parametrize("epoch", [-1, 2**31])
 def test_an_epoch_that_does_not_fit_is_refused(epoch: int) -> None:
     with pytest.raises(InvalidValue, match="epoch"):
         fencing_token(epoch, 1)
@@ -251,6 +261,13 @@ def test_lease_duration_is_bounded_below_and_above(ttl_seconds: float) -> None:
         decide_acquire(None, None, token_floor=0, now_s=0.0, ttl_seconds=ttl_seconds)
     with pytest.raises(InvalidValue, match="ttl_seconds"):
         decide_renew(HELD, "lease_1", holder="agent_a", token=7, now_s=1100.0, ttl_seconds=ttl_seconds)
+
+
+@pytest.mark.parametrize("ttl_seconds", [1, 86_400])
+def test_shortest_and_longest_lease_are_granted(ttl_seconds: int) -> None:
+    assert decide_acquire(None, None, token_floor=0, now_s=5.0, ttl_seconds=ttl_seconds) == Grant(
+        1, 5.0 + ttl_seconds
+    )
 
 
 # Renew
@@ -339,6 +356,26 @@ def test_write_after_the_deadline_or_of_another_holder_is_refused(
 
 def test_the_holder_writes_until_its_deadline() -> None:
     assert check_write(HELD, "agent_a", 7, 1299.999) is None
+
+
+@pytest.mark.parametrize("token", [6, 7, 8])
+def test_stranger_learns_nothing_about_the_current_token(token: int) -> None:
+    refusal = check_write(HELD, "agent_b", token, 1100.0)
+    assert refusal is not None
+    assert for_stranger(refusal) == Refusal(RefusalCode.STALE_TOKEN)
+
+
+def test_stranger_learns_that_a_resource_was_never_leased() -> None:
+    refusal = Refusal(RefusalCode.TOKEN_NOT_ISSUED)
+    assert for_stranger(refusal) is refusal
+
+
+def test_resource_that_was_never_leased_has_no_times_and_no_token() -> None:
+    assert (FREE.holder_incarnation, FREE.token, FREE.acquired_at_s, FREE.expires_at_s) == (0, 0, 0, 0)
+
+
+def test_secret_of_lease_ids_is_not_in_the_text_of_a_claim() -> None:
+    assert "hidden" not in repr(replace(HELD, id_secret="hidden"))
 
 
 # Ends
@@ -492,8 +529,31 @@ def test_lost_epoch_is_not_reached_again_after_ten_minutes() -> None:
     assert raised_epoch([0], at_s) < raised_epoch([0], at_s + 600)
 
 
-def test_epoch_from_the_clock_stays_below_the_limit_of_events() -> None:
-    assert raised_epoch([0], 1e12) < 2**21 - 2**15
+BEGIN_S = 1_767_225_600
+"""2026-01-01: the beginning of epoch 0."""
+
+
+@pytest.mark.parametrize(
+    ("known", "at_s", "epoch"),
+    [
+        ([0], 0.0, 1),
+        ([], 0.0, 1),
+        ([0], BEGIN_S + 5 * 600 - 0.001, 4),
+        ([0], BEGIN_S + 5 * 600, 5),
+        ([9], BEGIN_S + 5 * 600, 10),
+        # Below the limit of events.
+        ([0], 1e12, 2**21 - 2**16),
+        ([MAX_EPOCH - 1], 0.0, MAX_EPOCH),
+    ],
+)
+def test_epochs_count_ten_minutes_since_2026(known: list[int], at_s: float, epoch: int) -> None:
+    assert raised_epoch(known, at_s) == epoch
+
+
+@pytest.mark.parametrize(("known", "epoch", "begin"), [(0, 5, 2**29), (7, 8, 0)])
+def test_raised_floor_counts_milliseconds(known: int, epoch: int, begin: int) -> None:
+    floor = raised_floor([known * 2**32], BEGIN_S + 5 * 600 + 1.5, 3)
+    assert floor == fencing_token(epoch, begin + 1_500 * 512 + 3)
 
 
 @given(
@@ -522,6 +582,7 @@ def test_simultaneous_restores_differ_by_the_salt() -> None:
 
 
 @given(st.floats(-1e10, 1e12), st.lists(st.integers(0, 2**21), max_size=3), SALTS)
+@example(BEGIN_S + 6 * 600 - 0.001, [0], COUNTERS_PER_MS - 1)
 def test_raised_token_floor_leaves_three_quarters_of_the_counters(
     at_s: float, epochs: list[int], salt: int
 ) -> None:

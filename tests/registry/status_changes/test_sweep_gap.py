@@ -110,6 +110,19 @@ async def test_a_short_stall_is_excused_and_not_worth_an_event(machine: Machine)
     assert "monitor.downtime" not in [name for name, _ in await machine.events()]
 
 
+@pytest.mark.parametrize(("seconds", "events"), [(9.9, []), (10, ["monitor.downtime"])])
+async def test_downtime_of_ten_seconds_is_worth_an_event(
+    machine: Machine, seconds: float, events: list[str]
+) -> None:
+    machine.sweeper = Sweeper(
+        machine.database, RegistrySettings.read(sweep_seconds=0.5), lambda: machine.clock.at_s
+    )
+    await machine.live(1, step_s=0.5)
+    machine.clock.advance(seconds)
+    await machine.sweeper.sweep_once()
+    assert [name for name, _ in await machine.events()] == events
+
+
 async def test_silence_of_an_agent_continues_after_downtime_of_the_registry(machine: Machine) -> None:
     await add_agents(machine.database, 1)
     await machine.live(5)

@@ -159,7 +159,7 @@ def has_drifted(client_s: float, server_s: float, interval_s: float) -> bool:
     return abs(client_s - server_s) > DRIFT_INTERVALS * interval_s
 
 
-def drift_s(client_s: float, server_s: float, waited_s: float = 0.0) -> float:
+def drift_s(client_s: float, server_s: float, waited_s: float) -> float:
     """Return the minimum error of an agent's clock, its time minus the registry's; 0 if it may be right.
 
     Its timestamp was written between `waited_s` ago and now: the request may have waited for the server.
