@@ -57,7 +57,7 @@ def test_each_conformance_row_has_a_status_and_existing_tests(row: Row) -> None:
     assert word == "-" or WORD.fullmatch(word)
     assert done.startswith(ANSWERS)
     if held == "-":
-        assert done.startswith(("not applicable: ", "not kept")), f"{number} is held by nothing"
+        assert done.startswith(("not applicable: ", "not kept")), f"{number} has no test"
         return
     named = re.findall(r"`([^`]+)::([^`]+)`", held)
     assert held == ", ".join(f"`{file}::{function}`" for file, function in named)

@@ -80,6 +80,8 @@ PARTS: dict[str, Callable[[], Iterator[Passage]]] = {
     ),
     "test names": lambda: passages(prose.test_names, TESTS),
     "test docstrings": lambda: passages(prose.docstrings, TESTS),
+    "test comments": lambda: passages(prose.comments, TESTS),
+    "test messages": lambda: passages(prose.messages, TESTS),
 }
 
 

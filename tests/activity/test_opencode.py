@@ -57,7 +57,7 @@ async def test_event_lines_are_returned_unchanged() -> None:
         fake.says(idle("ses_1"), tool("ses_1"))
         assert await anext(lines) == [text_of(idle("ses_1")), text_of(tool("ses_1"))]
         fake.says(raw=b": heartbeat\n")
-        assert await anext(lines) == [], "a mere comment says that the server lives"
+        assert await anext(lines) == [], "a comment counts as a keep-alive"
     assert fake.asked == ["/global/event"]
 
 

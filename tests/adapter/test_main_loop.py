@@ -135,7 +135,7 @@ async def test_next_adapter_ends_processes_of_a_killed_one(world: World, registr
         pids = [await number_in_file("it has begun", workspace / name) for name in ("left", "below")]
         agent = await number_in_file("it has begun", workspace / "pid")
         watching = process_watcher.processes()[agent][0]
-        # Stopped, neither sees the other's end.
+        # A stopped process does not notice that the other ends.
         for number in (signal.SIGSTOP, signal.SIGKILL):
             for pid in (watching, first.process.pid):
                 os.kill(pid, number)

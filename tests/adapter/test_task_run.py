@@ -359,9 +359,9 @@ async def test_agent_that_continues_after_its_run_is_ended(world: World) -> None
     ) as adapter:
         outcome = await adapter.outcome()
         assert outcome.end.exit_reason == "completed"
-        # Asked to end; killed, if that took it longer than its grace.
+        # SIGTERM, or SIGKILL if the process did not end within its grace period.
         assert outcome.exit_code in {-15, -9}
-        # People have to look at what it left.
+        # The workspace of such a run needs a review.
         assert not outcome.has_result
         assert (await adapter.until("help_requested")).workspace == str(adapter.workspace())
     assert await world.runs() == [("completed", None)]

@@ -183,7 +183,7 @@ def test_target_of_a_symlink_is_never_removed(places: Workspaces, clock: Clock, 
     workspace = failed(places)
     (workspace.path / "link").symlink_to(outside)
     (workspace.path / "file").symlink_to(outside / "file")
-    # One that was put in the place of a workspace.
+    # A symbolic link that replaces a workspace.
     failed(places, OTHER)
     (places.root / OTHER).rmdir()
     (places.root / OTHER).symlink_to(outside)
@@ -209,7 +209,7 @@ def test_unremovable_workspace_does_not_end_the_adapter(
     places: Workspaces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workspace = places.prepare(RUN)
-    # As where an agent has shut the directory of all workspaces; root is refused nothing there.
+    # Simulates a directory without permissions: real permissions do not stop root.
     monkeypatch.setattr(places, "_remove", lambda _run_id: os.rmdir("/proc/1"))  # noqa: PTH106 - see above
     places.finish(workspace, keep=False, exit_reason="completed")
     assert note(places)["exit_reason"] == "completed"
@@ -224,7 +224,7 @@ def test_deeply_nested_workspace_is_removed(places: Workspaces, clock: Clock) ->
         os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
         os.mkdir("deeper", dir_fd=fd)
         inner = os.open("deeper", os.O_RDONLY, dir_fd=fd)
-        # Shut, as an agent may leave it.
+        # An agent may remove all permissions of a directory.
         os.fchmod(fd, 0)
         os.close(fd)
         fd = inner

@@ -252,7 +252,7 @@ async def test_drain_requested_by_the_registry_deregisters_the_app_and_keeps_ser
         registry.commands = [{"id": "c", "command": "drain"}]
         await registry.until(lambda: registry.status == "deregistered")
         assert (await ask(link, "/now")).body == b"now"
-        # Another worker does not bring it back.
+        # A new worker does not register the agent again.
         other = link_to(registry, Desk().app, directory)
         other_server = Server(other)
         await other_server.start()

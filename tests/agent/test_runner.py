@@ -422,5 +422,5 @@ def test_agent_can_be_stopped_from_another_thread(registry: RegistryServer) -> N
 
     leave: list[Callable[[], None]] = []
     assert asyncio.run(live()) is AgentEnd.FINISHED
-    # Its loop is closed by now.
+    # The event loop of the runner is closed now.
     leave[0]()

@@ -36,11 +36,13 @@ async def test_a_list_that_never_ends_is_not_followed(monkeypatch: pytest.Monkey
 async def test_deadlines_of_a_run_are_returned(client: RegistryClient) -> None:
     begun = await client.census.begin_run("one", "weekly", DEADLINES)
     assert begun.deadlines == DEADLINES
-    assert (await client.census.begin_run("two", "weekly", DEADLINES)) == begun, "it takes part"
+    assert (await client.census.begin_run("two", "weekly", DEADLINES)) == begun, "it joins the run"
     assert (await client.census.end_run("one", "weekly")).deadlines == DEADLINES
     shorter = DEADLINES.model_copy(update={"total_seconds": 5.0})
     await client.census.begin_run("three", "weekly", DEADLINES)
-    assert (await client.census.begin_run("four", "weekly", shorter)).deadlines is None, "they differ"
+    assert (await client.census.begin_run("four", "weekly", shorter)).deadlines is None, (
+        "the deadlines differ"
+    )
     assert (await client.census.begin_run("three", "weekly", DEADLINES)).deadlines is None
     ended, mixed = reversed((await client.census.counts(name="weekly")).runs)
     assert (ended.deadlines, mixed.deadlines) == (DEADLINES, None)
@@ -54,7 +56,7 @@ async def test_unread_lists_of_all_workers_are_combined(client: RegistryClient) 
     assert (ended.not_read, ended.deadlines) == (("a", "b", "c"), DEADLINES)
     await client.census.note_not_read("one", "weekly", ["d"], DEADLINES)
     (kept,) = (await client.census.counts(name="weekly")).runs
-    assert kept.not_read == ("a", "b", "c"), "it is over"
+    assert kept.not_read == ("a", "b", "c"), "the run has ended"
 
 
 async def test_older_registry_may_refuse_names_of_unread_lists() -> None:

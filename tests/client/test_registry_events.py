@@ -59,7 +59,7 @@ async def test_event_stream_delivers_new_events(client: RegistryClient) -> None:
         next_one = asyncio.ensure_future(take(stream, 1))
         agent = 0
         while not next_one.done():
-            # From now on: when that is, the stream does not say.
+            # The stream does not report when it is connected: create events until one arrives.
             await client.agents.register(f"after-{agent}")
             agent += 1
             await asyncio.sleep(0.05)

@@ -111,7 +111,7 @@ async def test_progress_of_an_import_is_shown(
         "agents.txt: 2 of 3 handed over",
         "agents.txt: 3 of 3 handed over",
     ]
-    assert steps[3:], "it takes more than one part"
+    assert steps[3:], "the import took a single batch"
     assert all(step.endswith(" of 3 new targets stored") for step in steps[3:])
     assert reading.step is None
 
@@ -286,7 +286,7 @@ async def test_unusual_targets_of_the_definition_are_reported(database: Database
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("a.txt", ""), ("a.txt", "# nobody\n"), ("a.csv", "url,name\n"), ("a.json", "[]"), ("a.json", "{}")],
+    [("a.txt", ""), ("a.txt", "# no entries\n"), ("a.csv", "url,name\n"), ("a.json", "[]"), ("a.json", "{}")],
 )
 async def test_empty_list_removes_no_target_in_any_format(
     database: Database, tmp_path: Path, name: str, text: str

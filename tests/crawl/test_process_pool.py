@@ -152,9 +152,9 @@ def test_share_of_targets_elsewhere_is_reported() -> None:
     statuses = WorkerStatuses(total=None, workers=2)
     half = replace(STANDING, shards=SHARDS // 2, has_begun=True)
     statuses.note("a", half)
-    assert statuses.elsewhere == 0, "the other one has not begun"
+    assert statuses.elsewhere == 0, "the other worker has not begun"
     statuses.note("b", replace(half, shards=0, has_begun=False))
-    assert statuses.elsewhere == 0, "the other one has not asked"
+    assert statuses.elsewhere == 0, "the other worker has not claimed shards"
     statuses.note("b", replace(half, shards=0, targets=0))
     why = "belong to another crawl; after it was killed, they become free within 489 s"
     assert statuses.state.note.startswith(f"512 of 1,024 shards {why}")
@@ -182,7 +182,7 @@ def test_number_of_starting_processes_is_reported_until_all_run() -> None:
 
 def test_only_worker_reports_no_shards_of_others() -> None:
     statuses = WorkerStatuses(total=None, workers=1, is_alone=True)
-    assert "starting" not in statuses.state.note, "it is this one"
+    assert "starting" not in statuses.state.note, "no other worker can be starting"
     statuses.note("a", replace(STANDING, shards=SHARDS - 340, has_begun=True))
     assert (statuses.elsewhere, "shards" in statuses.state.note) == (0, False)
 
@@ -190,8 +190,8 @@ def test_only_worker_reports_no_shards_of_others() -> None:
 def test_pass_starts_only_as_many_processes_as_needed() -> None:
     assert worth_starting(4, 0, 500) == worth_starting(4, 500, 500) == 1
     assert [worth_starting(4, targets, 500) for targets in (501, 1_500, 1_501, 2_000_000)] == [2, 3, 4, 4]
-    assert worth_starting(2, 12, 2) == 2, "each asks few at once"
-    assert worth_starting(4, 2_000, 100_000) == 2, "each has much to do"
+    assert worth_starting(2, 12, 2) == 2, "each process probes few targets at once"
+    assert worth_starting(4, 2_000, 100_000) == 2, "each process handles many targets"
 
 
 def test_reported_results_are_counted_across_process_deaths() -> None:

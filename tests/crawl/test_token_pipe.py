@@ -160,7 +160,7 @@ async def test_only_the_token_owner_waits_for_the_end_of_a_fault(caplog: pytest.
         for source in crew.sources():
             assert await source.prepare(SECONDS)
     assert endpoint.requests == 2
-    # The fault, and its end.
+    # One warning for the fault and one for its end.
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 

@@ -61,7 +61,7 @@ def test_error_pages_send_hsts_if_the_public_url_is_https(filled: Filled, tmp_pa
 
 @pytest.mark.parametrize(
     ("error", "status", "after"),
-    [(StoreUnavailable("it is away"), 503, "2"), (TooManyRequests(1.2), 429, "2")],
+    [(StoreUnavailable("it is unreachable"), 503, "2"), (TooManyRequests(1.2), 429, "2")],
 )
 def test_retry_after_is_shown(
     sample: Sample, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, after: str

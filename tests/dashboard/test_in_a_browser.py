@@ -330,7 +330,7 @@ def test_long_reason_leaves_a_short_url_on_one_line(context: BrowserContext, ser
     links = page.locator("tbody th a")
     links.evaluate_all("links => links.forEach(link => { link.textContent = 'http://127.77.0.10:18377/' })")
     before = links.first.bounding_box()
-    # As where a prober gives a long reason.
+    # Simulates a long reason of a prober.
     page.locator("tbody td:nth-child(3)").evaluate_all(
         "cells => cells.forEach(cell => { cell.textContent = 'no connection in time '.repeat(8) })"
     )

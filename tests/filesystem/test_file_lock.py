@@ -33,7 +33,7 @@ def test_lock_has_one_holder_and_is_released(path: Path) -> None:
         assert not try_lock(other.fileno())
         with lock_if_free(other.fileno()) as is_held:
             assert not is_held
-        # A caller that did not get it does not return it.
+        # A caller without the lock does not release it.
         assert not try_lock(other.fileno())
         unlock(one.fileno())
         with lock_if_free(other.fileno()) as is_held:

@@ -6,7 +6,7 @@ from tests.fleet.settings import DEFAULTS, server_environment, variables
 from lifesign.cli.options.duration import read_duration
 from lifesign.registry.settings import RegistrySettings
 
-# Counts, ratios and limits of requests; and durations that no verdict depends on.
+# Counts, ratios, limits of requests, and durations that do not affect verdicts.
 UNSCALED = {
     "answer_seconds", "command_seconds",
     "event_retention_seconds", "task_retention_seconds",

@@ -47,7 +47,7 @@ NOT_AN_AGENT = {
     "JSON of another kind": as_json({"status": "UP"}),
     "a JSON list": as_json([]),
     "204": answer(204),
-    "an event stream that nobody requested": endless_stream,
+    "an unrequested event stream": endless_stream,
     "404": answer(404),
     "410": answer(410),
 }

@@ -87,7 +87,7 @@ async def by_the_prober(server: FloodingServer) -> None:
     async with asking() as asker:
         fetched = await asker.get(f"{server.url}/", max_bytes=MAX_BODY_BYTES)
         assert fetched.result is not ResultClass.TIMEOUT
-        # Its connection may wait for the next request.
+        # The connection may be kept for the next request.
         await ended(server)
 
 
@@ -307,7 +307,7 @@ async def test_connection_serves_sequential_requests() -> None:
         for sessions in (given, own):
             for path in ("/", "/none", "/"):
                 await bounded_get(sessions, URL(server.url + path), ask)
-        # A session that was given is used by others too.
+        # A caller's session stays usable.
         async with session.get(server.url) as response:
             assert await response.read() == body
     assert server.connections == 2

@@ -174,7 +174,7 @@ async def test_idle_connection_is_reused_only_for_its_credential(
         store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
         async with fetching(wanted, store) as fetcher:
             one = store.for_url(f"{server.url}/one")
-            # The credential of /one does not reach the other two places.
+            # The credential of /one is not sent for the other two paths.
             for path in ("/one", "/one", "/", "/two"):
                 found = await fetcher.fetch(
                     Request(

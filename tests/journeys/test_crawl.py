@@ -211,5 +211,5 @@ async def test_machines_that_share_a_registry_work_on_one_pass(
         assert server.heads
         for contact in (CONTACT, OTHER_CONTACT):
             assert sum(contact in head for head in server.heads) <= len(counts.runs), found
-    # Both found the pass of the first one, unless they came at the same moment.
+    # Both continue the first worker's pass, unless they started at the same moment.
     assert sum("continuing the pass" in text for text in found) == 2 - len(counts.runs), found

@@ -106,7 +106,7 @@ class World:
             "agent_id": agent.agent_id,
             "endpoint": f"http://127.0.0.1:{agent.port}/",
             "role_id": "billing",
-            # Nobody sends heartbeats here, and a slow machine must not make it unhealthy.
+            # This agent sends no heartbeats; it must not become unhealthy on a slow machine.
             "heartbeat_config": {"unhealthy_after_seconds": 3_600, "dead_after_seconds": 7_200},
         }
         self.keys[agent.agent_id] = self.call("POST", "", body)["agent_key"]

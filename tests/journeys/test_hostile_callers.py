@@ -334,7 +334,7 @@ def test_body_with_another_type_or_encoding_is_refused_without_reading(
 def test_unknown_path_with_hostile_characters_is_404(target: Attacked, path: str) -> None:
     answer = target.ask(request("GET", path, key=ADMIN_KEY))
     if answer.status == 405:
-        # It exists for another method: the answer contains nothing else.
+        # The path exists for another method; the answer reveals no more than that.
         assert_refused(answer, 405, "method_not_allowed")
         return
     assert answer.status == 404, (answer.head, answer.body)

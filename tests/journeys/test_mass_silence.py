@@ -73,7 +73,7 @@ async def test_silence_of_half_a_fleet_is_suspended_and_dead_agents_are_found_la
     gone = set(fleet.names[RETURNING:SILENT])
     steps = await fleet.api.events(type="agent.lifecycle")
     assert len(steps) == 2 * dead
-    assert {event["payload"]["agent_id"] for event in steps} == gone, "who came back never went"
+    assert {event["payload"]["agent_id"] for event in steps} == gone, "an agent that returned has an event"
 
 
 async def test_suspension_of_mass_silence_ends_when_agents_answer_again(fleet: Fleet) -> None:

@@ -74,12 +74,12 @@ REFUSED: Final = [
     "stale_token",
     "budget_exceeded",
 ]
-UNKNOWN: Final = ("heartbeat", {"agentId": "nobody", "teamName": "none"})
+UNKNOWN: Final = ("heartbeat", {"agentId": "absent", "teamName": "none"})
 
 
 def is_unknown_agent(answer: dict[str, Any]) -> bool:
     """Return whether a heartbeat was refused as its contract says."""
-    error = "Agent 'nobody' not found"
+    error = "Agent 'absent' not found"
     shown = (answer.get("is_error"), answer.get("text"), answer.get("structured"))
     return shown == (True, error, {"success": False, "error": error})
 

@@ -48,7 +48,7 @@ class Opencode:
         self.directory = directory
 
     def is_ready(self) -> bool:
-        # A request at the first moment in which it accepts connections is never answered.
+        # opencode never answers a request that arrives as soon as it accepts connections.
         with suppress(OSError):
             return bool(self.ask("/global/health", seconds=2)["healthy"])
         return False

@@ -118,7 +118,7 @@ async def test_wrapped_agent_also_reports_its_health(agents: Agents, sdk: str) -
         observation = await probes.see(agents.url(sdk, "wrapped"))
         assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": "ok"}
         assert observation.document is not None
-        assert observation.document.status is HealthStatus.UNKNOWN, "nobody has used it yet"
+        assert observation.document.status is HealthStatus.UNKNOWN, "it has had no requests"
         assert layer(observation.readiness).reason == ""
         again = await probes.see(agents.url(sdk, "wrapped"))
         assert results(again) == {"transport": "ok", "readiness": "ok"}

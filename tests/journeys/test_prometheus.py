@@ -227,7 +227,7 @@ def test_grafana_dashboard_has_the_import_format() -> None:
     # Grafana assigns the id itself; an id of another dashboard would replace that one.
     assert dashboard.get("id") is None
     assert re.fullmatch(r"[a-zA-Z0-9_-]{8,40}", dashboard["uid"])
-    assert dashboard["schemaVersion"] >= 36, "from here on a data source is an object and no name"
+    assert dashboard["schemaVersion"] >= 36, "since version 36 a data source is an object"
     (variable,) = dashboard["templating"]["list"]
     assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
     for panel in dashboard["panels"]:
@@ -241,7 +241,7 @@ def test_grafana_dashboard_has_the_import_format() -> None:
         names = [target["refId"] for target in panel["targets"]]
         assert len({*names}) == len(names) > 0
         steps = panel["fieldConfig"]["defaults"].get("thresholds", {"steps": [{"value": None}]})["steps"]
-        assert steps[0]["value"] is None, "the first colour is for all that is below the second"
+        assert steps[0]["value"] is None, "the first threshold has no lower bound"
 
 
 def test_panels_of_the_grafana_dashboard_do_not_overlap() -> None:

@@ -113,7 +113,7 @@ async def _beat(speaker: Speaker, load: Load, may_speak: asyncio.Event) -> None:
     while await may_speak.wait():
         members = {"status": "active", "client_timestamp": registered_at}
         status, _ = await load.ask("POST", f"/agents/{agent_id}/heartbeat", members, key=key)
-        assert status in {0, 200, 503}, f"{agent_id} beats all the time and is told {status}"
+        assert status in {0, 200, 503}, f"{agent_id} sends heartbeats and got HTTP {status}"
         if status == 200:
             speaker.accepted()
         await asyncio.sleep(BEAT_EVERY_S)
@@ -169,7 +169,7 @@ async def _drill(url: str, ports: list[int], freezes_s: list[float]) -> None:
         for send_heartbeat in beats:
             send_heartbeat.cancel()
     report = await with_database(url, ledger.check)
-    assert ledger.unanswered == 0, "the servers themselves stay"
+    assert ledger.unanswered == 0, "no server has stopped"
     steps = await with_database(url, lambda database: database.read(_steps_of_strict))
     for speaker in speakers:
         speaker.check(steps[speaker.agent_id])

@@ -157,7 +157,7 @@ async def _lateness_s(servers: list[Server], names: list[str]) -> list[float]:
 
 
 def _silences_s(kind: str, directory: Path) -> list[float]:
-    # More in one minute would be held back: then it is the registry that is in doubt.
+    # More missed heartbeats within a minute would suspend the verdicts.
     url, names = bare_url(kind, directory), _names(9)
     prepare(url, names)
     with registries(url, directory, 1, settings=PATIENT) as servers:

@@ -58,7 +58,7 @@ def test_requests_at_each_openapi_bound_are_answered_as_described(
     left_out = [part for one in MANY_BOUNDS for part in ("--exclude-operation-id", one)]
     report = attack(tmp_path, 1, 1_200, seed, *BOUNDS, *left_out)
     assert_unharmed(report, caplog)
-    # All but these, and the stream that never ends.
+    # All operations except these and the endless stream.
     assert report["operations"]["selected"] == report["operations"]["total"] - len(MANY_BOUNDS) - 1
 
 

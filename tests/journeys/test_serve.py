@@ -123,7 +123,7 @@ class Serving:
         return found[1] if found else None
 
     def _read(self, reader: int) -> None:
-        # At its end a terminal raises, a pipe is empty.
+        # At the end, a terminal raises OSError and a pipe returns no bytes.
         with contextlib.suppress(OSError):
             while read := os.read(reader, 4_096):
                 self._said += read
@@ -231,7 +231,7 @@ def test_several_processes_are_replaced_when_their_terminal_is_closed_and_none_d
     os.killpg(server.process.pid, signal.SIGHUP)
     until("all are replaced", lambda: len(found := server.workers) == 2 and not found & former)
     assert server.end() == 0
-    assert "and is replaced" not in server.log.read_text(), "nobody died of it"
+    assert "and is replaced" not in server.log.read_text(), "a worker has crashed"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_termination_during_a_process_replacement_ends_all_processes(start: Star
     assert server.process.wait(PATIENCE_SECONDS) == 0
     log = server.log.read_text()
     assert not re.search(r"ERROR|Traceback", log), log
-    assert started() == 3, "the second has been replaced before the end"
+    assert started() == 3, "a worker was replaced during the shutdown"
 
 
 def test_all_processes_are_replaced_while_they_serve(start: Start) -> None:

@@ -117,7 +117,7 @@ def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent) -> None
     with agent.running() as server:
         pids = ask(server, REQUESTS - FAILURES)
         ask(server, FAILURES, "/answer?status=500")
-        assert len(set(pids)) > 1, "one worker answered them all: nothing is proved"
+        assert len(set(pids)) > 1, "a single worker answered all requests"
         expect(server, {"answered": REQUESTS - FAILURES, "server_fault": FAILURES})
     with agent.running() as server:
         ask(server, 10)
@@ -129,7 +129,7 @@ def kill_workers(agent: Agent, kills: int) -> None:
     with agent.running() as server:
         for number in range(1, kills + 1):
             ask(server, 20)
-            # The oldest: granian takes one that dies twice within 5.5 s for a crash loop, and gives up.
+            # Kill the oldest worker: granian gives up if the same one dies twice within 5.5 s.
             victim = min(agent.wait_for_workers(server))
             os.kill(victim, signal.SIGKILL)
             agent.wait_for_workers(server, but_not=victim)

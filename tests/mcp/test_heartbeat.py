@@ -67,7 +67,7 @@ async def die(registry: RegistryServer, agent_id: str) -> None:
 @pytest.mark.parametrize(
     ("agent_id", "state", "team", "error"),
     [
-        ("nobody", "absent", "team-1", "Agent 'nobody' not found"),
+        ("absent", "absent", "team-1", "Agent 'absent' not found"),
         ("../../keys", "absent", "team-1", "Agent '../../keys' not found"),
         ("..", "absent", "team-1", "Agent '..' not found"),
         ("elsewhere", "active", "team-2", "Agent 'elsewhere' not found"),
@@ -123,8 +123,8 @@ async def test_unknown_agent_is_not_found_with_an_agents_own_key(
 ) -> None:
     own = await register(known, "finder")
     assert own.agent_key is not None
-    answer = await send_heartbeat(Model(registry.url, own.agent_key), "nobody")
-    assert answer == {"success": False, "error": "Agent 'nobody' not found"}
+    answer = await send_heartbeat(Model(registry.url, own.agent_key), "absent")
+    assert answer == {"success": False, "error": "Agent 'absent' not found"}
 
 
 # ── a heartbeat that is taken ──

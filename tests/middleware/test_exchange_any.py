@@ -62,7 +62,7 @@ class Do:
 
 
 DEEDS = st.lists(st.builds(Do, st.one_of(SENT, SENT, st.just(RECEIVE), ERRORS), st.booleans()), max_size=12)
-# Most requests begin as they should.
+# Most scripts begin with a valid start message.
 SCRIPTS = st.one_of(
     DEEDS, st.builds(lambda first, rest: [Do(first), *rest], STARTS, DEEDS), st.builds(
         lambda first, rest, last: [Do(RECEIVE), Do(first), *rest, Do(last)],
@@ -127,7 +127,7 @@ async def test_middleware_passes_messages_unchanged_and_counts_once(
     most_bytes: int,
 ) -> None:
     failure = error("the caller left")
-    # After what the server gives, the caller leaves: nothing waits.
+    # After these messages the caller disconnects, which prevents a blocked `receive`.
     given_to_app = [*incoming, *[DISCONNECT] * len(script)]
     bare_server = Server(*given_to_app, fails_at=fails_at, error=failure)
     server = Server(*given_to_app, fails_at=fails_at, error=failure)

@@ -47,7 +47,7 @@ async def test_metrics_are_served_at_the_configured_path() -> None:
     assert 0 < (found.value(f"{PREFIX}latency_seconds", **of, quantile="0.99") or 0) < 60
     assert found.value(f"{PREFIX}last_healthy_timestamp_seconds", **of) is None
     document = await ask(agent, "/.well-known/agent-health")
-    # Neither a scrape nor a look at the document is an interaction.
+    # Requests for metrics and for the document are not interactions.
     assert document.status == 200
     assert agent.health.document().calibration.sample_count == 20  # type: ignore[union-attr]
 

@@ -262,7 +262,7 @@ def entry(of: type, name: str) -> str:
     found = re.search(
         rf"^{name}: (.*?)(?=^\w+: |\Z)", inspect.cleandoc(of.__doc__ or ""), re.MULTILINE | re.DOTALL
     )
-    assert found, f"{of.__name__} says nothing of {name}"
+    assert found, f"{of.__name__} does not describe {name}"
     return " ".join(found[1].split())
 
 

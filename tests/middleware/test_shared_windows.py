@@ -295,7 +295,7 @@ def test_opening_windows_never_sleeps_for_a_lock(workers: Workers, monkeypatch: 
     monkeypatch.setattr(time, "sleep", refuse)
     workers.start()
     workers.end()
-    # As of an earlier boot, so that a new time base is needed.
+    # Simulates a reboot, after which a new time base is needed.
     monkeypatch.setattr(document_file, "_boot_id", lambda *_: b"another boot")
     (path,) = workers.state_dir.glob("*/board")
     held = os.open(path, os.O_RDWR)

@@ -140,7 +140,7 @@ def test_new_worker_includes_the_counts_of_a_busy_worker(tmp_path: Path) -> None
             else:
                 found.close()
         observer.close()
-        assert overlooked == 0, f"{overlooked} of {len(looks)} looks"
+        assert overlooked == 0, f"{overlooked} of {len(looks)} attempts found no file"
 
 
 # --- forked -----------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ RESOURCES = ("intent:i1/notes", "task:t1", "anything")
 T = TypeVar("T")
 resources = st.sampled_from(RESOURCES)
 small_steps_s = st.sampled_from([0.5, 1.0, 10.0, 29.5, 30.0])
-# Around the thresholds: 90 s, 300 s, and 120 s for drains.
+# Times around the limits: unhealthy at 90 s, dead at 300 s, drained at 120 s.
 steps_s = small_steps_s | st.sampled_from([60.0, 89.5, 90.0, 90.5, 120.0, 209.5, 210.0, 300.0, 300.5, 400.0])
 durations_s = st.sampled_from([1.0, 30.0, 100.0, 1000.0, 1000.0])
 matches = st.sampled_from(["right", "right", "right", "right", "stale", "absent"])

@@ -482,7 +482,7 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
     monkeypatch.setattr(sweeper, "_begin", fail_at_first)
     running = asyncio.create_task(sweeper.run())
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while await count_by_status(database) != {"unhealthy": 1}:  # noqa: ASYNC110 - the database tells nobody
+        while await count_by_status(database) != {"unhealthy": 1}:  # noqa: ASYNC110 - the database has no event for it
             await asyncio.sleep(0.02)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

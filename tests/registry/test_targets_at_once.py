@@ -20,7 +20,7 @@ OPTED_OUT = "https://agent-3.example"
 ROUNDS = 4
 SHARDS = {shard_of(host_of(url)) for url in URLS} | {shard_of(f"own-{number}.example") for number in range(3)}
 
-# For every target: should it be probed, and is it?
+# For each target: whether it should be probed, and whether it is.
 _TARGETS = text("""
     SELECT subject_id, url, gone_at_s IS NULL, gone_reason, is_registered,
         EXISTS (SELECT 1 FROM listings WHERE target = targets.id),

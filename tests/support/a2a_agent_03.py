@@ -49,7 +49,7 @@ class TestAgent(AgentExecutor):
 def test_agent() -> FastAPI:
     card = AgentCard(
         name="test",
-        description="Does what it is told",
+        description="Test agent",
         version="1.0.0",
         url=CARD_URL,
         capabilities=AgentCapabilities(streaming=True),

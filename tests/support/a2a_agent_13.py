@@ -46,7 +46,7 @@ class TestAgent(AgentExecutor):
 def make_agent(url: str = CARD_URL) -> Starlette:
     card = AgentCard(
         name="test",
-        description="Does what it is told",
+        description="Test agent",
         version="1.0.0",
         supported_interfaces=[
             AgentInterface(url=url, protocol_binding="JSONRPC", protocol_version="1.0"),

@@ -84,7 +84,7 @@ class Gate:
             asyncio.create_task(passing.ask(reader, asks)),
             asyncio.create_task(passing.answer(answers, writer)),
         ]
-        # The first side that closes ends it for both, so that no side waits for the other.
+        # The end of one side ends the other, which would otherwise wait without an end.
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:

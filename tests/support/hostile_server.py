@@ -45,7 +45,7 @@ class HostileServer:
         return {name.lower(): value.strip() for name, _, value in fields if name}
 
     async def serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # A peer that is cut off, or a client that gives up, is what these tests are about.
+        # Disconnected peers are expected in these tests.
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError, ssl.SSLError):
             self.connections += 1
             await self._reply_to_one(reader, writer)

@@ -234,7 +234,7 @@ class MemoryLedger:
 
     def _reach(self) -> None:
         if self.is_unreachable:
-            raise LedgerUnreachable("nobody answers")
+            raise LedgerUnreachable("no answer")
 
     def _raise_version(self, url: str) -> int:
         self._version += 1

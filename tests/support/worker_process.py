@@ -53,7 +53,7 @@ class Worker:
         assert self.process.stdout is not None
         fd = self.process.stdout.fileno()
         ready, _, _ = select.select([fd], [], [], PATIENCE_SECONDS)
-        assert ready, "the worker process says nothing"
+        assert ready, "the worker process writes nothing"
         output = os.read(fd, most_bytes)
         assert output, "the worker process has ended"
         return output

@@ -223,7 +223,7 @@ async def test_agent_is_killed_with_its_watcher(tmp_path: Path) -> None:
         assert process.pid is not None
         watching = process_watcher.processes()[process.pid][0]
         below = process_watcher.descendants(watching).keys()
-        # Its first process, that one's child, and what has left them both.
+        # The agent's process, its child, and a detached process.
         assert len(below) == 3
         os.kill(watching, signal.SIGKILL)
         assert await process.wait() == -signal.SIGKILL

@@ -22,7 +22,7 @@ def a_directory(directory: Path) -> None:
 
 @pytest.mark.parametrize("put", [a_pipe, a_directory])
 def test_fifo_instead_of_the_log_file_does_not_block(tmp_path: Path, put: Callable[[Path], None]) -> None:
-    # So that the planted file stays where it is.
+    # A full directory at this name prevents the rotation of the planted file.
     (tmp_path / "stdout.log.older" / "full").mkdir(parents=True)
     reading, passed_on = os.pipe()
     before = open_files()

@@ -308,7 +308,7 @@ async def test_no_charged_call_begins_while_a_run_is_being_submitted(
 ) -> None:
     before = upstream.carried_out()
     async with proxied(registry, "both", offering(upstream), budget={"usd": 1.0}) as work:
-        # The tools are known, so that nothing is waited for in between.
+        # List the tools first, so that both calls start at once.
         assert work.model is not None
         await work.model.list_tools()
         ended, fetched = await asyncio.gather(work.call("mark_complete", {"output": {}}), work.call("fetch"))

@@ -232,7 +232,7 @@ async def test_event_loop_continues_while_a_message_is_read(
 
     def read_slowly(*given: object, **named: object) -> object:
         loop.call_soon_threadsafe(begins.set)
-        assert goes_on.wait(STILL_SECONDS), "the adapter's loop stands still"
+        assert goes_on.wait(STILL_SECONDS), "the adapter's event loop is blocked"
         return read_in_earnest(*given, **named)
 
     async with proxied(registry, f"slow-{name.replace('_', '-')}") as work:

@@ -53,7 +53,7 @@ def test_columns_of_agents_are_aligned(registry: RegistryServer, capsys: Capture
     assert "0/5" in lines[1]
     assert lines[1].endswith("Billing 1")
     assert "0/?" in lines[2]
-    assert re.findall(r"\d+", lines[3]) == ["5"], "what the pool can still take"
+    assert re.findall(r"\d+", lines[3]) == ["5"], "free capacity of the pool"
 
 
 def test_metadata_is_shown_as_json() -> None:

@@ -336,7 +336,7 @@ async def test_census_of_a_registry_without_a_prober_is_empty_with_a_reason(
     await asyncio.to_thread(registry.write, make_old)
     capsys.readouterr()
     assert await census("--registry", registry.url) == 0
-    assert "\n3 of 6 " in capsys.readouterr().out, "as old as its pass"
+    assert "\n3 of 6 " in capsys.readouterr().out, "not limited by the age of the results"
     await asyncio.to_thread(registry.write, forget_runs)
     assert await census("--registry", registry.url, "--json") == 0
     output = json.loads(capsys.readouterr().out)
@@ -419,7 +419,7 @@ async def test_list_name_that_differs_only_in_case_is_refused(
         assert await census("one/agents.txt", *ALLOW, *place) == 3
         complaint = capsys.readouterr().err.splitlines()[-1]
         assert "the list agents.txt: expected " in complaint
-        assert "one/Agents.txt" in complaint.partition(", whence")[0]
+        assert "one/Agents.txt" in complaint.partition(", the source of")[0]
         assert apart in complaint
         assert await census("one/agents.txt", *ALLOW, *place, "--moved", "--json") == 0
         assert json.loads(capsys.readouterr().out)["listed"] == 1

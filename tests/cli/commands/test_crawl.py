@@ -246,7 +246,7 @@ async def test_resumed_crawl_detects_a_silent_agent(tmp_path: Path) -> None:
     assert crawled.is_done
     assert crawled.probed >= 8
     assert shown.state.total is None
-    assert sum(shown.state.results.values()) == 6, "each counts once"
+    assert sum(shown.state.results.values()) == 6, "a target was counted twice"
 
 
 async def test_pass_ended_while_its_last_results_arrive_is_complete(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_yes_option_erases_an_agent_and_lists_what_was_removed(agent: str, capsy
     assert main(["agents", "erase", agent, "--yes"]) == 0
     agent_line, erased = capsys.readouterr().out.splitlines()
     assert agent_line.split() == ["agent", "billing-1"]
-    assert re.findall(r"\d+", erased) == ["3"], "events"
+    assert re.findall(r"\d+", erased) == ["3"], "number of events"
     assert main(["agents", "show", agent]) == 1
     assert main(["agents", "erase", agent, "--yes"]) == 1
     assert "(agent_not_found)" in capsys.readouterr().err

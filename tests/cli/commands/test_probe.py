@@ -333,4 +333,4 @@ def test_a_host_that_cannot_exist_is_refused(host: str, capsys: pytest.CaptureFi
     assert main(["probe", host]) == 3
     shown = capsys.readouterr()
     assert "URL: expected an agent's URL" in shown.err
-    assert shown.out == "", "nobody was asked"
+    assert shown.out == "", "a request was sent"

@@ -107,7 +107,7 @@ def test_key_without_task_permission_replaces_no_agent(
     assert main(["run", *who, "--", "true"]) == 1
     assert "HTTP 403" in capfd.readouterr().err
     assert asyncio.run(life()) == (1, "active")
-    # Its own one may, at once.
+    # The agent's own key may replace the incarnation at once.
     monkeypatch.setenv("LIFESIGN_KEY", own_key or "")
     assert main(["run", *who, "--", "true"]) == 5
     assert asyncio.run(life()) == (2, "deregistered")

@@ -102,7 +102,7 @@ def test_task_can_be_resolved_and_its_budget_topped_up(
     assert ": this one (admin, key:key_admin, " in shown
     assert ": which logo? (worker, " in shown
     (run,) = (line for line in shown.splitlines() if line.startswith("runs "))
-    assert run.endswith(": asked for help"), "it did not complete anything"
+    assert run.endswith(": asked for help"), "a run that asked for help is shown as completed"
     assert json_of(capsys, "top-up", made["task_id"], "--usd", "0.5")["budget"]["envelope"]["usd"] == 0.5
     worked_at(registry, "another", asks_for_help=True)
     output = tmp_path / "output.json"

@@ -51,7 +51,7 @@ async def watching(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
 async def line_with(process: asyncio.subprocess.Process, what: str) -> str:
     assert process.stdout is not None
     while what not in (line := (await process.stdout.readline()).decode()):
-        assert line, "it ended"
+        assert line, "the process has ended"
     return line
 
 

@@ -173,7 +173,7 @@ def test_long_list_of_probers_is_read_whole(
             send(server, "/api/v1/shards/claim", claim, KEYS[Role.PROBER])
         shards = http.fetch(f"{server.url}/api/v1/shards", KEYS[Role.READER])
         assert shards is not None
-        assert len(shards[2]) == http.MAX_ANSWER_BYTES, "the test asks for too little"
+        assert len(shards[2]) == http.MAX_ANSWER_BYTES, "the response is too short for this test"
         found = examine(capsys, "--database", server.database_url, "--registry", server.url, "--port", port)
         assert "of 8 probers" in found.of("probers", "ok")[0]
 
@@ -255,7 +255,7 @@ def test_lost_evidence_and_mass_silence_are_warnings_with_their_counts() -> None
     assert [finding.verdict for finding in found] == ["warning"] * 4
     decisions, lost, silence, _ = (finding.summary for finding in found)
     assert "lifesign monitor confirm --class 10.1.0.0/16" in found[2].advice
-    assert "lifesign monitor confirm" not in found[3].advice, "that class is confirmed"
+    assert "lifesign monitor confirm" not in found[3].advice, "this class is already confirmed"
     assert "monitored by probe" in decisions
     assert "12 living agents" in lost
     assert "(10)" in lost
@@ -773,7 +773,7 @@ def test_doctor_without_a_registry_reports_the_skipped_check(
 
 
 def test_registry_that_cannot_serve_is_reported(port: str, capsys: pytest.CaptureFixture[str]) -> None:
-    unavailable = error_response(StoreUnavailable("it is away"))
+    unavailable = error_response(StoreUnavailable("it is unreachable"))
     with answering(unavailable.status_code, bytes(unavailable.body)) as url:
         found = examine(capsys, "--port", port, "--registry", url)
     (summary,) = found.of("registry", "fault")

@@ -16,7 +16,7 @@ def test_credentials_of_a_file_replace_those_of_the_definition(tmp_path: Path) -
     given = definition(credentials=[LAB])
     (credential,) = with_credentials(given, file).credentials
     assert credential.name == "box"
-    # Names of files lead from the directory of the file.
+    # Relative paths are relative to the directory of the credential file.
     assert credential.source.file == tmp_path / "box.token"
     assert with_credentials(given, None) is given
 

@@ -105,7 +105,7 @@ async def test_an_agent_to_avoid_is_not_called_if_the_caller_refuses(failing: Gr
             await send(client)
         assert refused.value.decision.action is Action.AVOID
         assert failing.messages == []
-        # What concerns work that it has is asked all the same.
+        # Requests about existing tasks are still sent.
         with pytest.raises(TaskNotFoundError):
             await client.get_task(GetTaskRequest(id="absent"))
 

@@ -83,7 +83,7 @@ async def test_number_of_remembered_warnings_is_bounded(
     guard = CallGuard(ask=Adviser([decision(Action.AVOID)]))
     for number in (1, 2, 1, 3, 1, 2):
         await guard.check(f"{URL}{number}")
-    # 2 was the longest unused one when 3 came.
+    # URL 3 evicted URL 2, the least recently used one.
     assert [message.partition(" ")[0] for message in caplog.messages] == [f"{URL}{n}" for n in (1, 2, 3, 2)]
 
 

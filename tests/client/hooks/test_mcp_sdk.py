@@ -93,7 +93,7 @@ async def test_a_server_to_avoid_is_called_with_a_warning(
 async def test_a_server_to_avoid_is_not_called_if_the_caller_refuses(failing: Tools, mode: str) -> None:
     transport = AdvisedTransport(failing.url, refuse=True, timeout_seconds=PATIENT_SECONDS)
     async with Client(transport, mode=mode) as client:
-        # What no tool has to work for is asked all the same, before and after a refusal.
+        # Requests that call no tool are still sent, before and after a refusal.
         assert [tool.name for tool in (await client.list_tools()).tools] == ["echo"]
         with pytest.raises(CallRefused) as refused:
             await echoed(client)

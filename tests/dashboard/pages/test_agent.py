@@ -195,7 +195,7 @@ def test_recheck_maintenance_and_drain_work_from_the_agent_page(mutable_sample: 
     assert visitor.do(AGENT, f"{AGENT}/maintenance/end").status == 303
     assert "In maintenance until" not in visitor.get(AGENT).text
 
-    assert visitor.do(AGENT, f"{AGENT}/drain", etag='"99"').status == 422, "nobody said to be sure"
+    assert visitor.do(AGENT, f"{AGENT}/drain", etag='"99"').status == 422, "drained without the confirmation"
     stale = visitor.do(AGENT, f"{AGENT}/drain", etag='"99"', sure="yes")
     assert stale.status == 412
     (etag,) = re.findall(r'name="etag" value="([^"]+)"', visitor.get(AGENT).html)
@@ -218,7 +218,7 @@ def test_confirmation_is_shown_once_and_only_on_its_own_page(mutable_sample: Sam
     visitor.do(AGENT, f"{AGENT}/maintenance", minutes="5", reason="new disk")
     reader.cookies["lifesign_done"] = visitor.cookies["lifesign_done"]
     assert notices(visitor.get("/agents/planner")) == []
-    assert notices(reader.get(AGENT)) == [], "it was told to somebody else"
+    assert notices(reader.get(AGENT)) == [], "shown to another visitor"
     (answer,) = notices(visitor.get(AGENT))
     assert "maintenance" in answer
     assert notices(visitor.get(AGENT)) == []

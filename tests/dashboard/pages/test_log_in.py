@@ -197,7 +197,7 @@ def test_expired_session_is_reported_once_at_the_login(sample: Sample) -> None:
     visitor.log_in(KEYS[Role.READER])
     end_session(sample, visitor)
     where = visitor.get("/tasks").headers["location"]
-    # A script that follows what happens takes nothing away from who looks.
+    # A request of a script does not use up the message for the visitor.
     assert ALERT not in visitor.get(where, sec_fetch_mode="cors").html
     assert "Your session has ended: log in again." in visitor.get(where).text
     assert ALERT not in visitor.get(where).html
@@ -385,7 +385,7 @@ def test_pages_answer_only_to_the_public_url_and_addresses(filled: Filled, tmp_p
         forged = {"host": "evil.example", "origin": "http://evil.example"}
         assert visitor.post("/login", form, **forged).status == 421
         assert visitor.get("/live", host="evil.example").status == 421
-        # Public pages, and paths that need a key, which no browser sends by itself.
+        # Other hosts may request public pages, and paths whose key a browser never sends by itself.
         assert visitor.get("/status/absent", host="evil.example").status == 404
         answer = visitor.get("/api/v1/agents", host="evil.example", x_api_key=KEYS[Role.READER])
         assert answer.status == 200

@@ -57,7 +57,7 @@ def decided(
 
 def test_task_decisions_are_carried_out_from_the_page(mutable_sample: Sample) -> None:
     assert decided(mutable_sample, "review", "review", {"verdict": "reject"}).status == 422, (
-        "nobody said to be sure"
+        "rejected without the confirmation"
     )
     accepted = decided(mutable_sample, "review", "review", {"verdict": "accept", "comment": "well done"})
     assert "done since" in accepted.text

@@ -440,7 +440,7 @@ def test_last_of_two_methods_of_a_call_counts(
     for text in ("", "x" * 5000):
         raw = call.replace("%s", json.dumps({"text": text})).encode()
         known = excerpt_of(raw) if text else parse_or_none(raw)
-        # A method below the top cannot be distinguished from one at the top in a long call.
+        # In the excerpt of a long call, a nested `method` looks like one at the top level.
         assert is_poll("POST", "/", known) is (if_long if text else if_short)
 
 

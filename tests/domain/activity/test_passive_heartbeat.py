@@ -107,7 +107,7 @@ def test_unreachable_server_sends_no_heartbeat() -> None:
     assert watched.wind(300, is_server_heard=False) == []
     watched.beats.note_lost()
     watched.beats.note_line(watched.now_s)
-    assert watched.wind(60) == [], "the server was not asked yet"
+    assert watched.wind(60) == [], "the server has not confirmed the session yet"
 
 
 def test_busy_session_without_events_is_silent() -> None:
@@ -116,7 +116,7 @@ def test_busy_session_without_events_is_silent() -> None:
     watched.hears(status("a1", "busy"))
     watched.wind(10)
     assert watched.wind(600) == []
-    assert watched.hears(failed("a1")) == [], "an error is recorded, and is no sign of life"
+    assert watched.hears(failed("a1")) == [], "an error is not a liveness signal"
     assert [due.source for due in watched.hears(idle("a1"))] == ["session.idle"]
     assert len(watched.wind(90)) == 3
 

@@ -50,7 +50,7 @@ def _word(change: CredentialChange) -> str:
 def test_credential_fault_and_its_end_are_each_reported_once() -> None:
     watch = Watch()
     assert watch.count(report(WORKS), report(None)) == []
-    # Whichever worker says it, and however many do.
+    # One event, even if several workers report the fault.
     assert watch.count(report(WORKS), report(REJECTED), report(TOKEN_ERROR)) == ["failed"]
     assert watch.watched[0].state is REJECTED
     assert watch.count(report(TOKEN_ERROR)) == []

@@ -81,7 +81,7 @@ def test_credential_with_the_longest_matching_path_is_used() -> None:
     scopes = [WHOLE, BILLING]
     assert scope_for(scopes, "https://agents.acme.example/billing/x") is BILLING
     assert scope_for(scopes, "https://agents.acme.example/other") is WHOLE
-    # An odd path is covered by the whole origin only.
+    # A path with dot segments matches only the scope of the whole origin.
     assert scope_for(scopes, "https://agents.acme.example/billing/..;/x") is WHOLE
     assert scope_for(scopes, "https://other.example/billing") is None
     assert scope_for([], "https://agents.acme.example/") is None

@@ -387,7 +387,7 @@ def test_erased_agent_may_register_like_a_new_one() -> None:
 
 def test_equal_states_have_no_difference() -> None:
     replay = replayed(REGISTERED, acquired(1), MaintenanceChanged(agent_id="a", until=moment(AT_S + 0.0009)))
-    # The store holds more than the milliseconds of an event.
+    # The store has microseconds, events have milliseconds.
     stored = replace(A, maintenance_until_s=AT_S + 0.0009)
     never_leased = LeaseState(resource="s", lease_id=None, holder=None, token=0)
     assert replay.differences([stored], [HELD, never_leased]) == []

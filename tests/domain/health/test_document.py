@@ -393,7 +393,7 @@ def test_a_document_has_the_shape_of_draft_4_2() -> None:
         "extensions": ["io.github.lifesign.outcomes"],
     }
     assert list(written) == list(FULL)
-    assert b'"uptime_seconds":259200}' in document.to_json(), "a whole number has no fraction"
+    assert b'"uptime_seconds":259200}' in document.to_json(), "a whole number was written with a fraction"
     assert b": " not in document.to_json()
 
 

@@ -115,7 +115,7 @@ def test_uninspected_answers_make_no_agent_healthy(samples: Samples, inspected: 
     if result.status is HealthStatus.UNKNOWN:
         assert (result.rule, result.has_ratios) == (StatusRule.MOSTLY_NOT_INSPECTED, False)
         return
-    # However the missing ones ended, the agent is as bad as that, or worse.
+    # The known failures alone decide the status, whatever the missing samples were.
     assert result.rule is StatusRule.FAILURES_SEEN
     at_best = health_status(Samples(samples.responses + missing, samples.errors))
     at_worst = health_status(Samples(samples.responses, samples.errors + missing))

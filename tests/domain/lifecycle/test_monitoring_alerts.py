@@ -65,7 +65,7 @@ def test_a_key_whose_results_are_mostly_failures_is_reported_once_and_its_end_on
     assert [(turn.key, turn.is_high, turn.results, turn.failed) for turn in turns] == [("a", True, 20, 11)]
     watched, turns = keys_after(watched, {"a": (509, 600), "b": (9, 19)}, NOW_S + 600, 300)
     assert turns == []
-    # Few results end nothing.
+    # Too few results do not end an alert.
     watched, turns = keys_after(watched, {"a": (519, 600), "b": (9, 19)}, NOW_S + 900, 300)
     assert turns == []
     watched, turns = keys_after(watched, {"a": (530, 609), "b": (9, 19)}, NOW_S + 1200, 300)

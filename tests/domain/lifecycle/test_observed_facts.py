@@ -253,7 +253,7 @@ def test_health_is_unknown_once_the_document_is_stale() -> None:
     known = add_up(read(0, "degraded", -100))
     assert current_health(known, NOW_S + 800) is HealthStatus.DEGRADED
     assert current_health(known, NOW_S + 800.1) is HealthStatus.UNKNOWN
-    assert reported_health(known) is HealthStatus.DEGRADED, "time alone changes nothing that is stored"
+    assert reported_health(known) is HealthStatus.DEGRADED, "the passage of time changed a stored value"
     later = taken(known, observed(900, **LIFE), NOW_S + 900)
     assert reported_health(later) is HealthStatus.UNKNOWN
 
@@ -473,7 +473,7 @@ def test_failed_assertions_are_counted_by_probe_until_one_passes_all(check: str)
     for number, result in enumerate(results):
         given = (asserted(result, check), asserted("ok", other))
         known = taken(known, observed(number, transport="ok", assertions=given), NOW_S + number)
-        # What was not measured keeps the failure before it.
+        # A result without a measurement keeps the failure before it.
         assert known.assertions[0] == asserted("assertion_failed" if number == 1 else result, check)
         rows.append(getattr(known, name))
     assert rows == [1, 1, 2, 0, 1]

@@ -178,7 +178,7 @@ def test_excused_time_is_no_silence() -> None:
     )
 
 
-# Row 2: a heartbeat brings back what the silence of heartbeats brought down.
+# Row 2: a heartbeat restores an agent that missed heartbeats.
 
 
 @pytest.mark.parametrize("monitoring", BEATING)
@@ -766,7 +766,7 @@ def test_neither_suspension_nor_maintenance_nor_override_stops_a_drain(*, is_sus
     assert assessed(over, is_suspended=is_suspended).signals == (Signal.DRAIN_TIMEOUT,)
 
 
-# A suspension, maintenance, an override.
+# Suspension, maintenance and override.
 
 
 @pytest.mark.parametrize(
@@ -782,7 +782,7 @@ def test_suspension_delays_verdicts_about_silence_until_its_end(silent: Facts) -
     held = assessed(silent, is_suspended=True)
     assert (held.signals, held.status) == ((), silent.status)
     assert held.assess_at_s is not None
-    assert held.assess_at_s <= NOW, "it is judged again at every sweep, for a suspension ends at any time"
+    assert held.assess_at_s <= NOW, "a suspension may end at any time: each sweep must assess the agent again"
     assert assessed(silent).status is Status.DEAD
 
 

@@ -549,7 +549,7 @@ def test_suspension_lasts_two_periods_at_most(story: list[tuple[float, list[floa
         if is_silent and not seen.may_change(stopped_s):
             delayed_s += now_s - looked_s
         looked_s = now_s
-    # Each hold ends with a look up to 60 s late and began with one.
+    # Both ends of a suspension may be late by the 60 s between two assessments.
     assert delayed_s <= 2 * (MAX_SUSPENSION_S + 2 * 60)
 
 

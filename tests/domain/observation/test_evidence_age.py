@@ -85,7 +85,7 @@ def test_failing_interface_without_other_signals_is_unreachable(
     evidence = Evidence(at_s=NOW_S, until_s=NOW_S + 900, results_until_s=NOW_S + 900)
     shown = HealthStatus(health)
     assert is_unreachable(interface, shown, evidence, NOW_S + 900) is unreachable
-    assert not is_unreachable(interface, shown, evidence, NOW_S + 900.1), "what was seen is too old by then"
+    assert not is_unreachable(interface, shown, evidence, NOW_S + 900.1), "the evidence has expired"
 
 
 def test_agent_without_an_interface_is_not_unreachable() -> None:

@@ -47,9 +47,9 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
         (layers(discovery=R.OK, message=R.OK), "a card, an answer to a message"),
         (layers(discovery=(R.GATED, "HTTP 401")), "HTTP 401"),
         (layers(discovery=R.REFUSED), ""),
-        (layers(discovery=(R.NOT_MEASURED, "we are ill"), transport=(R.DNS_FAILURE, "no name")), "no name"),
+        (layers(discovery=(R.NOT_MEASURED, "prober fault"), transport=(R.DNS_FAILURE, "no name")), "no name"),
         (layers(discovery=(R.BLOCKED_ADDRESS, "private"), readiness=(R.NOT_AN_AGENT, "HTTP 404")), "private"),
-        (layers(discovery=(R.NOT_MEASURED, "we are ill")), "we are ill"),
+        (layers(discovery=(R.NOT_MEASURED, "prober fault")), "prober fault"),
     ],
 )
 def test_summary_names_the_observed_layers(seen: list[tuple[Layer, LayerResult]], message: str) -> None:

@@ -171,7 +171,7 @@ def test_ticks_do_not_depend_on_the_start_of_the_process(
 ) -> None:
     memory = ProbeMemory(failures_in_row=failures, result=ResultClass.REFUSED)
     due_s = next_probe_at_s(subject_id, memory, CADENCE, one_start_s)
-    # Another one that started earlier, and let all ticks before that pass.
+    # Another prober that started earlier and skipped the same ticks.
     other_s = next_probe_at_s(subject_id, memory, CADENCE, one_start_s - earlier_s)
     while other_s <= one_start_s:
         other_s = next_probe_at_s(subject_id, memory, CADENCE, other_s)
@@ -751,7 +751,7 @@ def test_missed_ticks_are_the_ticks_that_would_have_been_due(
     now_s = since_s
     while (now_s := next_probe_at_s(subject_id, memory, cadence, now_s)) <= until_s:
         times_s.append(now_s)
-    # Targets probed or opted out in the future of that clock are another case.
+    # Times in the future of this clock are tested elsewhere.
     assume(all(at_s is None or at_s <= since_s for at_s in (memory.probed_at_s, memory.not_before_s)))
     missed = missed_ticks(subject_id, memory, cadence, since_s, until_s)
     assert missed.count == len(times_s)

@@ -116,7 +116,7 @@ def test_idle_time_is_counted_while_shards_are_held_and_ends_with_a_result() -> 
     assert idle == Idleness(at_s=100, idle_s=100)
     idle = idle.counted(-inf, 200, held_until_s=-inf).counted(-inf, 250, held_until_s=300)
     assert (idle.idle_s, idle.at_s) == (150, 250)
-    # A claim that ran out counts until then.
+    # An expired claim counts until its expiry.
     assert idle.counted(-inf, 400, held_until_s=300).idle_s == 200
     # A result from before the last count changes nothing.
     assert idle.counted(250, 260, held_until_s=260).idle_s == 160
@@ -130,7 +130,7 @@ def test_time_barred_from_claims_doubles_until_a_result() -> None:
     second = first.counted(-inf, 1_900, held_until_s=1_900).barred(INTERVAL_S, 1_900)
     assert (second.bar_s, second.barred_until_s) == (1_400, 3_300)
     assert second.counted(2_000, 2_100, held_until_s=2_100).bar_s == 0
-    # A prober that claims a short interval is barred as long.
+    # A short claimed interval does not shorten the bar.
     assert Idleness(at_s=0, idle_s=300).barred(10.0, 0).bar_s == 300
     longest = Idleness(at_s=0, bar_s=80_000).barred(INTERVAL_S, 0)
     assert longest.bar_s == MAX_BAR_S == 86_400

@@ -34,7 +34,7 @@ def test_short_text_is_printable_within_its_limit_and_differs_as_the_text_does(t
     assert len(shown) <= most
     shown.encode()
     if shown == text:
-        assert short(f"{text}\u200e", most) != shown, "a hidden character is a change"
+        assert short(f"{text}\u200e", most) != shown, "an invisible character is not shown as a change"
     else:
         assert short(f"{text}x", most) != shown
 

@@ -224,7 +224,7 @@ def test_phases_are_spread_evenly() -> None:
     phases = sorted(phase_of(target_id(f"https://agent-{number}.example/")) for number in range(TARGETS))
     # Nowhere do more than 1 % of the targets come before or after their time …
     assert max(abs(phase - rank / TARGETS) for rank, phase in enumerate(phases)) < 0.01
-    # … and no hundredth of the interval has more than its share by 20 %, which is six times the deviation.
+    # Each hundredth of the interval is within 20 % of its share: six standard deviations.
     counts = Counter(int(phase * 100) for phase in phases)
     assert len(counts) == 100
     assert max(abs(count - TARGETS / 100) for count in counts.values()) < 0.2 * TARGETS / 100

@@ -63,7 +63,7 @@ def test_work_is_stopped_after_the_renewal_time_and_before_the_deadline(
     # A renewal at the last moment leaves a tenth of the window for several retries.
     assert notice_s - renewal_due_s(requested_at_s, window_s, 1.0) >= window_s * 0.1
     assert notice_s + grace_left_s(notice_s, deadline_s, grace_s) <= deadline_s + 1e-6
-    # A grace that there is room for is had in full.
+    # If the window is long enough, the agent gets its whole grace period.
     if grace_s <= window_s * 0.2:
         assert abs(grace_left_s(notice_s, deadline_s, grace_s) - grace_s) < 1e-6
 
@@ -84,5 +84,5 @@ def test_renewal_is_retried_at_a_hanging_registry_before_work_must_end(
     while now_s < notice_s:
         tries += 1
         now_s = next_try_s(try_ends_s(now_s, notice_s), notice_s, tries, 0.0)
-    # A lease of a second leaves time for one hanging request; from two seconds on for more.
+    # A lease of 1 s leaves time for one hanging request, a longer one for two or more.
     assert tries >= (2 if window_s >= 2.5 else 1)

@@ -14,7 +14,7 @@ SPELT_BY_HAND = re.compile(
     rf"\{{(?![A-Z_]+\}}|most\}})[^{{}}]*\}}\}}? (?:more )?(?:{NOUNS})s\b"
 )
 MORE_THAN_ONE = (
-    # Reached by so many as make a verdict or fill a page.
+    # Always more than one: limits of verdicts and full pages.
     "dashboard/templates/agents.html",
     "dashboard/templates/agent.html",
     "prober/definition/lag_limits.py",

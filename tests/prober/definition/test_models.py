@@ -243,7 +243,7 @@ def test_one_canary_is_enough_for_an_allowed_network_and_needs_no_tls() -> None:
         "10.1.0.0/16": (Canary(url="http://10.1.0.1/", status=401),),
         "fd12::/16": (Canary(url="https://a.example/"),),
     }
-    # The network is not allowed, has no canary, or is another one than that of the address.
+    # The network is not allowed, has no canary, or does not contain the canary's address.
     assert refusal(canaries=given)[0] == ("canaries",)
     assert refusal(networks=networks, canaries={"10.1.0.0/16": []})[0] == ("canaries",)
     elsewhere = {"10.1.0.0/16": ["http://10.2.0.1"]}

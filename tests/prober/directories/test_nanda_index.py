@@ -41,7 +41,7 @@ def test_empty_index_is_accepted_for_a_named_format() -> None:
     assert INDEX.read(document({})).items == 0
 
 
-@pytest.mark.parametrize("value", [[], {"error": "database is away"}])
+@pytest.mark.parametrize("value", [[], {"error": "database is unreachable"}])
 def test_index_that_is_no_map_of_urls_is_refused_for_a_named_format(value: object) -> None:
     with pytest.raises(NotReadable):
         INDEX.read(document(value))

@@ -108,7 +108,7 @@ async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", silent)
     names: Names = {"slow.example": ("127.0.0.9", "127.0.0.1"), "silent.example": ("127.0.0.9",)}
-    # One half for each address.
+    # Each address gets one half of the time.
     patient = PATIENT.model_copy(update={"connect_seconds": 2.0})
     async with serving({}) as server, connecting(names, timeouts=patient) as connector:
         line = await opened(connector, f"http://slow.example:{server.port}/")

@@ -194,7 +194,7 @@ async def test_interface_of_another_agent_is_no_liveness_signal() -> None:
             url = server.url
             assert results(await probes.see(url)) == {"discovery": "ok", "transport": "ok"}
             again = await probes.see(url)
-            assert results(again) == {"discovery": "ok", "transport": "ok"}, "the card is asked each time"
+            assert results(again) == {"discovery": "ok", "transport": "ok"}, "the card was not requested"
         gone = await probes.see(url)
         assert results(gone) == {"discovery": "refused", "transport": "not_measured"}
         assert gone.is_measured_failure
@@ -221,7 +221,7 @@ async def test_page_at_an_interface_url_counts_only_if_the_card_still_lists_that
         assert results(gone) == {"discovery": "not_an_agent", "transport": "not_an_agent"}
         assert gone.is_measured_failure
         again = await probes.see(server.url)
-        assert results(again) == {"discovery": "not_an_agent"}, "nobody declares that interface any more"
+        assert results(again) == {"discovery": "not_an_agent"}, "the former interface was probed"
 
 
 async def test_while_the_cards_server_fails_the_known_interface_still_counts() -> None:

@@ -194,7 +194,7 @@ async def test_gated_broken_and_absent_documents_differ(reply: Reply, expected: 
     readiness = layer(observation.readiness)
     assert (readiness.result.value, why in readiness.reason) == (expected, True), readiness.reason
     assert observation.document is None
-    assert observation.is_liveness_signal, "its card is served"
+    assert observation.is_liveness_signal, "a served card is a liveness signal"
 
 
 @pytest.mark.parametrize(

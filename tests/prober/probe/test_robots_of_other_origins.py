@@ -42,7 +42,7 @@ async def named(probes: Probes, other: HostileServer, at_s: float | None = None)
         return await probes.see(server.url, at_s=at_s)
 
 
-# ── what is closed ──
+# ── disallowed paths ──
 
 
 async def test_interface_on_a_host_that_disallows_probes_is_not_requested() -> None:

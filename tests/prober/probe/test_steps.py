@@ -110,7 +110,7 @@ async def test_captured_documents_are_read_correctly(sdk: str, places: dict[str,
         prober = Prober(elsewhere, wanted)
         report = await prober.probe(entry(server.url), AT_S)
         assert results(report.observation)["discovery"] == "ok"
-        assert len(elsewhere.asked) == 1, "the interface, where the agent ran then"
+        assert len(elsewhere.asked) == 1, "requests to the former address of the interface"
         assert report.memory.protocol_version == version
         # The older line sends no entity tag.
         assert (report.memory.card_etag is None) == bool(sdk)
@@ -222,7 +222,7 @@ async def test_result_and_failures_of_a_probe_are_remembered() -> None:
             await probes.see(server.url, at_s=AT_S + failures * 300)
             assert probes.memory.failures_in_row == failures
         assert probes.memory.result is ResultClass.HTTP_ERROR
-        assert probes.memory.card_url == server.url + CARD_PATH, "it may come back there"
+        assert probes.memory.card_url == server.url + CARD_PATH, "the card may return at this URL"
 
 
 async def test_expiry_of_the_certificate_is_recorded() -> None:

@@ -81,7 +81,7 @@ async def test_name_is_resolved_again_for_each_round() -> None:
             (reply,) = await ask(requests, url)
             assert (reply.status, reply.is_looked_up) == (404, True)
             assert asker.dns.asked["canary.example"] > before
-        # The name server is there, and the name is gone: nothing is remembered.
+        # The name server answers that the name no longer exists; no former address is used.
         asker.dns.names["canary.example"] = Failure.NXDOMAIN
         (reply,) = await ask(requests, url)
         assert (reply.status, reply.is_looked_up) == (None, False)

@@ -212,7 +212,7 @@ def test_a_refresh_token_is_read_at_start(tmp_path: Path) -> None:
     assert caught.value.name == "credentials.lab.oauth2.token_file"
     assert "credentials login lab" in caught.value.hint
     written(tmp_path)
-    # The token changes with each use: it is no secret of the definition.
+    # The token changes with each use, so that the definition contains only the other secret.
     assert list(read_secrets([CredentialSettings.model_validate(given)]).values.values()) == [SECRET]
 
 

@@ -145,7 +145,7 @@ async def test_target_due_during_a_lapsed_claim_is_probed_after_renewal() -> Non
     bench = Bench(*urls_of(40), concurrency=4)
     await bench.begin(ttl_s=0.5)
     await asyncio.sleep(5)
-    # Running jobs ended; no other began.
+    # Running jobs have ended, and no new one has started.
     begun = len(bench.world.looks)
     assert 4 <= begun <= 24
     bench.renew()

@@ -388,7 +388,7 @@ async def test_ticks_that_pass_while_a_failure_waits_are_not_missed() -> None:
     desk.loop.stand_still(300)
     desk.take(discovery="ok")
     assert [one.inconclusive_reason for one in desk.results] == [InconclusiveReason.NO_WITNESS, None]
-    # The targets after it are.
+    # Ticks that pass without a waiting failure are missed.
     desk.loop.stand_still(3_000)
     desk.take(discovery="ok")
     assert [one.inconclusive_reason for one in desk.results[2:]] == [InconclusiveReason.NOT_PROBED, None]

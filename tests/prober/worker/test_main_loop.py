@@ -312,7 +312,7 @@ async def test_census_requests_the_remaining_count_again_after_an_outage(
     async def away_at_first(since_s: float) -> int:
         asked.append(since_s)
         if len(asked) == 1:
-            raise LedgerUnreachable("nobody answers")
+            raise LedgerUnreachable("no answer")
         return await unprobed(since_s)
 
     monkeypatch.setattr(stage.ledger, "unprobed", away_at_first)
@@ -331,9 +331,9 @@ async def test_census_without_ledger_ends_and_the_next_one_continues(
     since_s = stage.loop.wall_s()
     stage.loop.call_later(away_at_s, stage.lose_ledger)
     worker = stage.worker(patience_s=600)
-    with pytest.raises(PassDelayed, match=r"\b600 s \(nobody answers\)") as caught:
+    with pytest.raises(PassDelayed, match=r"\b600 s \(no answer\)") as caught:
         await worker.run_once(since_s, asyncio.Event())
-    assert (caught.value.seconds, caught.value.why) == (600, "nobody answers")
+    assert (caught.value.seconds, caught.value.why) == (600, "no answer")
     assert 600 < stage.loop.wall_s() - since_s < 700
     assert stage.ledger.seen == {}
     stage.ledger.is_unreachable = False
@@ -532,7 +532,7 @@ async def test_a_batch_with_a_stale_token_is_dropped_and_never_handed_over_again
         await asyncio.sleep(INTERVAL_S)
         # The ledger has granted them to another prober meanwhile, which the worker cannot know.
         for lease in stage.ledger.leases.values():
-            lease.token, lease.worker = lease.token + 1, "somebody else"
+            lease.token, lease.worker = lease.token + 1, "other-worker"
         before = {subject: len(many) for subject, many in stage.ledger.seen.items()}
         await asyncio.sleep(INTERVAL_S)
         assert worker.progress.targets == 0
@@ -615,7 +615,7 @@ async def test_short_outage_of_the_ledger_delays_reports_only(
         assert worker.progress.given_up == 0
     held, resumed = (one for one in caplog.records if one.module == "reporting")
     assert isinstance(held.args, tuple)
-    assert (held.levelname, str(held.args[-1])) == ("WARNING", "nobody answers")
+    assert (held.levelname, str(held.args[-1])) == ("WARNING", "no answer")
     assert (resumed.levelname, resumed.funcName) == ("WARNING", "_report")
     for url in urls:
         results = stage.results(url)
@@ -1295,7 +1295,7 @@ async def test_a_census_ends_if_another_worker_holds_shards_and_probes_nothing()
     await asyncio.sleep(1)
     begin_s = stage.loop.time()
     with pytest.MonkeyPatch.context() as patched:
-        # A day takes long, even of virtual time.
+        # A shorter limit, since the test takes too long with a whole day even in virtual time.
         patched.setattr("lifesign.prober.worker.main_loop.MAX_STALL_SECONDS", 3_600.0)
         async with asyncio.timeout(3 * 3_600):
             assert not await stage.worker().run_once(stage.loop.wall_s(), asyncio.Event())

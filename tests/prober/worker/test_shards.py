@@ -142,7 +142,7 @@ def test_memory_survives_json() -> None:
 
 def test_registered_agent_is_reported_by_id_and_a_target_by_url() -> None:
     holdings, shard = with_one_shard(entry(A))
-    # Its owner chose the name; every id that is not a target's is an agent's.
+    # Owners choose agent ids, and one may look like a target id.
     names = ["agent_1", "tgt_mine"]
     agents = [TargetEntry(subject_id=name, url=B, memory=ProbeMemory()) for name in names]
     holdings.apply(shard, TargetPage(entries=agents, version=2))
@@ -178,9 +178,9 @@ def test_targets_are_counted_by_their_latest_measured_result() -> None:
     shard.slots[target_id(B)].note(ok, ProbeMemory(), 300.0)
     assert holdings.results() == {None: 1, refused: 1, ok: 1}
     slot.note(unread, ProbeMemory(), 300.0)
-    assert holdings.results() == {None: 1, refused: 1, ok: 1}, "nobody looked: what was seen stays"
+    assert holdings.results() == {None: 1, refused: 1, ok: 1}, "an unmeasured probe replaced a result"
     slot.note(unread, ProbeMemory(is_disallowed_by_robots=True), 300.0)
-    assert holdings.results() == {None: 1, unread: 1, ok: 1}, "nobody will look again"
+    assert holdings.results() == {None: 1, unread: 1, ok: 1}, "a disallowed target kept its last result"
     slot.note_known(ProbeMemory(result=ok, probed_at_s=9.0))
     assert holdings.results() == {None: 1, ok: 2}
     holdings.apply(shard, page(version=2, gone=(A,)))
@@ -250,7 +250,7 @@ def test_agent_that_moves_twice_between_polls_leaves_no_stale_entry() -> None:
     ((first, third), _) = holdings.take([claim(7), claim(9)])
     holdings.apply(first, page(agent(A)))
     slot = first.slots["agent-1"]
-    # The shard between the two is not ours; of the first one nothing is read.
+    # Another worker has the second shard, and the first one is not read.
     applied = holdings.apply(third, page(agent(C, entered_at_s=100.0), version=3))
     assert (slot.is_gone, applied.gone, holdings.targets) == (True, [slot], 1)
     assert [one.url for one in holdings.slots()] == [C]

@@ -401,7 +401,7 @@ async def test_failures_before_an_operators_decision_take_no_agent_down(
         await api.sweep()
         statuses.append(await _status(api))
         api.clock.advance(300)
-    # Silence counts from the last result before the end: 11 s before the first of these.
+    # The timeout begins at the last result before the end, 11 s before the first sweep here.
     assert statuses == ["active"] * 3 + ["unhealthy"] * 9 + ["dead"] * 4
 
 

@@ -116,7 +116,7 @@ async def test_database_behind_its_marker_is_not_written_to(
     assert known is not None
     assert known.head.sequence == right.head.sequence + 1
     assert [record.levelname for record in caplog.records].count("ERROR") == 1
-    # As after an adoption.
+    # Simulates an adoption.
     file.write(right)
     await api.registry.marker.track_once()
     assert await registered(api, "agent-1") == (201, "")

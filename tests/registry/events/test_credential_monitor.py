@@ -37,7 +37,7 @@ class Followers:
         """Return after so many more looks."""
         most = len(self.asked) + count
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while len(self.asked) < most:  # noqa: ASYNC110 - looking tells nobody
+            while len(self.asked) < most:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.005)
 
 

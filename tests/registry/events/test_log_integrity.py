@@ -30,7 +30,7 @@ async def test_changed_event_is_found_and_reported(
 ) -> None:
     monkeypatch.setattr(event_log, "PAGE", 3)
     await live_a_little(api)
-    await execute(api, update(events).where(events.c.sequence == 5).values({column: "somebody else"}))
+    await execute(api, update(events).where(events.c.sequence == 5).values({column: "forged"}))
     state = await api.registry.log_watch.check_once()
     assert (state.is_sound, state.sequence) == (False, 3)
     assert "event 5" in caplog.text

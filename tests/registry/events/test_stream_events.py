@@ -54,7 +54,7 @@ async def test_reconnecting_client_gets_each_event_once(served: Serving, databas
     await database.write(appending(*(draft(n) for n in range(250))))
     async with following(served.url, query="?after=0") as follower:
         first = await follower.take(120)
-    # The header stands above the query, which an EventSource repeats as it was.
+    # The header takes precedence: an EventSource repeats its first query.
     async with following(served.url, query="?after=0", last_event_id=first[-1].id) as follower:
         second = await follower.take(130)
         await database.write(appending(draft(7)))

@@ -206,13 +206,13 @@ async def test_admitted_caller_gets_503_during_an_outage(
     await api.register("agent-1")
     await scrape(api)
 
-    async def away(_function: object) -> None:
-        raise StoreUnavailable("it is away")
+    async def fail(_function: object) -> None:
+        raise StoreUnavailable("it is unreachable")
 
-    monkeypatch.setattr(api.registry.dispatcher.database, "read", away)
+    monkeypatch.setattr(api.registry.dispatcher.database, "read", fail)
     found = await scrape(api)
     assert found.value(f"{PREFIX}database_up") == 0
-    # As of the last count, which is shown too.
+    # The values of the last count are still shown.
     assert found.value(f"{PREFIX}agents", status="active", health="unknown") == 1
     assert (await api.ask("GET", "/metrics", key=Role.ADMIN)).status == 503
 
@@ -228,12 +228,12 @@ async def test_one_scrape_waits_for_an_outage_and_its_end_is_reported_at_once(
     assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
     asked: list[object] = []
 
-    async def away(function: object) -> None:
+    async def fail(function: object) -> None:
         asked.append(function)
-        raise StoreUnavailable("it is away")
+        raise StoreUnavailable("it is unreachable")
 
     with monkeypatch.context() as patched:
-        patched.setattr(api.registry.dispatcher.database, "read", away)
+        patched.setattr(api.registry.dispatcher.database, "read", fail)
         assert (await scrape(api)).value(f"{PREFIX}database_up") == 0
     assert len(asked) == 1
     assert (await scrape(api)).value(f"{PREFIX}database_up") == 1
@@ -269,7 +269,7 @@ async def test_missing_prometheus_client_is_404_with_the_install_command(
     answer = await api.ask("GET", "/metrics", key=Role.READER)
     assert answer.status == 404
     assert install_command("metrics") in answer.json()["error"]["hint"]
-    assert (await api.ask("GET", "/metrics", key=None)).status == 401, "a stranger is not told even that"
+    assert (await api.ask("GET", "/metrics", key=None)).status == 401, "the hint is shown without a key"
 
 
 @pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")

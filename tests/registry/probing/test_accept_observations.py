@@ -320,7 +320,7 @@ async def test_probed_agent_becomes_unhealthy_dead_and_rediscovered(
         await api.sweep()
     clock.advance(10_000)
     await api.sweep()
-    assert await _status(api) == "active", "time alone takes no probed agent down"
+    assert await _status(api) == "active", "a probed agent changed its status without a result"
     await outcomes(api, failure(clock))
     await api.sweep()
     assert await _status(api) == "unhealthy"
@@ -546,7 +546,7 @@ async def test_answering_address_is_expected_to_answer_until_dead_or_removed(
         api, observed(clock, target_url=urls[0], **where), failure(clock, target_url=urls[2], **where)
     )
     await outcomes(api, observed(clock, target_url=urls[0], **slow))
-    assert await counted() == ClassCounts(addresses=1, silent_s=()), "what is slow is not silent"
+    assert await counted() == ClassCounts(addresses=1, silent_s=()), "a slow target was counted as silent"
     await put(api, "directory", "second", urls[1:])
     assert await counted() == ClassCounts(addresses=1, silent_s=(answered_s,))
     for _ in range(12):

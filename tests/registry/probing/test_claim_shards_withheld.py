@@ -293,7 +293,7 @@ async def test_more_workers_give_a_key_no_more_shards(api: RegistryApi, workers:
         for number in range(3):
             await hostile.claim(f"w{number}")
         await workers.claim("honest")
-    # Each of the three has one third of a half, rounded up.
+    # Each of the three hostile workers gets one third of one half, rounded up.
     assert len(workers.held["honest"]) == SHARDS // 2 - 1
     assert (await workers.claim("honest"))["share"] == SHARDS // 2
     assert (await hostile.claim("w0"))["share"] == -(-SHARDS // 6)

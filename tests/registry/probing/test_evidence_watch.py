@@ -295,7 +295,7 @@ async def test_empty_confirmation_is_refused(
     refused = await confirm(api, members)
     assert (refused.status, refused.json()["error"]["code"]) == (status, code)
     if code == "network_class_not_found":
-        assert refused.json()["error"]["details"]["classes"] == CLASS, "those that exist are named"
+        assert refused.json()["error"]["details"]["classes"] == CLASS, "existing classes"
     assert await api.events(type="monitor.confirmed") == []
 
 

@@ -190,7 +190,7 @@ async def test_clock_jump_ahead_kills_no_agent(machine: Machine) -> None:
     assert [name for name, _ in events] == ["monitor.clock_jump"]
     assert events[0][1] == {"jump_seconds": HOUR_S}
     await machine.live(3)
-    assert await count_by_status(machine.database) == {"active": 30}, "thirty at once are held"
+    assert await count_by_status(machine.database) == {"active": 30}, "a mass exit was not suspended"
     assert (await machine.events())[1][0] == "monitor.suspended"
 
 

@@ -294,7 +294,7 @@ async def test_registered_agent_stays_when_its_directory_no_longer_lists_it(api:
     (url,) = urls(1)
 
     def register(transaction: Transaction) -> None:
-        # As could be done until such ids were reserved.
+        # Older versions allowed such ids.
         version = target_rows.next_version(transaction)
         target_rows.enter(transaction, target_id(url), url, version)
         body = DeclaredAgent(monitoring=DecidingEvidence.PROBE, card_url=url)

@@ -53,7 +53,7 @@ async def test_served_token_links_agent_and_target(api: RegistryApi, clock: Woun
         server.replies[PROOF_PATH] = answer(200, b"aho_of-an-opt-out\n" + token.encode() + b"\n")
         assert await ask(api, server, "agent-1", keys["agent-1"]) == token
         await keeper.check_some()
-        assert len(server.heads) == 1, "somebody who asks again within a minute is not heard"
+        assert len(server.heads) == 1, "a second request within a minute caused a check"
         clock.advance(OPEN_CHECK_SECONDS)
         await keeper.check_some()
         ((target, state),) = await links(api)

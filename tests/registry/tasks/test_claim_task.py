@@ -258,7 +258,7 @@ async def test_without_waiting_claims_the_log_is_not_read(api: RegistryApi) -> N
         assert (await one.claim(wait_seconds=0.1)).status == 204
         number = api.registry.task_news.number
         for turn in range(20):
-            await create(api, f"of nobody's interest {turn}", agent_id="agent-9")
+            await create(api, f"task {turn} of another agent", agent_id="agent-9")
             await asyncio.sleep(0.05)
         # The cause of the last notification was reported; nothing came after it.
         assert api.registry.task_news.number <= number + 1

@@ -126,7 +126,7 @@ async def test_each_change_that_is_acknowledged_after_a_truncation_survives_a_ki
         with suppress(DatabaseReplaced):
             await database.write(_add_row(number))
             acknowledged.add(number)
-    # What a killed process leaves behind: SQLite does not trust the index of the log.
+    # As after a killed process: SQLite does not use the index of the log.
     left = tmp_path / "left.db"
     copyfile(file, left)
     copyfile(log, left.with_name("left.db-wal"))

@@ -52,7 +52,7 @@ async def test_postgresql_notifies_at_once_and_after_a_cut_connection(
     await postgresql.write(cut)
     assert isinstance(news, event_news._Listening)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not news._driver.is_closed():  # noqa: ASYNC110 - the driver tells nobody
+        while not news._driver.is_closed():  # noqa: ASYNC110 - the driver has no event for it
             await asyncio.sleep(0.01)
     await asyncio.wait_for(news.wait(), PATIENCE_SECONDS)
     await _hears(news, postgresql)
