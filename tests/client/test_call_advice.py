@@ -60,7 +60,7 @@ class HeldDocument:
         await as_json(document("unhealthy"))(writer, head)
 
 
-# ── what the document says ──
+# ── content of the document ──
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_hanging_card_does_not_prevent_the_health_document() -> None:
     assert (await ask(replies, timeout_seconds=2.0)).action is Action.AVOID
 
 
-# ── what comes instead of a document ──
+# ── answers without a document ──
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ async def test_unexpected_error_is_unknown_and_logged_with_its_traceback(
     assert record.exc_info[0] is ZeroDivisionError
 
 
-# ── what the caller gives ──
+# ── arguments ──
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from lifesign.errors import InvalidValue
 from lifesign.http_client.answer import Answer
 from lifesign.http_client.bounded_get import Ask, user_agent
 
-# ── where things are ──
+# ── locations ──
 
 
 async def test_card_and_document_are_read_from_the_base_url() -> None:
@@ -186,7 +186,7 @@ async def test_later_urls_do_not_replace_the_first_answer() -> None:
     assert "404" in checked.document_reason
 
 
-# ── what the caller may not give ──
+# ── invalid arguments ──
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ async def test_invalid_token_is_refused_without_quoting_it(token: str) -> None:
     assert not token or token not in str(refused.value)
 
 
-# ── what the document says ──
+# ── content of the document ──
 
 
 async def test_unhealthy_agent_gives_the_action_avoid() -> None:

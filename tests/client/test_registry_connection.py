@@ -100,7 +100,7 @@ def request_count(mocked: aioresponses) -> int:
     return sum(map(len, mocked.requests.values()))
 
 
-# ── what is tried again ──
+# ── retries ──
 
 
 async def test_read_request_is_retried_until_answered(
@@ -230,7 +230,7 @@ async def test_silent_server_times_out() -> None:
     assert len(server.heads) >= 2
 
 
-# ── what comes back ──
+# ── responses ──
 
 
 @asynccontextmanager
@@ -382,7 +382,7 @@ def test_missing_timeout_is_refused(seconds: float) -> None:
         RegistryClient(URL, timeout_seconds=seconds)
 
 
-# ── places ──
+# ── registry URLs ──
 
 
 async def test_registry_url_may_have_a_path(mocked: aioresponses) -> None:

@@ -30,7 +30,7 @@ from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.decision import Action
 from lifesign.domain.observation.results import ResultClass
 
-# ── what else may come back ──
+# ── other responses ──
 
 
 async def endless_stream(writer: asyncio.StreamWriter, _: str) -> None:
@@ -249,7 +249,7 @@ async def test_a_peer_that_does_not_speak_tls_is_a_tls_failure() -> None:
     assert checked.document_result is ResultClass.TLS_FAILURE
 
 
-# ── anything at all ──
+# ── arbitrary responses ──
 
 
 async def _fetch_raw(data: bytes) -> HealthCheck:

@@ -30,7 +30,7 @@ def agent() -> dict[str, Reply]:
     return {CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}
 
 
-# ── where an agent leads ──
+# ── redirects to private addresses ──
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_invalid_network_is_refused() -> None:
         await fetch_health("http://127.0.0.1:1", allowed_networks=["nearby"])
 
 
-# ── what a name leads to ──
+# ── resolved addresses ──
 
 
 async def test_only_allowed_addresses_of_a_name_are_contacted(named: Named) -> None:
@@ -172,7 +172,7 @@ async def test_any_name_with_public_addresses_is_contacted(named: Named) -> None
     await resolver.close()
 
 
-# ── a session of one's own ──
+# ── sessions of the caller ──
 
 
 async def test_own_session_contacts_only_the_named_origin() -> None:

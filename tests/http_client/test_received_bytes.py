@@ -249,7 +249,7 @@ async def test_event_stream_of_only_comments_is_cut_off(
     await measure(client, *STREAM_FLOODS[flood], largest_body=largest)
 
 
-# ── what is no flood ──
+# ── responses within the limits ──
 
 
 def in_chunks(body: bytes, size: int) -> Reply:

@@ -446,7 +446,7 @@ def test_invalid_last_event_id_is_refused(target: Attacked, value: bytes) -> Non
     assert_refused(answer, 422, "invalid_request")
 
 
-# ── HTTP itself ──
+# ── HTTP protocol errors ──
 
 KEY_LINE = b"X-API-Key: " + ADMIN_KEY.encode() + b"\r\n"
 SMUGGLED = (

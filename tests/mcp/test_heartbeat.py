@@ -61,7 +61,7 @@ async def die(registry: RegistryServer, agent_id: str) -> None:
     await asyncio.to_thread(registry.write, end)
 
 
-# ── the contract's four errors, to the letter ──
+# ── the four errors of the contract, verbatim ──
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ async def test_unknown_agent_is_not_found_with_an_agents_own_key(
     assert answer == {"success": False, "error": "Agent 'absent' not found"}
 
 
-# ── a heartbeat that is taken ──
+# ── accepted heartbeats ──
 
 
 async def test_heartbeat_counts_and_returns_the_next_deadline(known: RegistryClient, model: Model) -> None:
@@ -211,7 +211,7 @@ async def test_invalid_arguments_are_named(model: Model, arguments: dict[str, An
     assert text_of(result).startswith(f"invalid_argument: {message}")
 
 
-# ── another process changes the record meanwhile ──
+# ── concurrent changes of the record ──
 
 
 class _Busy:

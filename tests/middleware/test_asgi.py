@@ -333,7 +333,7 @@ async def test_card_response_is_otherwise_unchanged() -> None:
     assert wrapped.headers[:-1] == bare.headers
 
 
-# --- how it is put around an app --------------------------------------------------------------------------
+# --- wrapping an app --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("app", [None, "app", 7, [None]])

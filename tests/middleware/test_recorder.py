@@ -202,7 +202,7 @@ def test_seconds_to_the_next_refresh_are_rounded_down(health: AgentHealth, clock
         assert remaining_s - 1 < health.seconds_to_refresh(at_ns) <= remaining_s
 
 
-# --- moments ----------------------------------------------------------------------------------------------
+# --- timestamps -------------------------------------------------------------------------------------------
 
 TOKYO = timezone(timedelta(hours=9))
 LONG_AGO = (NOW - timedelta(days=3, hours=23)).astimezone(TOKYO)
@@ -280,7 +280,7 @@ def test_function_of_a_setting_may_record_and_read_the_document(clock: HandClock
     assert len(asked) == 1
 
 
-# --- whatever fails ---------------------------------------------------------------------------------------
+# --- failures ---------------------------------------------------------------------------------------------
 
 
 def fail(*_: object, **__: object) -> Any:

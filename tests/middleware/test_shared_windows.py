@@ -123,7 +123,7 @@ def test_workers_above_the_limit_report_only_their_own_counts(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-# --- the dead ---------------------------------------------------------------------------------------------
+# --- dead workers -----------------------------------------------------------------------------------------
 
 
 def test_file_of_a_dead_worker_is_reused_with_its_counts(workers: Workers) -> None:
@@ -313,7 +313,7 @@ def test_opening_windows_never_sleeps_for_a_lock(workers: Workers, monkeypatch: 
     assert published(late) == published(one)
 
 
-# --- other shapes -----------------------------------------------------------------------------------------
+# --- counts of other settings -----------------------------------------------------------------------------
 
 
 def age(directory: Path, days: float, clock: HandClock) -> None:

@@ -47,7 +47,7 @@ def expect_private_counting(health: AgentHealth, caplog: pytest.LogCaptureFixtur
     assert "state directory" in warning
 
 
-# --- full -------------------------------------------------------------------------------------------------
+# --- full disk --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.fault
@@ -128,7 +128,7 @@ def test_failed_allocation_leaves_no_partial_file(
     health.close()
 
 
-# --- read-only and foreign --------------------------------------------------------------------------------
+# --- read-only and foreign directories --------------------------------------------------------------------
 
 
 @pytest.mark.fault

@@ -42,7 +42,7 @@ def test_each_process_reports_the_exact_sum(tmp_path: Path) -> None:
         assert files(tmp_path) == 3
 
 
-# --- killed -----------------------------------------------------------------------------------------------
+# --- killed workers ---------------------------------------------------------------------------------------
 
 
 def kill_one_after_another(state_dir: Path, kills: int) -> None:
@@ -143,7 +143,7 @@ def test_new_worker_includes_the_counts_of_a_busy_worker(tmp_path: Path) -> None
         assert overlooked == 0, f"{overlooked} of {len(looks)} attempts found no file"
 
 
-# --- forked -----------------------------------------------------------------------------------------------
+# --- forked workers ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("function", ["fork", "fork_while_locked"])

@@ -26,7 +26,7 @@ async def pause() -> None:
     await asyncio.sleep(0.02)
 
 
-# ── what it answers ──
+# ── answers ──
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 HTTP_ERROR: dict[str, Reply] = {
@@ -285,7 +285,7 @@ async def test_tls_records_that_are_garbage_are_a_failure() -> None:
     assert fetched.result is ResultClass.TLS_FAILURE, fetched
 
 
-# ── what stays behind ──
+# ── open sockets ──
 
 
 @on_both_loops

@@ -480,7 +480,7 @@ async def test_request_without_exactly_one_host_is_refused(head: bytes) -> None:
         assert old.status == 200
 
 
-# ── what is sent besides heads and bodies ──
+# ── bytes outside of heads and bodies ──
 
 CHUNKED = b"POST /body HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 FLOODS = {

@@ -1,4 +1,4 @@
-"""Policies of the registry: thresholds that operators may set, and that no single operation owns."""
+"""Policies of the registry: thresholds that operators may set and that several operations share."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Sweep: detection of silence, and of everything else that has expired.
+"""Sweep: detection of missed heartbeats, and of expired leases and commands.
 
 Any number of server processes sweep, one at a time: it claims the registry's row. A sweep notes the time in
 which no process swept and assesses the agents whose deadline has passed. It asks `monitor_health` before

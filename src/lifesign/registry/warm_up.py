@@ -1,4 +1,4 @@
-"""Work before the first answer of a server process.
+"""Warm-up of a server process before its first answer.
 
 A new process has no prepared statements, no counts and few connections, and all background work starts at the
 same moment. Early requests wait in the socket's queue meanwhile, no longer than their answer would have

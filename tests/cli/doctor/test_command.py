@@ -332,7 +332,7 @@ def test_database_of_another_program_is_reported(
     assert "--database" in summary
 
 
-# ── nothing is changed ──
+# ── no change of any state ──
 
 
 def directory_contents(directory: Path) -> dict[str, tuple[bytes, int]]:

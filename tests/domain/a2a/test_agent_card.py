@@ -35,7 +35,7 @@ from lifesign.domain.parsing.lenient_json import MAX_FINDINGS, MAX_TEXT_CHARS
 
 EXPECTATIONS = Path(__file__).parents[2] / "card_expectations.json"
 
-# --- the four generations ---------------------------------------------------------------------------------
+# --- the four versions of the card format -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("generation", CARDS)
@@ -79,7 +79,7 @@ def test_a_registry_record_is_read_like_a_card() -> None:
     assert card.interfaces == interpret_agent_card(CARD_03).interfaces
 
 
-# --- one finding each -------------------------------------------------------------------------------------
+# --- single findings --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_last_finding_reports_that_findings_were_cut() -> None:
     assert named[-1] == "too_many_findings"
 
 
-# --- anything at all --------------------------------------------------------------------------------------
+# --- arbitrary documents ----------------------------------------------------------------------------------
 
 
 @given(JSON | CARDS_WITH_SURPRISES)

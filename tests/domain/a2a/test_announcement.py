@@ -253,7 +253,7 @@ def test_second_announcement_in_a_card_of_sdk_1_replaces_the_first() -> None:
     assert rest == [{"uri": "urn:other"}]
 
 
-# --- which registered agent it is ---
+# --- matching a registered agent ----
 
 REGISTERED = {"registry": "https://registry.example", "agent_id": "agent-1"}
 

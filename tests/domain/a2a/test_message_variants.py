@@ -29,7 +29,7 @@ def names(binding: str | None, version: str | None) -> list[str]:
     return [spelling.name for spelling in variants_of(binding, version)]
 
 
-# ── the order ──
+# ── order of the variants ──
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_any_card_gives_three_message_variants(binding: str | None, version: str
     assert {spelling.is_rpc for spelling in found} == {binding != "HTTP+JSON"}
 
 
-# ── the words ──
+# ── spelling ──
 
 
 def captured(case: str) -> tuple[str, dict[str, str], Any]:
@@ -123,7 +123,7 @@ def test_each_variant_sends_the_text_unchanged(text: str) -> None:
     assert {part["text"] for [part] in parts} == {text}
 
 
-# ── the place ──
+# ── endpoint ──
 
 
 @pytest.mark.parametrize(

@@ -508,7 +508,7 @@ def test_path_of_the_rest_binding_ends_in_an_operation() -> None:
         assert not is_rest_path(path)
 
 
-# --- anything at all --------------------------------------------------------------------------------------
+# --- arbitrary responses ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("digits", [19, 20, 21, 4300, 4301, 100_000])

@@ -96,7 +96,7 @@ def broken(events: list[Event]) -> BrokenChain:
     return caught.value
 
 
-# --- events out of thin air ----------------------------------------------------------------------
+# --- generated events ----------------------------------------------------------------------------
 
 TIMES = st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)).map(  # noqa: DTZ001 - written with a Z
     lambda at: at.isoformat(timespec="milliseconds") + "Z"
@@ -377,7 +377,7 @@ def test_no_payload_model_accepts_the_form_of_an_erased_payload() -> None:
             model.model_validate({"erased": "0" * 64})
 
 
-# --- the schema and the models are one rule ------------------------------------------------------
+# --- agreement of schema and models --------------------------------------------------------------
 
 
 def test_examples_without_hash_are_linked_and_others_kept(tmp_path: Path) -> None:

@@ -382,7 +382,7 @@ def test_erased_agent_may_register_like_a_new_one() -> None:
     assert replay.agents == {"a": A}
 
 
-# --- what the store says -------------------------------------------------------------------------
+# --- comparison with the stored state ------------------------------------------------------------
 
 
 def test_equal_states_have_no_difference() -> None:
@@ -452,7 +452,7 @@ def test_number_of_reported_differences_is_bounded() -> None:
     assert len(list(stored)) == 1
 
 
-# --- any history ---------------------------------------------------------------------------------
+# --- arbitrary histories -------------------------------------------------------------------------
 
 AGENT_IDS = st.sampled_from(["a", "b"])
 RESOURCES = st.sampled_from(["r", "s"])

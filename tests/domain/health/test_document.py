@@ -91,7 +91,7 @@ def changed(place: str, value: Any = ...) -> dict[str, Any]:
     return members
 
 
-# --- documents out of thin air -------------------------------------------------------------------
+# --- generated documents -------------------------------------------------------------------------
 
 
 def from_schema(schema: dict[str, Any]) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - one per keyword
@@ -279,7 +279,7 @@ def mutated_documents(draw: st.DrawFn) -> dict[str, Any]:
     return members
 
 
-# --- the schema and the models are one rule ------------------------------------------------------
+# --- agreement of schema and models --------------------------------------------------------------
 
 
 def test_health_schema_is_a_valid_json_schema() -> None:

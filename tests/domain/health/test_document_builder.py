@@ -82,7 +82,7 @@ def published(document: HealthDocument) -> dict[str, Any]:
     return members
 
 
-# --- what does not exist is left out ----------------------------------------------------------------------
+# --- omitted members --------------------------------------------------------------------------------------
 
 
 def test_agent_without_interactions_is_unknown() -> None:
@@ -226,7 +226,7 @@ def test_published_ratio_just_below_a_threshold_agrees_with_the_status(edge: int
     assert document["health"]["status"] == status
 
 
-# --- what was not inspected -------------------------------------------------------------------------------
+# --- uninspected answers ----------------------------------------------------------------------------------
 
 
 def calibrated(

@@ -432,7 +432,7 @@ def test_a_writer_that_is_killed_while_it_counts_loses_at_most_what_it_was_count
     assert facts(read([states[-1]], START_NS)) == expected([*samples, lost], START_NS)
 
 
-# --- is it a window at all? -------------------------------------------------------------------------------
+# --- validation of stored windows -------------------------------------------------------------------------
 
 
 def test_new_block_passes_the_plausibility_check() -> None:

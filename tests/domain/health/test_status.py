@@ -99,7 +99,7 @@ def test_more_answers_never_worsen_and_more_errors_never_improve_the_status(
     assert ORDER.index(worse) <= ORDER.index(status) <= ORDER.index(better)
 
 
-# --- windows in which answers were not inspected ----------------------------------------------------------
+# --- windows with uninspected answers ---------------------------------------------------------------------
 
 
 @given(SAMPLES, st.integers(0, 10**6), st.integers(0, 10**6))

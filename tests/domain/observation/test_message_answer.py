@@ -131,7 +131,7 @@ def test_server_error_or_redirect_is_no_answer(status: int) -> None:
         assert (answer.result, answer.is_misspelt) == (FAILED, False)
 
 
-# ── what is not an answer to a message ──
+# ── responses that are not an answer to a message ──
 
 
 def test_html_page_and_unrelated_json_are_not_an_agent() -> None:
@@ -163,7 +163,7 @@ def test_an_answer_in_events_is_read_to_its_end() -> None:
     assert streamed() is streamed(b": ping\r\n\r\n") is INVALID
 
 
-# ── anything ──
+# ── arbitrary responses ──
 
 
 @given(
@@ -209,7 +209,7 @@ def test_refusal_of_a_known_operation_counts_among_several() -> None:
     assert best_of([unknown, other]) is unknown
 
 
-# ── what real agents answered ──
+# ── recorded answers of real agents ──
 
 CAPTURED = {
     "10-rpc1-send-ok": OK, "11-rpc1-send-message": OK, "12-rpc1-send-failed": FAILED,

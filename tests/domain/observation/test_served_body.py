@@ -101,7 +101,7 @@ def test_any_body_gives_a_document_or_a_reason(body: bytes) -> None:
     assert (served.document is None) == (served.result is not ResultClass.OK)
 
 
-# ── is the next place worth a look? ──
+# ── whether to try the next location ──
 
 
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 405, 410, 422])

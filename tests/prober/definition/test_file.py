@@ -44,7 +44,7 @@ def cause_of(fault: FileFault) -> tuple[str, str]:
     return found[1], found[2]
 
 
-# --- what is there -------------------------------------------------------------------------------
+# --- valid files ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
@@ -103,7 +103,7 @@ def test_byte_order_mark_is_accepted_in_a_definition(tmp_path: Path) -> None:
     assert read_definition_file(file).name == "census"
 
 
-# --- what is wrong -------------------------------------------------------------------------------
+# --- reported faults -----------------------------------------------------------------------------
 
 
 def test_all_errors_are_reported_with_their_lines() -> None:

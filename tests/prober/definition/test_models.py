@@ -85,7 +85,7 @@ def test_user_agent_without_contact_names_no_url(monkeypatch: pytest.MonkeyPatch
     assert definition.user_agent.endswith(" (+https://project.example/)")
 
 
-# --- whom ----------------------------------------------------------------------------------------
+# --- targets -------------------------------------------------------------------------------------
 
 
 def test_targets_are_normalised_and_deduplicated() -> None:
@@ -151,7 +151,7 @@ def test_directory_names_are_unique() -> None:
     assert len(defined(directories=[both[0], {**both[1], "name": "new"}]).directories) == 2
 
 
-# --- what is asked -------------------------------------------------------------------------------
+# --- layers --------------------------------------------------------------------------------------
 
 
 def test_definition_that_requests_nothing_is_refused() -> None:
@@ -167,7 +167,7 @@ def test_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
     assert "need card: true" in result
 
 
-# --- how often -----------------------------------------------------------------------------------
+# --- intervals and limits ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_interval_out_of_range_is_refused(seconds: object) -> None:
         defined(cadence={"interval_seconds": seconds, "allow_fast_cadence": True})
 
 
-# --- where, and who says that it is us -----------------------------------------------------------
+# --- networks, resolvers and canaries ------------------------------------------------------------
 
 
 def test_networks_are_allowed_by_name() -> None:

@@ -138,7 +138,7 @@ def test_path_in_a_file_has_no_base() -> None:
     assert sorted(names(walk)) == ["first_page_only", "nested_not_read"]
 
 
-# ── circles, and pages without end ──
+# ── cycles and endless pages ──
 
 
 def test_next_page_that_was_already_read_is_an_error() -> None:

@@ -329,7 +329,7 @@ async def test_catalog_on_a_blocked_network_is_not_requested(fetcher: Fetcher) -
     assert "metadata address" in found.findings[0].message
 
 
-# ── a domain alone ──
+# ── directories given as a domain ──
 
 
 async def test_domain_is_read_through_its_well_known_catalogs(fetcher: Fetcher) -> None:
@@ -465,7 +465,7 @@ async def test_slow_directory_times_out(fetcher: Fetcher) -> None:
     assert (refused.fault, refused.message) == ("too_slow", "not read within 3600 s")
 
 
-# ── what is known already ──
+# ── unchanged documents ──
 
 
 async def test_unchanged_values_are_not_sent_again(fetcher: Fetcher) -> None:
@@ -651,7 +651,7 @@ async def test_unknown_format_is_reported_before_any_request() -> None:
         await read_directory(ListSource(url="https://a.example/list", format="yellow_pages"))
 
 
-# ── whose fault it is ──
+# ── faults of the directory and of the prober ──
 
 
 @pytest.mark.parametrize(("is_ours", "tries"), [(True, MAX_TRIES), (False, 1)])

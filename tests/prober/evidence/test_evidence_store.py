@@ -149,7 +149,7 @@ def test_number_of_remembered_hashes_is_bounded(
     assert len(evidence._remembered) == 3
 
 
-# --- what is no evidence -------------------------------------------------------------------------
+# --- files that are not evidence -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_symbolic_link_and_fifo_are_not_read(evidence: EvidenceStore, tmp_path: 
     assert evidence.read(DIGEST) is None
 
 
-# --- age and room --------------------------------------------------------------------------------
+# --- age and disk space --------------------------------------------------------------------------
 
 
 def test_evidence_in_use_is_not_expired(evidence: EvidenceStore, clock: Wound) -> None:
@@ -279,7 +279,7 @@ def test_dropped_evidence_is_logged_once_a_minute(
     opened.close()
 
 
-# --- troubles ------------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.EROFS])
@@ -360,7 +360,7 @@ def test_definition_configures_use_directory_and_retention_of_evidence(tmp_path:
     opened.close()
 
 
-# --- several at once -----------------------------------------------------------------------------
+# --- several processes ---------------------------------------------------------------------------
 
 KEEPER = """
 import sys

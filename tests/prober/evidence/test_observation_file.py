@@ -245,7 +245,7 @@ def test_killed_processes_leave_whole_lines(path: Path) -> None:
     assert len(read(path)) > 100
 
 
-# --- troubles ------------------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("trouble", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
@@ -318,7 +318,7 @@ def test_non_file_is_refused(tmp_path: Path, kind: str) -> None:
     assert caught.value.name == "results.jsonl"
 
 
-# --- beside a ledger -----------------------------------------------------------------------------
+# --- together with a ledger ----------------------------------------------------------------------
 
 
 NEWS = WitnessNews(silent_classes=frozenset({"public_ipv4"}))

@@ -30,7 +30,7 @@ async def connected(reply: Reply) -> AsyncIterator[HttpConnection]:
             line.abort()
 
 
-# ── what we rely on in aiohttp ──
+# ── assumptions about aiohttp ──
 
 
 def test_aiohttps_protocol_works_without_its_session() -> None:

@@ -51,7 +51,7 @@ async def unreached(connector: VettedConnector, url: str, seconds: float = 10) -
     return why
 
 
-# ── where it leads ──
+# ── resolved addresses ──
 
 
 @on_both_loops
@@ -139,7 +139,7 @@ async def test_address_is_admitted_before_connecting(monkeypatch: pytest.MonkeyP
     assert admitted == ["127.0.0.1", "127.0.0.8", "127.0.0.9", "127.0.0.8"]
 
 
-# ── what may be in the way ──
+# ── connection errors ──
 
 
 @on_both_loops

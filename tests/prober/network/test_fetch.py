@@ -146,7 +146,7 @@ async def test_overlong_etag_is_ignored() -> None:
         assert (await asker.get(f"{server.url}/")).etag is None
 
 
-# ── who is not there ──
+# ── unreachable peers ──
 
 
 @on_both_loops
@@ -219,7 +219,7 @@ async def test_answer_broken_by_our_timeout_is_a_timeout() -> None:
     assert _failed(URL("http://a.example/"), broken, line, None).result is ResultClass.TIMEOUT
 
 
-# ── what is sent ──
+# ── request lines and headers ──
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_ambiguous_url_is_refused() -> None:
     assert _read_alike(URL("http://b.example./"), other) is other
 
 
-# ── what is kept of a peer ──
+# ── cookies, proxies and addresses ──
 
 
 async def test_cookies_are_never_kept() -> None:

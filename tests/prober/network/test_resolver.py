@@ -104,7 +104,7 @@ async def test_name_is_resolved_without_search_domains() -> None:
         assert set(dns.asked) == {"short"}
 
 
-# ── memory ──
+# ── cache ──
 
 
 async def test_a_name_is_remembered_as_long_as_its_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ async def test_c_ares_is_restarted_after_many_queries_of_few_names() -> None:
         await asyncio.gather(*resolver._retiring)
 
 
-# ── whose fault is it? ──
+# ── faults of names and of name servers ──
 
 
 @on_both_loops
@@ -312,7 +312,7 @@ async def test_c_ares_is_restarted_regularly_while_no_server_answers(
         assert resolver._channel is not first
 
 
-# ── the end ──
+# ── closing ──
 
 
 @on_both_loops

@@ -34,7 +34,7 @@ async def found(replies: dict[str, Reply], path: str = "/", **settings: Any) -> 
         return await see(server.url + path, **(CARD_ONLY | settings)), server.paths
 
 
-# ── where it is ──
+# ── location of the card ──
 
 
 async def test_card_at_the_well_known_path_needs_one_request() -> None:
@@ -111,7 +111,7 @@ async def test_a_registrys_record_is_a_card() -> None:
     assert layer(observation.discovery).result is OK
 
 
-# ── other content in its place ──
+# ── other content instead of a card ──
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ async def test_timeout_at_one_card_path_skips_the_other() -> None:
     assert paths == [CARD_PATH]
 
 
-# ── what is remembered ──
+# ── probe memory ──
 
 
 async def test_unchanged_card_is_requested_with_its_etag_and_not_read_again() -> None:
@@ -345,7 +345,7 @@ async def test_unchanged_card_refers_to_its_stored_evidence() -> None:
         assert layer((await unkept.see(server.url)).discovery).evidence is None
 
 
-# ── the way ──
+# ── health documents below the card's prefix ──
 
 
 async def test_health_is_requested_below_the_prefix_of_the_card_first() -> None:

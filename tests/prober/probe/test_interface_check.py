@@ -40,7 +40,7 @@ async def probe_interface(reply: Reply, **members: Any) -> tuple[Observation, Ho
         return await see(server.url, **WITHOUT_HEALTH), server
 
 
-# ── what it answers ──
+# ── answers of the interface ──
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ async def test_interface_that_refuses_get_is_checked_for_post() -> None:
     assert layer((await probe_interface(anywhere))[0].transport).result is NOT_AN_AGENT
 
 
-# ── whom is asked ──
+# ── choice of the interface ──
 
 
 async def test_interface_on_another_host_is_requested_there() -> None:
@@ -159,7 +159,7 @@ async def test_first_json_interface_is_requested_and_grpc_is_skipped() -> None:
         assert not {"/g", "/w", "/other"} & set(server.paths)
 
 
-# ── without a card in hand ──
+# ── without a card ──
 
 
 async def known(probes: Probes, server: HostileServer) -> None:

@@ -45,7 +45,7 @@ def names(serving: Agent) -> list[str]:
     return [got.json["method"] for got in serving.posted]
 
 
-# ── who is asked, and how ──
+# ── sending the message ──
 
 
 async def test_by_default_no_message_is_posted() -> None:
@@ -136,7 +136,7 @@ async def test_interface_without_a_message_path_is_not_an_agent() -> None:
     assert len(serving.posted) == 3
 
 
-# ── what comes back ──
+# ── the answer ──
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ async def test_answer_with_a_finding_is_stored_as_evidence_and_a_valid_one_is_no
         assert layer((await probes.see(serving.url)).message).evidence is None
 
 
-# ── who is not asked ──
+# ── targets without a message ──
 
 
 async def test_without_an_interface_no_message_is_sent() -> None:

@@ -43,7 +43,7 @@ async def found(
         return await see(server.url + path, **(WITHOUT_TRANSPORT | settings)), server
 
 
-# ── where it is ──
+# ── location of the document ──
 
 
 async def test_health_document_is_read_and_its_relevant_members_are_kept() -> None:
@@ -262,7 +262,7 @@ async def test_findings_of_a_valid_document_are_named_with_evidence() -> None:
         assert layer((await probes.see(server.url)).readiness).evidence is None
 
 
-# ── who is silent ──
+# ── silent agents ──
 
 
 @with_sockets_in_virtual_time

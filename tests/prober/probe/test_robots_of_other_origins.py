@@ -102,7 +102,7 @@ async def test_robots_txt_of_other_hosts_is_read_only_if_configured() -> None:
         assert other.paths == ["/a2a"]
 
 
-# ── how often ──
+# ── frequency ──
 
 
 async def test_robots_txt_is_read_once_a_day_for_all_targets() -> None:

@@ -59,7 +59,7 @@ async def played(
     return report.observation, witness
 
 
-# ── who is left in peace ──
+# ── targets that are not probed ──
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_observation_time_is_the_start_of_the_probe_plus_elapsed_time() ->
     assert 0 <= observation.observed_at.timestamp() - AT_S < 60
 
 
-# ── an address that is busy ──
+# ── a busy address ──
 
 
 async def test_busy_address_defers_a_probe_that_has_sent_nothing() -> None:
@@ -250,7 +250,7 @@ async def test_busy_address_defers_a_probe_that_has_sent_nothing() -> None:
     assert results(observation) == {"transport": "ok"}
 
 
-# ── what is noted on the way ──
+# ── facts recorded during a probe ──
 
 
 async def test_longest_requested_delay_is_kept() -> None:

@@ -255,7 +255,7 @@ async def test_internal_error_in_a_layer_does_not_prevent_other_layers(
     assert report.memory.interface_url is None
 
 
-# ── anything ──
+# ── arbitrary answers ──
 
 # Errors of a fetcher; the rest is classified by the answer.
 RESULTS = st.sampled_from(

@@ -75,7 +75,7 @@ def carried(server: HostileServer) -> list[str]:
     return [" ".join(head.split(" ", 2)[:2]) for head in server.heads if TOKEN in head]
 
 
-# ── which requests ──
+# ── scope of a credential ──
 
 
 async def test_an_agent_behind_a_login_is_measured() -> None:
@@ -256,7 +256,7 @@ async def test_the_credential_of_an_origin_shares_connections_with_requests_with
         assert server.connections == 1
 
 
-# ── what it comes to ──
+# ── results of requests with a credential ──
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -1,4 +1,4 @@
-"""The single values of a probe definition, and how they are spelled."""
+"""Types of the single values of a probe definition, and their syntax."""
 
 import re
 from collections.abc import Mapping, Sequence

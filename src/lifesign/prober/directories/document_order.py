@@ -1,4 +1,4 @@
-"""Order in which the documents of a directory are read, and its end.
+"""Order in which the documents of a directory are read, and its limits.
 
 Pages follow pages, and catalogs name catalogs. The walk ends with a failure if the pages form a loop or never
 end: such a directory cannot be read completely.

@@ -1,4 +1,4 @@
-"""Answers that require a credential which only another prober has: they prove nothing."""
+"""Answers that require a credential of another prober: they are inconclusive."""
 
 from collections.abc import Mapping
 

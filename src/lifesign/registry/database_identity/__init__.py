@@ -1,1 +1,1 @@
-"""The marker on this host that names its database, so that a replaced one is refused."""
+"""Marker file of the database on the server's host: the server refuses to start on a replaced database."""

@@ -1,4 +1,4 @@
-"""Keeping the marker of the database up to date while the server runs, and noticing a database that changed.
+"""Updates of the database marker while the server runs, and detection of a replaced database.
 
 Every process compares the database with the marker. One process of a server writes the marker, and each when
 it ends. Several servers may overwrite each other's markers of one database: an older one is still true.

@@ -1,4 +1,4 @@
-"""Credentials of clients that follow events.
+"""Repeated check of the credentials of connected event clients.
 
 A client is authenticated once and may stay for hours. One query a second checks the keys and sessions of all
 clients together, so that a thousand cost as little as one. The result is consulted before each delivery.

@@ -1,4 +1,4 @@
-"""Leases of keys: those that a key holds itself, with its workers, end with the key.
+"""Leases that an API key and its workers hold directly: they end with the key.
 
 An agent holds leases in its own name, whichever of its keys it uses: these stay.
 """

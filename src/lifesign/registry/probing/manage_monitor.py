@@ -1,4 +1,4 @@
-"""The monitor's API: state of verdicts by silence, and decisions of an operator.
+"""The monitor's API: the state of the verdict suspension, and decisions of an operator.
 
 An operator can end a suspension, and confirm that agents may be down where no witness proves it.
 """

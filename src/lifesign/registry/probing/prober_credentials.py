@@ -1,4 +1,4 @@
-"""Credentials of living probers: which one does not work, and which prober lacks one that another one has."""
+"""Credentials of living probers: faulty ones, and those that only some of the probers have."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Witnesses for probers: targets of other shards, for one request each; and news about classes."""
+"""Witnesses for probers: targets of other shards, for one request each; and findings about classes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Earliest possible time at which a request was sent that arrives now.
+"""Detection of stalls of a server process: the earliest possible send time of an arriving request.
 
 A process that was stopped, or got no processor time, reads requests late, and for a while afterwards it
 cannot distinguish old ones from new ones. It detects this by a tick of its own that comes late.

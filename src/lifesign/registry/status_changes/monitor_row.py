@@ -1,4 +1,4 @@
-"""The registry's row: common state of all server processes about suspensions and excluded time.
+"""State that all server processes share in one row: suspensions and excluded downtime.
 
 The row contains the states of `monitor_health` and `silence` as JSON.
 """
