@@ -16,7 +16,7 @@ WORD = re.compile(
     r"|MUST|SHALL|SHOULD|RECOMMENDED|MAY|OPTIONAL|REQUIRED)\b"
 )
 ANSWERS = ("kept otherwise: ", "kept", "not applicable: ", "not kept", "not used: ")
-# Of the RFC; its other sections have numbers.
+# Sections of the RFC without a number.
 UNNUMBERED = {"Security Considerations": "S", "Capacity as Advisory": "C"}
 
 Row = tuple[str, str, str, str, str]

@@ -144,7 +144,7 @@ async def test_slow_command_is_ended_with_its_children(world: World) -> None:
     code = f"sleep 1000 & echo $! > pid; trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
 
     def once_ready(expected: RunEvent) -> None:
-        # Its time begins when this returns.
+        # The time limit of the run begins when this function returns.
         if expected.what is RunEventKind.STARTED:
             until("the agent is ready", ready.exists)
 
@@ -392,7 +392,7 @@ async def test_process_that_cannot_be_killed_is_reported(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def end(process: AgentProcess, *_: object) -> bool:
-        # As if some of it were another user's.
+        # Simulates a process of another user, which cannot be killed.
         await process.kill()
         return False
 

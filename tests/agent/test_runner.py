@@ -284,7 +284,7 @@ async def test_superseded_runner_takes_no_work() -> None:
             await registry.until(lambda: registry.functions().count("POST") == 2)
             with pytest.raises(WorkRefused, match="another process is"):
                 await runner.assign(1)
-            # Nor does it take what comes from anywhere else.
+            # The runner ignores tasks of other sources as well.
             runner._handed_in.put(2)
             await asyncio.sleep(1)
             assert desk.begun == []

@@ -148,7 +148,7 @@ def test_open_page_gets_no_events_after_its_session(mutable_sample: Sample, way:
                 "DELETE", "/api/v1/keys/key_reader_", None, {"x-api-key": KEYS[Role.ADMIN]}
             )
             assert revoked.status == 204, revoked.body
-        # Its end comes before the next sign of life.
+        # The stream ends before the next keep-alive.
         assert b":\n" not in stream.answer.read().splitlines(keepends=True)
 
 
@@ -208,7 +208,7 @@ def test_stopping_server_closes_open_pages(tmp_path: Path) -> None:
         stream = Stream(f"http://127.0.0.1:{server.port}", "/live?after=0")
         stream.next("missed")
         server.process.terminate()
-        # Its end is an end, not a connection that breaks.
+        # The response ends regularly: a broken connection would raise.
         while stream.answer.readline():
             pass
         stream.close()

@@ -95,7 +95,7 @@ async def test_case_4_adapter_suspended_past_its_deadline_kills_its_agent_and_wr
         until("the agent is ready", lambda: "ready\n" in adapter.errors)
         below = set(process_watcher.descendants(adapter.process.pid))
         adapter.process.send_signal(signal.SIGSTOP)
-        # By its watcher: the next holder begins while the adapter still sleeps.
+        # The watcher ends the agent: the task is queued again while the adapter is still stopped.
         until("nothing of the agent is left", lambda: not below & process_watcher.processes().keys())
         await status_is(world, "queued")
         adapter.process.send_signal(signal.SIGCONT)

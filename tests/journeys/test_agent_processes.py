@@ -165,7 +165,7 @@ def test_killed_heartbeat_worker_is_replaced_within_the_incarnation(
         )
         after = record(registry, AGENT_ID)
         assert (after.status, after.incarnation) == (Status.ACTIVE, 1)
-        # Those of the killed worker are gone; the kernel chose which worker had how many.
+        # The requests of the killed worker are gone; the kernel distributed them between the workers.
         assert after.capacity.current_load <= 6
         until("the killed one has a successor", lambda: workers(tmp_path) == 2)
     assert record(registry, AGENT_ID).status is Status.DEREGISTERED

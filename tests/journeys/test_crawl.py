@@ -125,7 +125,7 @@ def is_running(pid: int) -> bool:
     [
         ("1", [signal.SIGINT]),
         pytest.param("2", [signal.SIGINT], marks=pytest.mark.long),
-        # As from a terminal that is closed: by the shell, and by the kernel after it.
+        # A closed terminal sends two signals: one by the shell, one by the kernel.
         pytest.param("2", [signal.SIGHUP, signal.SIGHUP], marks=pytest.mark.long),
     ],
 )
@@ -135,7 +135,7 @@ async def test_ctrl_c_ends_a_crawl_and_the_next_one_continues(
     async with slow_targets(tmp_path) as servers:
         async with crawling(tmp_path, "--workers", workers) as process:
             await until_requested(servers, 4)
-            # As a terminal does: to all processes at once.
+            # A terminal sends a signal to all processes at once.
             for number in signals:
                 os.killpg(process.pid, number)
                 await asyncio.sleep(0.2)

@@ -203,7 +203,7 @@ def test_replacement_process_does_not_serve_another_file_at_the_path(file: Path,
         until("the marker names the event", marked(sqlite(file), last_event(server)))
         _replace(file)
         for _ in range(5):
-            # Whichever process answers.
+            # Every process refuses.
             assert register(server, "agent-2") == (503, "database_replaced")
         for worker in worker_processes(server.process.pid):
             os.kill(worker, signal.SIGKILL)
@@ -221,7 +221,7 @@ def test_an_older_copy_is_refused_until_it_is_adopted_and_grants_higher_tokens(
         assert register(server)[0] == 201
         token = lease(server)
         until("the marker names the event", marked(sqlite(file), last_event(server)))
-    # By cp, as is common: into the same file.
+    # Like `cp`, which overwrites the same file.
     file.write_bytes((tmp_path / "copy.db").read_bytes())
     assert "older copy" in refused(sqlite(file))
     findings = json.loads(ran(sqlite(file), "doctor", "--json").stdout)["findings"]

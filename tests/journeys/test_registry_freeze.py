@@ -138,7 +138,7 @@ async def _freeze(
     for speaker in speakers:
         speaker.end_freeze()
     recovering = asyncio.create_task(_recovery_s(load))
-    # However long the recovery takes on a busy machine.
+    # A fixed time, even if the recovery takes longer on a busy machine.
     await asyncio.sleep(SILENT_AFTER_S)
     may_speak.set()
     return counts, slowest_s, await recovering

@@ -66,7 +66,7 @@ def _record_in_threads(record: Callable[[], None], threads: int = 4, each: int =
             record()
 
     workers = [threading.Thread(target=work) for _ in range(threads)]
-    # As often as possible, so that a lost increment would show.
+    # Switch threads as often as possible: a race would lose increments.
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -192,7 +192,7 @@ async def test_old_finished_tasks_are_pruned_with_an_event(
     assert await rows(api, "SELECT count(*) FROM task_reports") == [(0,)]
     assert await steps(api, done["task_id"]) == ["assigned", "running", "review", "done"]
     assert (await log_report(api)).is_good
-    # Its key is free again.
+    # The idempotency key of a pruned task may be used again.
     assert (await create(api, idempotency_key="k", title="new"))["task_id"] != done["task_id"]
 
 

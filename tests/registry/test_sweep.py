@@ -518,7 +518,7 @@ async def test_duration_of_a_sweep_does_not_count_as_missed_heartbeats(
     sweeper = Sweeper(database, settings, clock.now_s, heard=TalkingAgents(clock.now_s))
     begun = await database.write(sweeper._begin)
     assert begun is not None
-    # As if the database, or this process, had been frozen.
+    # Simulates a frozen database or process.
     clock.advance(3_600)
     assert await database.write(lambda transaction: sweeper._assess_some(transaction, begun, 10)) is None
     await sweeper.sweep_once()

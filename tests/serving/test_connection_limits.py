@@ -529,7 +529,7 @@ async def test_number_of_pipelined_requests_is_bounded(monkeypatch: pytest.Monke
         await server.waits.wait()
         (connection,) = server.state.connections
         assert isinstance(connection, BoundedProtocol)
-        # As much as is read at once.
+        # The size of one read from the socket.
         connection.data_received(REQUEST * (262_144 // len(REQUEST)))
         assert len(connection.pipeline) == MAX_PIPELINED
         assert await many.end() == answer_in(b"")

@@ -233,7 +233,7 @@ class _Consent(TokenMixin):
 
 
 class _SignedAssertion(JWTBearerClientAssertion):
-    # Its stubs call it final, and its documentation overrides it.
+    # The library's stubs declare it final, but its documentation overrides it.
     CLIENT_AUTH_METHOD = "private_key_jwt"  # type: ignore[misc]
 
     def __init__(self, audience: str) -> None:

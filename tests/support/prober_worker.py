@@ -94,7 +94,7 @@ def main() -> None:
         if "sleepy" in options:
             sleepy = SleepyClock()
             clock = Clock(monotonic_s=sleepy)
-            # Its timers sleep too.
+            # The event loop's timers stop as well while the machine sleeps.
             runner.get_loop().time = sleepy  # type: ignore[method-assign]  # a loop on a machine that sleeps
         runner.run(work(url, name, Path(looks), float(ttl_seconds), clock))
 

@@ -141,13 +141,13 @@ class Probes:
     async def report(self, url: str, *, at_s: float | None = None, **names: Any) -> ProbeReport:
         target = entry(url, self.memory, **names)
         report = await self._prober.probe(target, time.time() if at_s is None else at_s)
-        # As it comes back from a ledger.
+        # A ledger stores the memory as JSON.
         self.memory = ProbeMemory.from_json(report.memory.to_json())
         return report
 
     async def see(self, url: str, *, at_s: float | None = None, **members: Any) -> Observation:
         observation = (await self.report(url, at_s=at_s, **members)).observation
-        # As it reaches a registry.
+        # A registry receives the observation as JSON.
         assert Observation.model_validate_json(observation.model_dump_json()) == observation
         return observation
 

@@ -232,7 +232,7 @@ async def test_agent_is_killed_with_its_watcher(tmp_path: Path) -> None:
 
 
 async def test_processes_without_a_watcher_are_found_by_environment_or_parent(tmp_path: Path) -> None:
-    # Neither session nor environment shows whose the daemon's child is.
+    # The daemon's child has another session and an empty environment; only its parent identifies it.
     child = "subprocess.Popen(['sleep', '1000'], env={}, start_new_session=True)"
     code = DAEMON.replace("time.sleep(1000)", f"import subprocess; {child}; time.sleep(1000)")
     async with running(tmp_path, *python(f"{code}time.sleep(1000)")) as process:

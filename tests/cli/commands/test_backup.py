@@ -192,7 +192,7 @@ def test_only_an_older_backup_is_replaced(
         assert "an older backup" in capsys.readouterr().err
         assert {one.name: one.lstat().st_ino for one in tmp_path.iterdir()} == before
     assert main(["backup", str(file), "--database", filled]) == 0
-    # One that is cut off is a backup too.
+    # A truncated backup may be overwritten as well.
     file.write_bytes(file.read_bytes()[:-40])
     assert main(["backup", str(file), "--database", filled]) == 0
 

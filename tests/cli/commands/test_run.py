@@ -111,7 +111,7 @@ def test_key_without_task_permission_replaces_no_agent(
     monkeypatch.setenv("LIFESIGN_KEY", own_key or "")
     assert main(["run", *who, "--", "true"]) == 5
     assert asyncio.run(life()) == (2, "deregistered")
-    # Nor does another key begin a life of one that is gone.
+    # Another key cannot register a deregistered agent again either.
     monkeypatch.setenv("LIFESIGN_KEY", ADMIN_KEY)
     assert main(["run", *who, "--workspaces", str(tmp_path / "elsewhere"), "--", "true"]) == 1
     assert "HTTP 403" in capfd.readouterr().err

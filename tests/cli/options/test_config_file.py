@@ -310,7 +310,7 @@ def test_commands_read_the_database_from_the_servers_file(
         assert main(arguments) == 0, capsys.readouterr().err
     assert not Path("lifesign.db").exists()
     assert "me" in capsys.readouterr().out
-    # As everywhere, an option is stronger.
+    # Options take precedence over the file.
     assert main(["keys", "list", "--database", "sqlite:///others.db"]) == 3
     assert "others.db" in capsys.readouterr().err
 

@@ -75,7 +75,7 @@ def test_revoked_key_that_is_valid_again_is_reported() -> None:
     assert compared(revoked, replace(KEY, revoked_at_s=AT_S)) == []
     (difference,) = compared(revoked, KEY)
     assert re.search(r"key_1: is_revoked .*True .*False", difference)
-    # Nor does a rotation of what was made good again make it so.
+    # A rotation does not make a revoked key valid again.
     assert known_after(
         (CREATED, key_changed()), (REVOKED, key_changed()), (ROTATED, key_changed())
     ).is_revoked

@@ -478,7 +478,7 @@ def test_impossible_counts_are_refused(section: str) -> None:
 @pytest.mark.parametrize("at_ns", [0, START_NS])
 @pytest.mark.parametrize(
     ("section", "more", "is_good"),
-    # So many interactions fit into a slot, and so many threads may have been killed.
+    # Maximum number of interactions per slot, and of killed threads.
     [
         ("counts", 2**40 - 1, True),
         ("counts", 2**40, False),

@@ -68,7 +68,7 @@ def test_network_class_stores_when_its_mass_silence_began() -> None:
         # A single key is compared with its own targets.
         ({"a": (12, 6)}, "a"),
         ({"a": (12, 5)}, ""),
-        # However much one key reports, it makes no class silent for another.
+        # The reports of one key never make a class silent for another key.
         ({"a": (12, 0), "b": (500, 500)}, "b"),
         ({"a": (12, 0), "b": (500, 500), "c": (12, 0)}, "b"),
         # Each key is compared with its own targets at least, whatever the others report as alive.

@@ -249,7 +249,7 @@ def test_never_alive_target_is_probed_half_as_often_after_each_failure() -> None
     intervals = [round(wait_s / INTERVAL_S) for wait_s in waits(due_s for due_s, _ in done)]
     longest = 1 << CADENCE.max_doublings
     assert longest == 256
-    # Its turn may come after half of the wait or at its end, so that not all are waited for twice as long.
+    # A probe may be due after half of the wait or at its end, which spreads the probes.
     for number, wait in enumerate(intervals[:8], 1):
         assert wait in {(1 << number) // 2, 1 << number}
     assert intervals[9:] == [longest] * len(intervals[9:])
@@ -526,7 +526,7 @@ def test_failing_agent_gets_no_long_wait_before_its_death(
         asked_s = retry_after_s if failures > min(asks_after, cadence.failures_until_dead - 1) else None
         memory = after_probe(memory, observed(at_s, UNAVAILABLE), cadence, at_s, asked_s)
         assert memory.failures_in_row == failures
-        # As the registry counts it.
+        # The registry counts in the same way.
         silence_s += min(at_s - measured_s, 2 * INTERVAL_S)
         measured_s = at_s
         if failures == UNHEALTHY_AFTER_FAILURES:

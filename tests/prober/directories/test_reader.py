@@ -703,7 +703,7 @@ async def test_opted_out_origin_gets_no_request_for_a_directory() -> None:
             assert "opted out: 127.0.0.2" in moved.message
             named = await Reader(fetcher, closed).refusal("/list")
             assert "opted out: 127.0.0.2" in named.message
-        # Nor is it tried again and again.
+        # No request was sent, and none is retried.
         assert (closed.heads, reader.waits) == ([], [])
 
 

@@ -122,7 +122,7 @@ def test_full_address_delays_only_its_own_targets() -> None:
     pace.end(a, 1, 2.0)
     (turn,) = take_all(pace, 2.0)
     assert turn.item == "b"
-    # Its place was kept: a later request cannot take it.
+    # The place in the queue is reserved: a later request cannot take it.
     pace.offer("d", "d", 2.0)
     (newcomer,) = take_all(pace, 2.0)
     with pytest.raises(AddressBusy):

@@ -281,7 +281,7 @@ async def test_name_server_without_answers_fails_no_target() -> None:
         faults = [is_fault(await resolver.resolve(name)) for name in names]
         few = resolver_module.MAX_UNCLEAR_NAMES - 1
         assert faults == [False] * few + [True] * (30 - few)
-        # One that is found ends it.
+        # A resolved name ends the fault.
         assert texts(await resolver.resolve("good.example"))
         assert not is_fault(await resolver.resolve("n0.example"))
 

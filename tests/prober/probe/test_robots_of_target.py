@@ -250,7 +250,7 @@ async def test_timeout_of_robots_txt_does_not_prevent_the_probe(robots: Reply, p
         observation = await probes.see(server.url)
         assert observation.result is ResultClass.OK
         await probes.see(server.url)
-        # As if they could not be read: not again for a day.
+        # An unreadable robots.txt is not requested again for a day.
         assert server.paths.count(ROBOTS_PATH) == 1
 
 

@@ -118,7 +118,7 @@ def test_last_answering_class_counts_for_failed_addresses() -> None:
     assert contact_of(PUBLIC_IPV6, discovery=failed).network_class == PUBLIC_IPV6
     assert contact_of(PUBLIC_IPV4, discovery=failed).network_class == PUBLIC_IPV4
     assert contact_of(None, discovery=failed).network_class == PUBLIC_IPV4
-    # Its name leads elsewhere now.
+    # The name resolves to another network now.
     assert contact_of("10.1.0.0/16", discovery=failed).network_class == PUBLIC_IPV4
 
 
@@ -166,7 +166,7 @@ def test_interface_whose_name_did_not_resolve_is_unreached() -> None:
 @pytest.mark.parametrize(
     "interface",
     [
-        # Its class answered this probe.
+        # The network class of this interface answered the same probe.
         fetched("https://b.example/", "timeout", address=OTHER_FOUR),
         # It is on this machine.
         fetched("http://127.0.0.1/", "refused", address=ip_address("127.0.0.1")),
@@ -175,7 +175,7 @@ def test_interface_whose_name_did_not_resolve_is_unreached() -> None:
 def test_interface_in_a_class_with_answers_fails_itself(interface: Fetched) -> None:
     card = fetched(status=200, address=FOUR, phases=NEW)
     assert contact_of(discovery=card, transport=interface).unreached_layers == ()
-    # Nor does a health document that is not there count.
+    # A missing health document does not count either.
     assert contact_of(discovery=card, readiness=fetched(result="timeout", address=SIX)).unreached_layers == ()
 
 

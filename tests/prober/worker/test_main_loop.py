@@ -510,7 +510,7 @@ async def test_the_shards_of_a_worker_that_falls_silent_move_when_its_claim_is_o
     dead = stage.worker("dead", shard_ttl_s=60)
     running = asyncio.create_task(dead.run(asyncio.Event()))
     await asyncio.sleep(INTERVAL_S)
-    # As `kill -9` ends it: nothing is reported, nothing given back.
+    # Simulates `kill -9`: the worker reports nothing and releases no shard.
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

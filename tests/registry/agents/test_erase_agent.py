@@ -82,7 +82,7 @@ async def test_erasure_of_a_target_leaves_no_data(api: RegistryApi, clock: Wound
     path = f"{AGENTS}/{target_id(url)}"
     assert (await api.ask("DELETE", f"{path}/record")).status == 200
     words = await api.database.read(_words)
-    # Its directory may list it again, as something of which nothing is known.
+    # A directory may list the URL again, as a new target without any history.
     assert {name for name, text in words.items() if "mrs-secret" in text} == set()
     assert {name for name, text in words.items() if target_id(url) in text} == {"archive_erasures", "events"}
     assert words["result_changes"] == words["probe_results"] == "[]"

@@ -390,7 +390,7 @@ async def test_failures_before_an_operators_decision_take_no_agent_down(
         assert (await api.ask("DELETE", path)).status == 200
     api.clock.advance(11)
     await api.sweep()
-    # Its prober is asked to probe it at once: until then only time has passed.
+    # A recheck is requested; without its result the status stays.
     assert await _status(api) == "active"
     assert await _rechecks(api) == [api.clock.at_s - (11 if is_taken_back else 0)]
     record = await api.record("agent-1")

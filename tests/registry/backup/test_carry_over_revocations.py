@@ -223,7 +223,7 @@ async def test_key_of_an_agent_erased_after_the_backup_stays_refused(
     await api.ask("DELETE", f"{AGENTS}/agent-1/record")
     found = (await restored(api, tmp_path / "b.gz")).withdrawn
     assert found.erased_agents == ("agent-1",)
-    # Its key is over, so that it need not be named.
+    # The agent's key is revoked, so that the restore need not list it.
     assert knows_all(found)
     assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert (await api.send_heartbeat("agent-2", reborn)).status == 200
@@ -236,7 +236,7 @@ async def test_agent_stays_erased_after_its_erasure_was_archived(api: RegistryAp
     await api.register("agent-2")
     await back_up(api, tmp_path / "b.gz")
     await api.ask("DELETE", f"{AGENTS}/agent-1/record")
-    # Of the agent that was registered again, the record before its erasure is in the backup.
+    # agent-2 is erased and registered again; the backup has the record from before its erasure.
     await api.ask("DELETE", f"{AGENTS}/agent-2/record")
     api.clock.advance(1)
     await api.register("agent-2")

@@ -425,7 +425,7 @@ async def test_hanging_server_delays_no_other(
             await until(lambda: receiver.sequences == [2])
             await asked.wait()
         server.close()
-        # One that is slow may be tried again.
+        # A slow delivery may be retried.
         await asyncio.gather(*(task for task in connections if task))
 
 

@@ -221,7 +221,7 @@ async def test_admitted_caller_gets_503_during_an_outage(
 async def test_one_scrape_waits_for_an_outage_and_its_end_is_reported_at_once(
     database: Database, clock: WoundClock, monkeypatch: pytest.MonkeyPatch, *, open_metrics: bool
 ) -> None:
-    # However long it is not counted after it did not answer.
+    # No new count after a failed one, for the whole test.
     monkeypatch.setattr(show_metrics, "COUNT_AGAIN_SECONDS", 1e6)
     api = RegistryApi(database, clock, open_metrics=open_metrics)
     await api.add_keys()

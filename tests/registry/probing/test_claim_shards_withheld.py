@@ -100,7 +100,7 @@ async def test_worker_that_lost_a_network_class_gives_all_shards_to_another(
     assert len(rest["shards"]) == SHARDS
     assert (await workers.claim(other, reached_classes=[V4]))["shards"] == []
 
-    # Its share is its own again as soon as it reaches what the other one does.
+    # The worker gets its share back as soon as it reaches the same network classes.
     await workers.claim(other, reached_classes=both)
     await workers.claim(whole, reached_classes=both)
     again = await workers.claim(other, reached_classes=both)

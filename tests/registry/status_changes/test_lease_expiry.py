@@ -62,7 +62,7 @@ async def test_death_of_a_holder_is_no_attempt_and_many_lost_runs_are_escalated(
     assert (await task(api, made["task_id"]))["status"] == "handoff"
     resolved = await steer(api, made["task_id"], "resolve", resolution="requeue")
     assert (resolved.json()["attempts"], resolved.json()["lost_runs"]) == (0, 0)
-    # Its own doing is an attempt, and it may have one.
+    # A crash of the agent counts as an attempt, and the task allows only one.
     answer = await other.write(await other.granted(), "release", exit_reason="crash")
     assert answer.json()["status"] == "handoff"
     assert (await log_report(api)).is_good

@@ -210,7 +210,7 @@ async def test_prober_key_removes_nothing_from_the_directory_of_another(api: Reg
         record = await _put_with(api, other, import_id, left, allow_shrink=True)
         assert (record["state"], record["removed"]) == ("suspended", 20 - len(left))
         assert len(await listed(api, *range(20))) == 20
-    # Its own list grows the directory, and the owner still removes targets.
+    # Another key may add targets, and the owner may still remove targets.
     assert (await _put_with(api, other, "more", urls(*range(21))))["state"] == "applied"
     assert (await put(api, "dir", "two", urls(*range(19))))["state"] == "applied"
     # After a confirmation, the directory belongs to the key that was confirmed, and to its successors.

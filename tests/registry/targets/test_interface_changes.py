@@ -146,7 +146,7 @@ async def test_an_interface_that_differs_at_each_reading_is_logged_once_and_kept
     assert len([record for record in caplog.records if TARGET in record.getMessage()]) == 1
     assert len(await events(api)) == UNSTABLE_READINGS - 1
     assert (await versions(api))[-1] == (UNSTABLE_READINGS + 1, card(name="N40").digest)
-    # As soon as a reading finds what the one before found, the last change is an event.
+    # The last change becomes an event as soon as two readings in a row agree.
     await read(api, clock, None)
     clock.advance(2 * EVENT_SECONDS)
     await pruner.tidy_up()

@@ -254,7 +254,7 @@ async def test_number_of_targets_linked_by_cards_to_one_agent_is_bounded(api: Re
         for path in paths:
             await crawl(api, "agent-1", url=path)
         assert await stored_claims(api) == MAX_CARDS
-    # One that leaves makes room.
+    # A removed claim makes room for another one.
     await crawl(api, None, url=paths[0])
     await crawl(api, "agent-1", url=paths[-1])
     assert (target_id(paths[-1]), "linked") in await links(api)

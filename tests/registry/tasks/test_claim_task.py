@@ -94,7 +94,7 @@ async def test_claim_of_a_task_that_is_never_claimable_is_refused_with_the_reaso
         made = (await create(api, **foreign))["task_id"]
         assert status_and_code(await one.claim(task_id=made)) == (404, "task_not_found")
         assert (await api.ask("POST", f"{TASKS}/{made}/cancel", {}, key=Role.COORDINATOR)).status == 200
-        # Its end is hidden too.
+        # The cancellation is hidden as well.
         assert status_and_code(await one.claim(task_id=made)) == (404, "task_not_found")
     made = (await create(api))["task_id"]
     grant = await one.granted(task_id=made)

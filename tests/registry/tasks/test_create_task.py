@@ -28,7 +28,7 @@ async def test_repeated_creation_returns_the_same_task(api: RegistryApi) -> None
     assert again == first
     assert await total(api) == 1
     assert await steps(api, first["task_id"]) == []
-    # As it is by then.
+    # A repeated request returns the current state of the task.
     await api.ask("POST", f"{TASKS}/{first['task_id']}/cancel", {}, key=Role.COORDINATOR)
     assert (await created(api, idempotency_key="order-7"))["status"] == "cancelled"
     assert (await log_report(api)).is_good
