@@ -158,7 +158,7 @@ def test_troubleshooting_quotes_messages_as_they_are_printed(
 
 
 def test_operators_read_how_long_the_replacement_of_a_lost_prober_takes() -> None:
-    # A line may end within the sentence.
+    # The sentence may be wrapped.
     text = " ".join((REPOSITORY / "docs" / "operating.md").read_text().split())
     promised = re.search(
         r"within (\d+) s: its leases end after (\d+) s, and the others renew theirs every (\d+) s", text

@@ -124,7 +124,7 @@ def test_systemd_unit_runs_an_existing_command(unit: Path) -> None:
     program, *words = shlex.split(line)
     assert program == "/opt/lifesign/bin/lifesign"
     check_command(words)
-    # It raises its own limit of open files, for which it must not be killed.
+    # The server raises its limit of open files; this filter would kill it for that.
     assert "@resources" not in unit.read_text()
     # A wrong setting is not tried again, whatever else fails is, however often.
     assert f"\nRestartPreventExitStatus={ExitCode.USAGE.value}\n" in unit.read_text()

@@ -210,7 +210,7 @@ async def test_a_task_that_is_cancelled_ends_its_agent_with_the_next_heartbeat(w
         await adapter.until("started")
         await adapter.adapter._loop.send_heartbeat()
         await world.client.tasks.cancel(world.task.task_id)
-        # The lease is good for minutes yet.
+        # The lease is still valid for minutes.
         await adapter.adapter._loop.send_heartbeat()
         assert "cancelled" in (await adapter.outcome()).text
 

@@ -250,7 +250,7 @@ async def test_cancelled_task_stops_at_the_next_heartbeat(
         await bench.begun.get()
         await runner.send_heartbeat()
         await admin.tasks.cancel(made.task_id)
-        # The lease is good for minutes yet.
+        # The lease is still valid for minutes.
         await runner.send_heartbeat()
         await asyncio.wait_for(bench.was_cancelled.wait(), PATIENCE_SECONDS)
 

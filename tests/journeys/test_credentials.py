@@ -67,7 +67,7 @@ def echoing(secret: str, text: str, seen: asyncio.Event) -> Reply:
     async def reply(writer: asyncio.StreamWriter, head: str) -> None:
         if secret in head:
             seen.set()
-            # The processes are looked at meanwhile.
+            # The test inspects the processes during this time.
             await asyncio.sleep(0.3)
         await (as_json(failure) if secret in head else answer(401))(writer, head)
 

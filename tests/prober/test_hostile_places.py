@@ -155,7 +155,7 @@ async def test_redirect_to_an_invalid_url_is_refused(location: str) -> None:
     async with serving({"/": redirect(location)}) as server, asking({"here.example": HERE}) as asker:
         fetched = await asker.get(f"http://here.example:{server.port}/", may_leave_origin=True)
         if fetched.result is ResultClass.NOT_AN_AGENT:
-            # Read as a path of the same place: it was asked, and there is nothing.
+            # The redirect was read as a path on the same host, which serves nothing there.
             assert {head.split()[0] for head in server.heads} == {"GET"}
             assert fetched.url.host == "here.example"
         else:

@@ -35,7 +35,7 @@ class TestAgent(AgentExecutor):
         if behaviour == "raise":
             raise RuntimeError("boom after working")
         if behaviour == "ok":
-            # The word that a search in the body would take for a failure.
+            # A text search in the body would take this for a failure.
             await updater.add_artifact([new_text_part('{"error": {"code": -32603}}')], name="answer")
         await updater.update_status(STATES[behaviour], new_text_message(behaviour))
 

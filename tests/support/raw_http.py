@@ -34,7 +34,7 @@ def exchange(port: int, *parts: bytes, seconds: float = PATIENCE_SECONDS) -> Raw
     """Send bytes over one connection; read until the server closes it, or for so many seconds."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
-        # It may answer and leave before all was sent.
+        # The server may answer and close before it has received everything.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for part in parts:
                 connection.sendall(part)

@@ -107,7 +107,7 @@ class RegistryServer:
         )
         config = uvicorn.Config(
             create_app(Registry(settings, database=database), self.face),
-            # A port that no other process can take while it is stopped.
+            # No other process can take this port while the server is stopped.
             port=self.port or free_port(),
             log_level="warning",
             http=BoundedProtocol,

@@ -105,7 +105,7 @@ class ScriptedRegistry:
         self.asked.append(asked)
         scripted = self.scripted.get(asked.function)
         status, body = scripted.popleft() if scripted else self._lawful(asked)
-        # After the answer is on its way, not before.
+        # Notify the tests only after the answer is sent.
         asyncio.get_running_loop().call_soon(self._has_come.set)
         if status == 0:
             assert request.transport is not None

@@ -90,7 +90,7 @@ async def test_process_gets_only_its_own_environment(tmp_path: Path, monkeypatch
         assert await process.wait() == 0
         await process.wait_ended()
     environment, descriptors = json.loads((tmp_path / "stdout.log").read_text())
-    assert environment.pop("LC_CTYPE", None) in {None, "C.UTF-8"}  # Python's own, in the child
+    assert environment.pop("LC_CTYPE", None) in {None, "C.UTF-8"}  # set by Python itself in the child
     assert environment.pop("LIFESIGN_RUN_ID").startswith("server_")
     assert environment == {"PATH": os.environ["PATH"], **odd}
     # The fourth is that of the directory which is listed.

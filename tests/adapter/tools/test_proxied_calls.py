@@ -65,7 +65,7 @@ async def test_offer_all_offers_each_tool_and_prefixes_duplicate_names(
         assert {"costly", "o.costly", "third_costly", "fetch", "acme_fetch", "o.fetch"} <= names
         assert {"acme_report_progress", "o.report_progress", "third_report_progress"} <= names
         assert "third_fetch" not in names
-        # The task's own is the task's own.
+        # Without a prefix, the name means the tool of the task.
         assert (await work.call("report_progress", {"summary": "s"})).structured_content is not None
         assert text_of(await work.call("acme_report_progress")) == "report_progress"
 

@@ -362,7 +362,7 @@ def test_form_with_a_large_content_length_is_refused_without_reading(sample: Sam
     connection.putrequest("POST", "/login")
     connection.putheader("Content-Length", "99999999999")
     connection.endheaders()
-    # Nothing was sent: who waited for it would answer 408.
+    # No body is sent: a server that waits for it would answer 408.
     assert connection.getresponse().status == 413
     connection.close()
 

@@ -40,7 +40,7 @@ def test_the_longest_path_decides_whose_credential_is_missing() -> None:
     assert found == other("/billing")
     assert credential_of_other([], missing, f"{ORIGIN}/else") == other("/")
     assert credential_of_other([], missing, "https://elsewhere.example/") is None
-    # Ours is sent where ours has the longer path.
+    # The prober's own credential is sent if its path is the longer one.
     assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/eu/rpc") is None
     assert credential_of_other([scope("/")], missing, f"{ORIGIN}/billing") == other("/billing")
     assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/us") == other("/billing")

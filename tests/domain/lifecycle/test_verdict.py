@@ -331,7 +331,7 @@ def test_never_alive_probed_agent_goes_down_by_failures() -> None:
     assert assessed(facts(DecidingEvidence.PROBE, status_since_s=NOW - 10**6)).signals == ()
 
 
-# Row 5: a sign of life brings back what silence brought down.
+# Row 5: a liveness signal restores an agent that was down because of a timeout.
 
 
 @pytest.mark.parametrize(("failures", "signals"), [(0, 1), (1, 1), (2, 0)])

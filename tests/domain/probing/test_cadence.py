@@ -536,7 +536,7 @@ def test_failing_agent_gets_no_long_wait_before_its_death(
     # Each wait ends with the next tick.
     longest_s = cadence.max_wait_of_failing_s + INTERVAL_S
     assert at_s - last_liveness_s <= cadence.failures_until_dead * longest_s + INTERVAL_S
-    # Then its wish counts again.
+    # After that the agent's Retry-After counts again.
     # An observation's time has microseconds, and `at_s` more.
     expected_s = at_s + min(retry_after_s, MAX_RETRY_AFTER_S)
     assert memory.not_before_s == pytest.approx(expected_s, rel=0, abs=0.000_01)

@@ -148,7 +148,7 @@ async def test_a_list_is_read_whole(fetcher: Fetcher) -> None:
 async def test_reading_has_a_one_line_summary(fetcher: Fetcher) -> None:
     content = "".join(f"a{number}.example\n" for number in range(1_000))
     async with serving({"/list": text(content)}) as server:
-        # asyncio.run shows what it returns, and throws that away.
+        # asyncio.run formats the returned value, whose repr must therefore be short.
         assert len(repr(await Reader(fetcher, server).snapshot())) < 1_000
 
 

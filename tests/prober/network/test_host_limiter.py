@@ -197,7 +197,7 @@ async def test_connection_is_counted_for_the_permit_of_its_task() -> None:
         turn.begin()
         await asyncio.sleep(0)
         try:
-            # Also in a task of a library's own.
+            # The permit also applies in a task that a library creates.
             await asyncio.create_task(_connect())
         except AddressBusy as busy:
             return busy.address

@@ -892,7 +892,7 @@ async def test_second_of_two_dead_hosts_has_no_witness() -> None:
         await asyncio.sleep(3 * INTERVAL_S)
         stage.world.ends[other] = TIMEOUT
         await asyncio.sleep(3 * INTERVAL_S)
-    # Once the second is silent too, neither has a witness.
+    # When the second target is silent as well, neither has a witness.
     assert _failures(stage) == {one: 3}
     assert _inconclusive(stage) == {InconclusiveReason.NO_WITNESS: 6}
 

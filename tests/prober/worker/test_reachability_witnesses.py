@@ -489,7 +489,7 @@ async def test_unknown_network_class_counts_as_public() -> None:
         assert bench.witnesses.class_for(unknown) == PUBLIC_IPV4
     bench.answer("six.example", PUBLIC_IPV6)
     assert bench.witnesses.class_for(None) == PUBLIC_IPV6
-    # Nothing of it is kept.
+    # Answers of this network class are not kept.
     bench.answer("a.example", "10.9.0.0/16")
     bench.witnesses.note_known("b.example", "10.9.0.0/16", "http://b.example/", 1.0)
     bench.witnesses.note_failure("b.example", "10.9.0.0/16")

@@ -160,7 +160,7 @@ async def test_idle_stream_advances_its_position_with_pings(
 async def test_a_revoked_keys_stream_ends(
     served: Serving, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # It is woken for that, and neither a sign of life nor an event is due.
+    # Only the change itself can wake the stream: no keep-alive and no event is due.
     monkeypatch.setattr(stream_events, "PING_SECONDS", 600.0)
     async with following(served.url) as follower:
         await follower.begin()

@@ -21,7 +21,7 @@ def test_heartbeats_without_pauses_were_not_delayed() -> None:
 
 
 def test_state_is_unknown_during_and_shortly_after_a_stall() -> None:
-    # Read before the first beat after the pause, or after it.
+    # The request is read before or after the first tick that follows the stall.
     assert beating(100.0).sent_after_s(115.0) == 100.0
     pauses = beating(100.0, 115.0, 115.25)
     assert pauses.sent_after_s(115.3) == 100.0

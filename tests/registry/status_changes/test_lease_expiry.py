@@ -158,7 +158,7 @@ async def test_case_19_reaper_ends_no_lease_until_a_sweep_corrects_a_changed_clo
     monotonic.advance(10.5)
     api.clock.advance(10.5)
     await reaper.reap_once()
-    # The database's clock alone: no caller has worked for an hour.
+    # Only the database's clock advances: no caller has sent a request for an hour.
     api.clock.advance(3_600)
     monotonic.advance(0.5)
     await reaper.reap_once()

@@ -151,7 +151,7 @@ async def test_kind_that_a_directory_states_is_sent_to_the_prober(api: RegistryA
     await put(api, "servers", "two", URLS[1:3], kind="mcp")
     changes = await feed(api, SHARD, unknown["version"])
     assert {target["url"]: target["kind"] for target in changes["targets"]} == dict.fromkeys(URLS[1:3], "mcp")
-    # A list without a kind states nothing, and the statement that came last holds.
+    # A list without a kind changes nothing; otherwise the latest list decides.
     await put(api, "plain", "three", URLS[1:3])
     await put(api, "agents", "four", URLS[2:3], kind="a2a")
     whole = await feed(api, SHARD)
