@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
+from tools.file_schemas import docstrings
 
 from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event import PAYLOADS
@@ -19,6 +20,12 @@ SCHEMA_FILE = Path(__file__).parents[1] / "schemas/event.schema.json"
 
 class WireSchema(GenerateJsonSchema):
     """What travels: a member that is None in Python is absent, every other one is there."""
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        described = super().model_schema(schema)
+        for member, text in docstrings(schema["cls"]).items():
+            described["properties"][member]["description"] = text
+        return described
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])

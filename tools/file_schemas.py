@@ -22,6 +22,7 @@ from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.census import document
 from lifesign.census.document import Census
 from lifesign.domain.credentials import secret_place
+from lifesign.domain.models.census import Deadlines
 from lifesign.domain.observation import assertion, login, results
 from lifesign.domain.observation.results import Observation
 from lifesign.prober.definition import assertion_settings, credentials, layer_settings, target_settings
@@ -156,7 +157,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "census.schema.json": schema_of(
-            models_in(Census, document),
+            [*models_in(Census, document), Deadlines],
             FileSchema,
             **{"$id": NAMESPACE + "census"},
             title="Census",

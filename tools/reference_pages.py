@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from tools.file_schemas import docstrings
 
 import lifesign
 from lifesign import AgentHealthMiddleware
@@ -167,12 +168,12 @@ def events_page() -> str:
     for kind in EventType:
         payload = PAYLOADS[kind]
         lines += [f"## {kind.value}", "", _plain(payload.__doc__ or ""), ""]
-        schema = payload.model_json_schema()
+        schema, meanings = payload.model_json_schema(), docstrings(payload)
         rows = [
             (
                 f"`{name}`" + ("" if name in schema.get("required", []) else " (if any)"),
                 _shape(member, schema.get("$defs", {})),
-                member.get("description", ""),
+                meanings.get(name, ""),
             )
             for name, member in schema.get("properties", {}).items()
         ]

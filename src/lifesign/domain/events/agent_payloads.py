@@ -175,9 +175,7 @@ class AgentLinkConflict(Payload):
 class InterfaceChanged(BaseModel):
     """One change of a published interface."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     pointer: Annotated[str, StringConstraints(max_length=MAX_POINTER_CHARS, pattern=PRINTABLE_PATTERN)]
     """JSON pointer into the normalised interface, such as `/skills/translate`."""

@@ -58,9 +58,7 @@ Seconds = Annotated[Duration, Field(strict=True, ge=-MAX_NUMBER, le=MAX_NUMBER, 
 class Payload(BaseModel):
     """Content of an event. Members that are None are omitted; no member may contain a secret."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def members(self) -> dict[str, Any]:
         """Return the payload as JSON values, in the form that is hashed and stored."""

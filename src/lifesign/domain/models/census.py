@@ -77,7 +77,7 @@ class ShownCount(BaseModel):
 class Deadlines(BaseModel):
     """Time limits of one request, after which it counts as a timeout."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     connect_seconds: Quantity
     """Time until the connection is established."""
