@@ -51,7 +51,7 @@ def test_headline_gives_the_share_of_measured_targets(hosts: list[HostCount], me
 
 
 @pytest.mark.parametrize(
-    ("results", "is_told"),
+    ("results", "is_warned"),
     [
         ([ResultClass.REFUSED, ResultClass.TIMEOUT, ResultClass.DNS_FAILURE, ResultClass.TLS_FAILURE], True),
         ([ResultClass.INTERNAL], True),
@@ -65,18 +65,18 @@ def test_headline_gives_the_share_of_measured_targets(hosts: list[HostCount], me
     ],
 )
 def test_headline_without_any_answer_suspects_the_probers_network(
-    results: list[ResultClass | None], *, is_told: bool
+    results: list[ResultClass | None], *, is_warned: bool
 ) -> None:
     hosts = [HostCount("a.example", result, None, 1) for result in results]
-    assert (PROBER_NETWORK_WARNING in headline(compute_census(facts(hosts=hosts, runs=())))) is is_told
+    assert (PROBER_NETWORK_WARNING in headline(compute_census(facts(hosts=hosts, runs=())))) is is_warned
 
 
-@pytest.mark.parametrize(("measured", "is_told"), [(0, True), (1, False)])
-def test_last_run_without_any_answer_is_included(measured: int, *, is_told: bool) -> None:
+@pytest.mark.parametrize(("measured", "is_warned"), [(0, True), (1, False)])
+def test_last_run_without_any_answer_is_included(measured: int, *, is_warned: bool) -> None:
     hosts = [HostCount("a.example", ResultClass.OK, None, 5)]
     counts: dict[ResultClass | None, int] = {ResultClass.NOT_MEASURED: 5 - measured, ResultClass.OK: measured}
     run = RunFacts(began_at_s=MADE_AT_S - 60, ended_at_s=MADE_AT_S - 1, counts=counts)
-    assert (PROBER_NETWORK_WARNING in headline(compute_census(facts(hosts=hosts, runs=[run])))) is is_told
+    assert (PROBER_NETWORK_WARNING in headline(compute_census(facts(hosts=hosts, runs=[run])))) is is_warned
 
 
 def test_all_rows_of_a_table_have_its_columns() -> None:

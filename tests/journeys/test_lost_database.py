@@ -313,15 +313,15 @@ def test_two_servers_share_the_marker_of_one_database(url: str, tmp_path: Path) 
         assert ask(server, "GET", "/healthz")[0] == 200
 
 
-@pytest.mark.parametrize(("variable", "value", "told_as"), [
+@pytest.mark.parametrize(("variable", "value", "error_text"), [
     ("LIFESIGN_SERVER_STATE_DIR", "/proc/state", "state_dir: "),
     ("LIFESIGN_SERVER_STATE_DIR", "/dev/null", "LIFESIGN_SERVER_STATE_DIR: "),
     ("XDG_STATE_HOME", "/dev/null", "--state-dir: "),
 ])  # fmt: skip
 def test_without_a_directory_for_the_marker_no_server_starts(
-    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, told_as: str
+    file: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error_text: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     ended = ran(sqlite(file), "serve", "--port", "0")
     assert (ended.returncode, ended.stdout) == (3, "")
-    assert ended.stderr.startswith(f"lifesign: {told_as}")
+    assert ended.stderr.startswith(f"lifesign: {error_text}")

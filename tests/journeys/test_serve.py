@@ -49,7 +49,7 @@ class Serving:
                 start_new_session=True,
             )
         os.close(writer)
-        self._said = b""
+        self._output = b""
         self._reading = threading.Thread(target=self._read, args=(reader,), daemon=True)
         self._reading.start()
         try:
@@ -60,7 +60,7 @@ class Serving:
 
     @property
     def output(self) -> str:
-        return self._said.decode()
+        return self._output.decode()
 
     @property
     def admin_key(self) -> str:
@@ -126,7 +126,7 @@ class Serving:
         # At the end, a terminal raises OSError and a pipe returns no bytes.
         with contextlib.suppress(OSError):
             while read := os.read(reader, 4_096):
-                self._said += read
+                self._output += read
         os.close(reader)
 
 

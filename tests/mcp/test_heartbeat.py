@@ -13,7 +13,7 @@ from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Signal
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.mcp.heartbeat import MAX_WRITES, METADATA_MEMBER, HeartbeatInput
-from lifesign.mcp.heartbeat import heartbeat as told_by
+from lifesign.mcp.heartbeat import heartbeat as heartbeat_result
 from lifesign.mcp.tool_definition import ToolContext
 from lifesign.registry.status_changes.agent_status import change_status
 from lifesign.registry.status_changes.agent_verdicts import Change
@@ -243,7 +243,7 @@ async def test_record_changed_concurrently_is_read_again(
 
     asked = HeartbeatInput(agent_id=f"shared-{times}", team_name="team-1", status="idle")
     reach: Any = ToolContext(get=None, registry=Registry())  # type: ignore[arg-type]
-    result = await told_by(asked, reach)
+    result = await heartbeat_result(asked, reach)
     assert result.is_error is not is_taken
     after = await known.agents.get(f"shared-{times}")
     assert after.name == "renamed 0"
@@ -285,5 +285,5 @@ async def test_incarnation_that_ends_during_the_call_is_reported_like_an_ended_o
         agents = _Fleeting(known, is_back=is_back)
 
     reach: Any = ToolContext(get=None, registry=Registry())  # type: ignore[arg-type]
-    result = await told_by(HeartbeatInput(agent_id=agent_id, team_name="team-1"), reach)
+    result = await heartbeat_result(HeartbeatInput(agent_id=agent_id, team_name="team-1"), reach)
     assert (result.is_error, result.text) == (True, error)

@@ -96,7 +96,7 @@ async def test_disconnect_of_a_slow_reader_is_late_only_by_the_time_of_the_app(
         assert played.outcome == outcome
 
 
-async def stalled(*, is_told: bool) -> AgentHealthMiddleware:
+async def stalled(*, gets_disconnect: bool) -> AgentHealthMiddleware:
     """Stop reading for 100 s, and leave; the server stops the app, and may tell it before."""
     clock = HandClock()
     is_waiting = asyncio.Event()
@@ -116,7 +116,7 @@ async def stalled(*, is_told: bool) -> AgentHealthMiddleware:
         try:
             await asyncio.Event().wait()
         finally:
-            if is_told:
+            if gets_disconnect:
                 await receive()
                 clock.advance(50.0)
             sending.cancel()
@@ -132,9 +132,9 @@ async def stalled(*, is_told: bool) -> AgentHealthMiddleware:
     return middleware
 
 
-@pytest.mark.parametrize("is_told", [False, True])
-async def test_disconnect_of_a_caller_that_stopped_reading_is_no_error(*, is_told: bool) -> None:
-    assert outcomes(await stalled(is_told=is_told)) == {"abandoned": 1}
+@pytest.mark.parametrize("gets_disconnect", [False, True])
+async def test_disconnect_of_a_caller_that_stopped_reading_is_no_error(*, gets_disconnect: bool) -> None:
+    assert outcomes(await stalled(gets_disconnect=gets_disconnect)) == {"abandoned": 1}
 
 
 async def test_request_that_waits_for_its_reader_is_not_overdue() -> None:

@@ -181,8 +181,8 @@ class MemoryLedger:
         claims = [
             ShardClaim(shard=n, fencing_token=self.leases[n].token, expires_at_s=now_s + ttl_s) for n in kept
         ]
-        told_s = None if self.wall_s is None else self.wall_s()
-        return Granted(claims=claims, news=self.news, now_s=told_s, reason=self.reason)
+        wall_time_s = None if self.wall_s is None else self.wall_s()
+        return Granted(claims=claims, news=self.news, now_s=wall_time_s, reason=self.reason)
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
         self._reach()

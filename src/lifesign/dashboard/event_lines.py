@@ -235,7 +235,7 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
         f"({as_words(data['reason'])})"
     ),
     EventType.STATE_WRITTEN: lambda data: f"state {data['version']} written by {data['holder']}",
-    EventType.TASK_CREATED: lambda _said: "created",
+    EventType.TASK_CREATED: lambda _data: "created",
     EventType.TASK_LIFECYCLE: _task,
     EventType.TASK_REPORTED: lambda data: f"progress report {data['report']}",
     EventType.MONITOR_SUSPENDED: _monitor,

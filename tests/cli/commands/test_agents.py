@@ -156,9 +156,9 @@ def test_a_new_agents_key_is_shown_once_or_written_to_a_file(
     unwritten = tmp_path / "new.key"
     again = ["register", "c", "--supersede", "--write-key", str(unwritten)]
     assert main(["agents", *again, "--key-file", str(tmp_path / "c.key")]) == 0
-    again_told = capsys.readouterr().err
-    assert (again_told.split()[0], again_told.count("\n")) == ("c", 1)
-    assert str(unwritten) in again_told
+    second_error = capsys.readouterr().err
+    assert (second_error.split()[0], second_error.count("\n")) == ("c", 1)
+    assert str(unwritten) in second_error
     assert not unwritten.exists()
     file = tmp_path / "c.key"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -707,9 +707,9 @@ def test_placeholder_canaries_are_reported(
     assert len(found.of("canaries", "ok")) == 1
 
 
-@pytest.mark.parametrize(("told_s", "expected"), [(100, 0), (107, 0), (95, -5), (110, 0), (112, 2)])
-def test_slow_answer_does_not_count_as_clock_difference(told_s: float, expected: float) -> None:
-    assert ahead_s(told_s, asked_s=100, answered_s=110) == expected
+@pytest.mark.parametrize(("server_time_s", "expected"), [(100, 0), (107, 0), (95, -5), (110, 0), (112, 2)])
+def test_slow_answer_does_not_count_as_clock_difference(server_time_s: float, expected: float) -> None:
+    assert ahead_s(server_time_s, asked_s=100, answered_s=110) == expected
 
 
 async def test_server_time_is_compared_with_the_midpoint_of_request_and_answer(

@@ -431,13 +431,13 @@ def test_keys_are_compared_until_their_agent_is_erased() -> None:
     assert replay.differences([], []) == []
 
 
-@pytest.mark.parametrize(("token", "is_told"), [(4, True), (5, False), (6, False)])
-def test_a_lease_whose_holder_was_erased_is_compared_by_its_token(token: int, is_told: bool) -> None:  # noqa: FBT001 - a table
+@pytest.mark.parametrize(("token", "is_reported"), [(4, True), (5, False), (6, False)])
+def test_a_lease_whose_holder_was_erased_is_compared_by_its_token(token: int, is_reported: bool) -> None:  # noqa: FBT001 - a table
     replay = replayed(REGISTERED, acquired(5), ended(5))
     replay.apply(erased(event_of(replay, acquired(6, "l2"))))
     replay.forget("a")
     stored = LeaseState(resource="r", lease_id=None, holder=None, token=token)
-    assert bool(replay.differences([], [stored])) is is_told
+    assert bool(replay.differences([], [stored])) is is_reported
 
 
 def test_unexplained_token_is_reported_unless_something_was_erased() -> None:

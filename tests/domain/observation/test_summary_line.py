@@ -92,8 +92,8 @@ def test_liveness_signals_are_counted_over_all_alive_targets(
 def test_known_card_is_added_to_liveness_signals(results: dict[Layer, R], card: R | None) -> None:
     seen = layers(**{layer.value: results[layer] for layer in ASKED if layer in results})
     standing = combine_with_card(seen, card)
-    is_told = card is R.OK and Layer.DISCOVERY not in results and bool(liveness_signals(seen))
-    assert [*standing] == [*(layers(discovery=R.OK) if is_told else ()), *seen]
+    has_card = card is R.OK and Layer.DISCOVERY not in results and bool(liveness_signals(seen))
+    assert [*standing] == [*(layers(discovery=R.OK) if has_card else ()), *seen]
 
 
 @pytest.mark.parametrize(

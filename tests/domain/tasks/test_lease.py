@@ -57,16 +57,16 @@ SALTS = st.integers(0, COUNTERS_PER_MS - 1)
 
 @given(st.floats(1, 86_400), st.floats(0, 10**9))
 def test_validity_period_survives_rounding_to_milliseconds(window_s: float, began_s: float) -> None:
-    told_s = (int((began_s + window_s) * 1_000) - int(began_s * 1_000)) / 1_000
-    read_s = read_window_s(told_s)
+    reported_s = (int((began_s + window_s) * 1_000) - int(began_s * 1_000)) / 1_000
+    read_s = read_window_s(reported_s)
     assert read_s is not None
     assert 1 <= read_s <= 86_400
     assert read_s == pytest.approx(window_s, abs=0.002)
 
 
 @given(st.floats(max_value=0.99) | st.floats(min_value=86_400.01))
-def test_impossible_validity_period_is_refused(told_s: float) -> None:
-    assert read_window_s(told_s) is None
+def test_impossible_validity_period_is_refused(reported_s: float) -> None:
+    assert read_window_s(reported_s) is None
 
 
 def code_of(result: object) -> RefusalCode:

@@ -216,10 +216,10 @@ def test_no_network_setting_opens_an_unspecified_address(networks: tuple[str, ..
 
 
 @pytest.mark.parametrize(
-    ("networks", "is_told"), [((), True), (("127.0.0.0/8",), True), (("10.0.0.0/8",), False)]
+    ("networks", "is_reported"), [((), True), (("127.0.0.0/8",), True), (("10.0.0.0/8",), False)]
 )
 def test_single_label_host_is_a_target_with_a_finding_unless_its_network_is_allowed(
-    networks: tuple[str, ...], *, is_told: bool
+    networks: tuple[str, ...], *, is_reported: bool
 ) -> None:
     found = Gathered(networks=read_networks(networks))
     found.add(
@@ -230,7 +230,7 @@ def test_single_label_host_is_a_target_with_a_finding_unless_its_network_is_allo
     )
     assert len(found.entries) == 4
     findings = found.findings()
-    assert [finding.name for finding in findings] == ["entries_at_one_word"] * is_told
+    assert [finding.name for finding in findings] == ["entries_at_one_word"] * is_reported
     assert all(finding.message.endswith(": https://javascript:1/") for finding in findings)
 
 

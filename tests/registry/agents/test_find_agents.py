@@ -127,10 +127,10 @@ async def test_pool_totals_are_sums_of_its_active_members(api: RegistryApi) -> N
 async def test_agents_key_reads_only_the_totals_of_its_pool(api: RegistryApi) -> None:
     await api.register("member", role_id="billing-processor")
     await api.register("other", role_id="writers")
-    for agent_id, is_told in (("member", True), ("other", False)):
+    for agent_id, is_shown in (("member", True), ("other", False)):
         key = await api.add_agent_key(agent_id)
         answer = (await api.ask("GET", f"{AGENTS}?role_id=billing-processor", key=key)).json()
-        assert ("pool" in answer) is is_told
+        assert ("pool" in answer) is is_shown
 
 
 async def test_agents_key_lists_only_itself(api: RegistryApi) -> None:

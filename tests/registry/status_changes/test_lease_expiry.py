@@ -29,10 +29,10 @@ async def test_case_10_leases_of_the_dead_expire_after_the_agents_event(
     before = (await api.events())[-1]["sequence"]
     api.clock.advance(21)
     await api.sweep()
-    told_now = [event for event in await api.events() if event["sequence"] > before]
-    types = [event["type"] for event in told_now]
+    new_events = [event for event in await api.events() if event["sequence"] > before]
+    types = [event["type"] for event in new_events]
     assert types == ["agent.lifecycle"] * 2 + ["lease.expired"] * 4 + ["task.lifecycle"] * 6
-    assert {event["payload"]["reason"] for event in told_now if event["type"] == "lease.expired"} == {
+    assert {event["payload"]["reason"] for event in new_events if event["type"] == "lease.expired"} == {
         "agent_dead"
     }
     for task_id in made:

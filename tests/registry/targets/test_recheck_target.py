@@ -43,10 +43,10 @@ async def test_target_is_rechecked_at_most_once_a_minute(api: RegistryApi, clock
 
 
 @pytest.mark.parametrize(
-    ("wait_s", "told_s"), [(3_600.0, 3_600.0), (0.0, None), (-5.0, None), (1e9, 86_400.0)]
+    ("wait_s", "expected_s"), [(3_600.0, 3_600.0), (0.0, None), (-5.0, None), (1e9, 86_400.0)]
 )
 async def test_opted_out_target_is_refused_with_its_end_time(
-    api: RegistryApi, clock: WoundClock, wait_s: float, told_s: float | None
+    api: RegistryApi, clock: WoundClock, wait_s: float, expected_s: float | None
 ) -> None:
     await put(api, "dir", "one", [URL])
     seen = {
@@ -59,11 +59,11 @@ async def test_opted_out_target_is_refused_with_its_end_time(
     answer = await recheck(api)
     assert answer.status == 202
     reply = answer.json().get("not_before")
-    if told_s is None or wait_s > 2 * told_s:
+    if expected_s is None or wait_s > 2 * expected_s:
         # Values that peers must not request are ignored.
         assert reply is None
     else:
-        assert reply[:19] == moment(clock.at_s + told_s).isoformat()[:19]
+        assert reply[:19] == moment(clock.at_s + expected_s).isoformat()[:19]
 
 
 @pytest.mark.both_databases

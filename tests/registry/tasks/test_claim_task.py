@@ -316,7 +316,7 @@ async def test_waiting_claim_is_excluded_from_the_servers_own_health(
 ) -> None:
     one = await worker(api)
     counted: list[Outcome] = []
-    monkeypatch.setattr(api.app, "count", lambda outcome, *_told: counted.append(outcome))
+    monkeypatch.setattr(api.app, "count", lambda outcome, *_details: counted.append(outcome))
     assert (await one.claim()).status == 204
     assert counted == [Outcome.EXCLUDED]
 

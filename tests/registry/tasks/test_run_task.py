@@ -300,12 +300,12 @@ async def test_task_of_another_agent_looks_absent(api: RegistryApi, incarnation:
     bodies: list[dict[str, Any]] = [{}, {"run_id": f"run_{'0' * 26}"}, {"fencing_token": 9}, {"unknown": 1}]
     for function, members in WRITES.items():
         for more in bodies:
-            told_of = set()
+            distinct_answers = set()
             for task_id in (UNKNOWN, made["task_id"], queued["task_id"]):
                 given: Any = {**members, **more}
                 answer = await other.write(grant, function, task_id=task_id, headers=headers, **given)
-                told_of.add((answer.status, answer.body.decode().replace(task_id, "ID")))
-            ((status, text),) = told_of
+                distinct_answers.add((answer.status, answer.body.decode().replace(task_id, "ID")))
+            ((status, text),) = distinct_answers
             assert status == (422 if "unknown" in more else 404), text
     assert await _rejected(api) == []
 

@@ -193,8 +193,8 @@ async def _follow(
 
 def _line(event: "LoggedEvent", names: Mapping[str, str]) -> str:
     """Return one event as a line with columns of fixed width: the widths of later events are unknown."""
-    told_of = printable(event_line(event, names))
-    return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {told_of}\n"
+    summary = printable(event_line(event, names))
+    return f"{event.sequence:>8}  {printable(event.created_at):24}  {printable(event.type):25}  {summary}\n"
 
 
 @events.command("verify")

@@ -30,12 +30,12 @@ class CheckResult:
     """Remedy; empty if none is needed."""
 
 
-def ahead_s(told_s: float, asked_s: float, answered_s: float) -> float:
+def ahead_s(server_time_s: float, asked_s: float, answered_s: float) -> float:
     """Return by how much a clock is ahead of ours that sent its time between two moments, in seconds.
 
     0 for any time in between: a slow answer is no wrong clock. Negative if the clock is behind.
     """
-    return told_s - min(max(told_s, asked_s), answered_s)
+    return server_time_s - min(max(server_time_s, asked_s), answered_s)
 
 
 def of_the_clock(about: str, whose: str, apart_s: float) -> CheckResult:

@@ -38,8 +38,8 @@ def fetch(
             answered_s = time.time()
             body, _ = await read_beginning(answer, max_bytes, counter_of(answer))
             date = answer.headers.get("Date")
-            told_s = None if date is None else parsedate_to_datetime(date).timestamp()
-            apart_s = None if told_s is None else ahead_s(told_s, asked_s, answered_s)
+            server_time_s = None if date is None else parsedate_to_datetime(date).timestamp()
+            apart_s = None if server_time_s is None else ahead_s(server_time_s, asked_s, answered_s)
             return answer.status, apart_s, body
 
     try:

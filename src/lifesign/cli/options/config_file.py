@@ -222,8 +222,8 @@ def _in_words(error: TyperException) -> str:
 
 def _expected(error: TyperException) -> str | None:
     """Return the expectation for a value of the wrong type or out of bounds; None for other faults."""
-    told_by_pydantic = getattr(error.__cause__, "errors", None)
-    if told_by_pydantic is None:
+    pydantic_errors = getattr(error.__cause__, "errors", None)
+    if pydantic_errors is None:
         return None
     from lifesign.domain.files.validation_messages import (  # noqa: PLC0415 - pydantic is there by now
         MAX_SHOWN_CHARACTERS,
@@ -231,7 +231,7 @@ def _expected(error: TyperException) -> str | None:
         known_expectation,
     )
 
-    fault = told_by_pydantic(include_url=False)[0]
+    fault = pydantic_errors(include_url=False)[0]
     expected = known_expectation(fault)
     if expected is None:
         return None

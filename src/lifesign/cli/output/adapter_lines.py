@@ -99,8 +99,8 @@ class LogForwarder(logging.Handler):
     def __init__(self, write_event: Emit) -> None:
         super().__init__(logging.WARNING)
         self._emit = write_event
-        self._said: tuple[str, str] | None = None
-        self._said_at_s = 0.0
+        self._last_line: tuple[str, str] | None = None
+        self._last_line_at_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Forward one record."""
@@ -119,10 +119,10 @@ class LogForwarder(logging.Handler):
 
     def _is_repeated(self, record: logging.LogRecord, text: str) -> bool:
         """Return whether a library logged the same recently: it may send several requests at once."""
-        line, former, at_s = (record.name, text), self._said, self._said_at_s
+        line, former, at_s = (record.name, text), self._last_line, self._last_line_at_s
         if not _is_lifesign_record(record) and line == former and record.created - at_s < REPEAT_SECONDS:
             return True
-        self._said, self._said_at_s = line, record.created
+        self._last_line, self._last_line_at_s = line, record.created
         return False
 
 

@@ -263,10 +263,10 @@ def next_token(last_token: int, floor: int) -> int:
     return fencing_token(epoch, counter + 1)
 
 
-def read_window_s(told_s: float) -> float | None:
+def read_window_s(reported_s: float) -> float | None:
     """Return the usable duration of a lease with the stated duration; None for an impossible one."""
-    window_s = min(max(told_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
-    return window_s if abs(told_s - window_s) <= TTL_TOLERANCE_SECONDS else None
+    window_s = min(max(reported_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
+    return window_s if abs(reported_s - window_s) <= TTL_TOLERANCE_SECONDS else None
 
 
 def is_unexpired(claim: Claim, now_s: float) -> bool:

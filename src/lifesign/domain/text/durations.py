@@ -46,8 +46,8 @@ def _rounded_up(seconds: float) -> str:
     if tenths_s < 60:
         return f"{tenths_s:g} s"
     # Days are shown with hours, hours with minutes.
-    told_s = 1 if tenths_s < 3600 else 60 if tenths_s < 86_400 else 3600
-    return duration_text(math.ceil(round(seconds, 3) / told_s) * told_s)
+    unit_s = 1 if tenths_s < 3600 else 60 if tenths_s < 86_400 else 3600
+    return duration_text(math.ceil(round(seconds, 3) / unit_s) * unit_s)
 
 
 def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:

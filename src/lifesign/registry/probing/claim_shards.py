@@ -337,8 +337,8 @@ def _living_workers(transaction: Transaction, living: Sequence[StoredProber]) ->
         rows = reports.get(holder), reports.get(key_of(holder))
         return max((row.idle.barred_until_s for row in rows if row and row.idle), default=-inf)
 
-    has_said = any(prober.reached is not None for prober in living)
-    known = liveness.classes(transaction) if has_said else ()
+    has_reports = any(prober.reached is not None for prober in living)
+    known = liveness.classes(transaction) if has_reports else ()
     return {
         prober.holder: LivingWorker(
             holder=prober.holder,
