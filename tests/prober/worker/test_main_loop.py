@@ -479,15 +479,52 @@ async def test_workers_that_join_and_leave_share_fairly_and_no_target_is_left_ou
         assert max(later - earlier for earlier, later in pairwise(at_s)) <= 2 * INTERVAL_S + 1
 
 
+def lab_credentials(monkeypatch: pytest.MonkeyPatch) -> CredentialStore:
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
+    lab = {"name": "lab", "origin": "https://lab.example", "bearer": {"env": "LAB_TOKEN"}}
+    settings = (CredentialSettings.model_validate(lab),)
+    return CredentialStore(settings, read_secrets(settings))
+
+
+@in_virtual_time
+async def test_changed_state_of_a_credential_is_claimed_within_20_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A claim renews the shards only every three minutes."""
+    claimed: list[Sequence[CredentialState | None]] = []
+
+    class Listening(MemoryLedger):
+        async def claim(
+            self,
+            worker: str,
+            ttl_s: float,
+            held: Any,
+            companions: int = 0,
+            witness_report: WitnessReport = NO_WITNESS_REPORT,
+        ) -> Granted:
+            claimed.append([each.state for each in witness_report.credentials])
+            return await super().claim(worker, ttl_s, held, companions, witness_report)
+
+    (url,) = urls_of(1)
+    stage = Stage(url)
+    stage.ledger = Listening(stage.loop.clock)
+    stage.ledger.add(url)
+    store = lab_credentials(monkeypatch)
+    async with stage.watching(credentials=store):
+        await asyncio.sleep(200)
+        for state in (CredentialState.TOKEN_ERROR, CredentialState.WORKS):
+            before = len(claimed)
+            store.note_use(URL(url), state, "lab", target=url)
+            await asyncio.sleep(21)
+            assert claimed[before:] == [[state]]
+
+
 @in_virtual_time
 async def test_faults_of_targets_that_moved_to_another_worker_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A fault that this worker cannot see the end of would be reported for a quarter of an hour."""
-    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
-    lab = {"name": "lab", "origin": "https://lab.example", "bearer": {"env": "LAB_TOKEN"}}
-    settings = (CredentialSettings.model_validate(lab),)
-    store = CredentialStore(settings, read_secrets(settings))
+    store = lab_credentials(monkeypatch)
     urls = urls_of(40)
     stage = Stage(*urls)
     async with stage.watching("one", credentials=store) as one:

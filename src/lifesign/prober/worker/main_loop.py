@@ -49,6 +49,8 @@ GRACE_SECONDS: Final = 5.0
 LAST_REPORT_SECONDS: Final = 10.0
 """Time for the ledger to accept the last results."""
 LEAVE_SECONDS: Final = 5.0
+CREDENTIAL_CHECK_SECONDS: Final = 20.0
+"""Interval at which a changed state of a credential makes the worker claim again at once."""
 CENSUS_POLL_SECONDS: Final = 0.2
 """Interval at which a census checks whether it is complete."""
 MIN_OTHERS_POLL_SECONDS: Final = 0.5
@@ -91,6 +93,8 @@ class ProbeWorker:
         credentials: CredentialStore | None = None,
     ) -> None:
         self._credentials = CredentialStore() if credentials is None else credentials
+        self._claimed_states: Sequence[str | None] = ()
+        """States of the credentials in the last claim."""
         limits, cadence = definition.limits, definition.cadence.policy()
         policy, interval_s = definition.witnesses.policy(), definition.cadence.interval_seconds
         self._ledger = ledger
@@ -222,7 +226,18 @@ class ProbeWorker:
 
     async def _witness_report(self) -> WitnessReport:
         self._witnesses.has_read_targets = self._has_begun
-        return replace(await self._witnesses.witness_report(), credentials=self._credentials.states)
+        credentials = self._credentials.states
+        self._claimed_states = [each.state for each in credentials]
+        return replace(await self._witnesses.witness_report(), credentials=credentials)
+
+    async def _report_credential_changes(self) -> None:
+        """Claim again soon after the state of a credential has changed: a claim reports it."""
+        while True:
+            await asyncio.sleep(CREDENTIAL_CHECK_SECONDS)
+            states = [each.state for each in self._credentials.states]
+            # The backoff of an unreachable ledger stays as it is.
+            if states != self._claimed_states and self._keeper.outage is None:
+                self._keeper.hurry()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Probe every target at its times until `stop` is set.
@@ -260,6 +275,8 @@ class ProbeWorker:
             asyncio.create_task(each.run())
             for each in (self._keeper, self._feed, self._reporter, self._self_watch)
         ]
+        if self._credentials:
+            forever.append(asyncio.create_task(self._report_credential_changes()))
         others = [asyncio.create_task(until), asyncio.create_task(self._dispatch.has_failed.wait())]
         asking = asyncio.create_task(self._witnesses.ask_canaries())
         try:
