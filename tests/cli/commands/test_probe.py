@@ -224,23 +224,27 @@ async def test_probe_settings_are_read_from_a_definition(
     assert "mailto:me@agent.example" in server.asked(CARD_PATH)["user-agent"]
 
 
-@pytest.mark.parametrize("path", ["", "other"])
+@pytest.mark.parametrize(
+    ("path", "others", "is_warned"),
+    [("", "", False), ("other", "", True), pytest.param("other", ", '{url}'", False, id="listed_without")],
+)
 async def test_assertions_of_other_urls_are_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, others: str, *, is_warned: bool
 ) -> None:
     file = tmp_path / "probe.yml"
     async with serving(agent()) as server:
         file.write_text(
             "name: mine\n"
             "contact: mailto:me@agent.example\n"
-            f"targets: [{{url: '{server.url}/{path}', assertions: [{{of: card, status: 200}}]}}]\n"
+            f"targets: [{{url: '{server.url}/{path}', assertions: [{{of: card, status: 200}}]}}"
+            f"{others.format(url=server.url)}]\n"
             "networks: {allow: [127.0.0.0/8]}\n"
         )
         assert await asyncio.to_thread(main, ["probe", server.url, "--definition", str(file)]) == 0
     shown = capsys.readouterr()
     assert ("card status" in shown.out) is (path == "")
-    assert (f"{server.url}/other" in shown.err) is (path == "other")
-    assert ("warning" in shown.err) is (path == "other")
+    assert (f"{server.url}/other" in shown.err) is is_warned
+    assert ("warning" in shown.err) is is_warned
 
 
 async def test_targets_of_a_definition_are_probed_if_no_url_is_given(

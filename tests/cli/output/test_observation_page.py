@@ -3,6 +3,7 @@ from io import StringIO
 
 from lifesign.cli.output.observation_page import write_observation
 from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.login import login_of
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
@@ -43,6 +44,11 @@ def test_page_says_alive_with_its_reasons() -> None:
     answers = Observation(target_url=URL, observed_at=READ_AT, transport=OK)
     assert f"alive: {why}\n" in shown(answers, why)
     assert "\nalive: " in shown(answers)
+    wrong = AssertionResult(
+        of="message", check=Check.TEXT_CONTAINS, result=AssertionOutcome.ASSERTION_FAILED, expected="42"
+    )
+    with_failure = shown(answers.model_copy(update={"assertions": (wrong,)}), why).splitlines()[1]
+    assert with_failure.startswith(f"alive: {why}; 1 ")
     refused = LayerResult(result=ResultClass.REFUSED, reason="closed")
     assert "\nnot alive: " in shown(
         Observation(target_url=URL, observed_at=READ_AT, transport=refused), "closed"

@@ -17,7 +17,8 @@ from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
     from lifesign.domain.observation.results import Observation
     from lifesign.prober.definition.models import ProbeDefinition
@@ -255,10 +256,10 @@ def _refuse_message_to_mcp(requested: "ProbeDefinition", message: str) -> None:
         raise InvalidValue("--message", message, "no message for an MCP server", hint=_NO_MESSAGE_HINT)
 
 
-def _warn_of_unused_assertions(file: Path, read: "ProbeDefinition", probed: "Collection[str]") -> None:
-    """Write a warning if the definition has assertions for none of the targets of the command."""
+def _warn_of_unused_assertions(file: Path, read: "ProbeDefinition", probed: "AbstractSet[str]") -> None:
+    """Write a warning if the definition has assertions, and lists none of the targets of the command."""
     asserted = [target.url for target in read.targets if target.assertions]
-    if asserted and not any(url in probed for url in asserted):
+    if asserted and probed.isdisjoint(read.target_urls):
         text = f"warning: no assertion is checked: those of {file} belong to {asserted[0]}"
         more = f" and {len(asserted) - 1} more" if len(asserted) > 1 else ""
         complain(text + more, hint="pass the URL as the definition has it")

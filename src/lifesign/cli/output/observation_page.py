@@ -48,6 +48,8 @@ def write_observation(
     group = GROUPS[result]
     signs, words = liveness_signals([*layers_of(seen)], seen.kind), layer_words(seen.kind)
     text = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
+    if failed := sum(each.has_failed for each in seen.assertions or ()):
+        text += f"; {pluralize(failed, 'assertion')} failed"
     colours = has_colours(stream)
     write_page(stream, [PageLine("", subject), PageLine("", text, GROUP_COLOURS[group])], colours=colours)
     layers = [

@@ -29,7 +29,7 @@ NOT_YET = (
     "no probe of the agent counted in the last 30 days: it was not probed, which does not mean that it "
     "was down"
 )
-NO_DOCUMENT = "no prober read a health document of the agent in this time: what it reported is unknown"
+NO_DOCUMENT = "in this time, no prober read a health document of the agent that has ratios or latencies"
 NO_ANSWER = "the agent answered no probe in this time: its latency is unknown"
 
 

@@ -87,11 +87,11 @@ def credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
     """Yield which credentials do not work, and differ between probers."""
     for each in monitor.credential_faults:
         yield MonitorFault(
-            f"the credential {each.name} of the prober key {each.key_id} for {each.origin} "
+            f"the credential {each.name} for {each.origin}, of the prober with key {each.key_id}, "
             f"{_FAULT_TEXTS[each.fault]} since {utc_text(each.since, 'seconds')} "
             f"({each.fault}{'' if each.detail is None else f', {each.detail}'}): what is behind the login "
             "there is unknown",
-            f"{fault_advice(each.fault, each.detail)}, and run: "
+            f"{fault_advice(each.fault, each.detail)}; to test the credential, run: "
             f"lifesign credentials test {each.name} --definition PROBE.yml",
         )
     yield from _missing_credential_faults(monitor)
