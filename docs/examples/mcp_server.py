@@ -19,7 +19,5 @@ def forecast(city: str) -> str:
     return f"It is sunny in {city}."
 
 
-app = AgentHealthMiddleware(
-    server.streamable_http_app(stateless_http=True, json_response=True),
-    agent_id="https://weather.example.com/mcp",
-)
+plain = server.streamable_http_app(stateless_http=True, json_response=True)
+app = AgentHealthMiddleware(plain, agent_id="https://weather.example.com/mcp")
