@@ -206,13 +206,6 @@ def test_http_client_is_imported_only_when_needed(arguments: list[str]) -> None:
     assert not {"aiohttp", "rich", "yarl"} & set(loaded)
 
 
-def test_server_imports_no_http_client_at_its_start() -> None:
-    program = "import sys, lifesign.registry.run_server, lifesign.registry.app, lifesign.dashboard.routes"
-    loaded = run_python(f"{program}; print(*sys.modules)").stdout.split()
-    assert "sqlalchemy" in loaded
-    assert not {"aiohttp", "pycares", "yarl"} & set(loaded)
-
-
 def test_help_imports_neither_pydantic_nor_asyncio() -> None:
     loaded = run_python(LOADED.format(arguments=["--help"])).stderr.split()
     assert not {"asyncio", "pydantic"} & set(loaded)

@@ -7,14 +7,13 @@ are read, and an attempt ends after `SEND_SECONDS`.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import Network
-
-if TYPE_CHECKING:
-    from yarl import URL
-
-    from lifesign.http_client.guarded_sessions import GuardedSessions
+from lifesign.http_client.address_guard import PrivateAddressRefused
+from lifesign.http_client.failures import FAILURES
+from lifesign.http_client.guarded_sessions import GuardedSessions
 
 SEND_SECONDS = 15.0
 """Time limit from the name's lookup to the status. Standard Webhooks recommends 15 to 30 s."""
@@ -35,13 +34,6 @@ class Sent:
 
 async def safe_post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
     """Send one POST request; a failure is returned, not raised."""
-    # aiohttp takes a sixth of the time in which a server starts, and few servers have webhooks.
-    from yarl import URL  # noqa: PLC0415 - see above
-
-    from lifesign.http_client.address_guard import PrivateAddressRefused  # noqa: PLC0415 - see above
-    from lifesign.http_client.failures import FAILURES  # noqa: PLC0415 - see above
-    from lifesign.http_client.guarded_sessions import GuardedSessions  # noqa: PLC0415 - see above
-
     try:
         async with asyncio.timeout(SEND_SECONDS), GuardedSessions(allowed) as sessions:
             return await _post(sessions, URL(url), body, headers)
@@ -53,7 +45,7 @@ async def safe_post(url: str, body: bytes, headers: Mapping[str, str], allowed: 
         return Sent(None, f"cannot be reached ({type(error).__name__})")
 
 
-async def _post(sessions: "GuardedSessions", url: "URL", body: bytes, headers: Mapping[str, str]) -> Sent:
+async def _post(sessions: GuardedSessions, url: URL, body: bytes, headers: Mapping[str, str]) -> Sent:
     session = sessions.session_for(url)
     async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
         # The body stays unread: the connection ends with the block.

@@ -8,6 +8,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from yarl import URL
+
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.net.allowed_addresses import Network, read_networks
 from lifesign.domain.targets.opt_out_proof import (
@@ -16,6 +18,12 @@ from lifesign.domain.targets.opt_out_proof import (
     TOKEN_TTL_SECONDS,
     is_proven,
 )
+from lifesign.http_client.address_guard import PrivateAddressRefused
+from lifesign.http_client.bounded_body import read_bounded
+from lifesign.http_client.bounded_get import user_agent
+from lifesign.http_client.counted_sessions import counter_of
+from lifesign.http_client.failures import FAILURES
+from lifesign.http_client.guarded_sessions import GuardedSessions
 from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.targets.opt_out_origins import prove
 from lifesign.storage.engine.transaction import Database, Transaction
@@ -86,16 +94,6 @@ async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
 
 async def served_file(origin: str, allowed: Sequence[Network]) -> bytes | None:
     """Return the same; empty if the origin answers that there is no file, None if that is unknown."""
-    # As in `safe_post`: few servers need aiohttp.
-    from yarl import URL  # noqa: PLC0415 - see above
-
-    from lifesign.http_client.address_guard import PrivateAddressRefused  # noqa: PLC0415 - see above
-    from lifesign.http_client.bounded_body import read_bounded  # noqa: PLC0415 - see above
-    from lifesign.http_client.bounded_get import user_agent  # noqa: PLC0415 - see above
-    from lifesign.http_client.counted_sessions import counter_of  # noqa: PLC0415 - see above
-    from lifesign.http_client.failures import FAILURES  # noqa: PLC0415 - see above
-    from lifesign.http_client.guarded_sessions import GuardedSessions  # noqa: PLC0415 - see above
-
     headers = {"Accept": "text/plain", "Accept-Encoding": "identity", "User-Agent": user_agent()}
     try:
         place = URL(origin + PROOF_PATH)
