@@ -74,37 +74,78 @@ async def test_card_read_by_another_key_is_read_again(api: RegistryApi, clock: W
 
 
 @pytest.mark.both_databases
-async def test_waits_that_an_ended_key_wrote_are_forgotten(api: RegistryApi, clock: WoundClock) -> None:
-    """The holder of a stolen key says that a target wants no probes, and the key is revoked."""
+@pytest.mark.parametrize(
+    "written_with",
+    [
+        {"discovery": {"result": "not_measured"}, "inconclusive_reason": "asked_to_wait"},
+        {"discovery": {"result": "refused"}},
+        {"discovery": {"result": "ok"}},
+    ],
+)
+async def test_waits_that_another_key_wrote_for_a_living_agent_are_forgotten(
+    api: RegistryApi, clock: WoundClock, written_with: dict[str, Any]
+) -> None:
+    """The holder of a stolen key says that a target wants no probes, or has failed for long."""
     await put(api, "dir", "one", URLS[:1])
-    observed_at = moment(clock.at_s).isoformat()
-    subject = {"target_url": URLS[0], "observed_at": observed_at}
+    subject = {"target_url": URLS[0]}
     alive = {"discovery": {"result": "ok"}, "network_class": "public_ipv4", "address": "192.0.2.1"}
-    await api.report(subject | alive, memories=[{"alive_at_s": 1.5}])
     body = {"role": "prober", "name": "other"}
-    other = (await api.ask("POST", "/api/v1/keys", body)).json()["key"]
-    clock.advance(1)
+    created = (await api.ask("POST", "/api/v1/keys", body)).json()
+
+    async def written(seen: dict[str, Any], memory: dict[str, Any]) -> None:
+        clock.advance(1)
+        observed_at = moment(clock.at_s).isoformat()
+        await api.report(subject | {"observed_at": observed_at} | seen, memories=[memory])
+
+    async def fed(key: str | Role) -> dict[str, Any]:
+        answer = await api.ask("GET", f"{SHARDS}/{SHARD}/targets", key=key)
+        (target,) = answer.json()["targets"]
+        return dict(target["memory"])
+
+    await written(alive, {"alive_at_s": 1.5})
+    await api.database.write(
+        lambda transaction: transaction.connection.execute(
+            text("UPDATE liveness SET prober_key = :key"), {"key": f"key:{created['key_id']}"}
+        )
+    )
     waits = {
+        "failures_in_row": 1000,
         "not_before_s": clock.at_s + 86_400,
         "slowdowns": 9,
         "is_disallowed_by_robots": True,
         "robots_read_at_s": clock.at_s,
     }
-    memory = {"alive_at_s": 1.5, "card_etag": "e", "card_digest": "0" * 64} | waits
-    excused = {"result": "not_measured"}
-    await api.report(
-        subject | {"discovery": excused, "inconclusive_reason": "asked_to_wait"}, memories=[memory]
-    )
+    await written(written_with, {"alive_at_s": 1.5, "card_etag": "e", "card_digest": "0" * 64} | waits)
+    assert (await fed(Role.PROBER)).items() >= waits.items()
+    assert (await fed(created["key"])).keys() == {"alive_at_s"}
+
+
+async def test_waits_of_a_target_without_an_agent_end_with_the_key_that_wrote_them(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS[:1])
+    observed_at = moment(clock.at_s).isoformat()
+    seen = {"target_url": URLS[0], "observed_at": observed_at, "network_class": "public_ipv4"}
+    await api.report(seen | {"discovery": {"result": "ok"}, "address": "192.0.2.1"}, memories=[{}])
+    killed = text("UPDATE agents SET status = 'dead'")
+    await api.database.write(lambda transaction: transaction.connection.execute(killed))
+    clock.advance(1)
+    observed_at = moment(clock.at_s).isoformat()
+    waits = {"failures_in_row": 60, "not_before_s": clock.at_s + 86_400}
+    seen |= {"observed_at": observed_at}
+    await api.report(seen | {"discovery": {"result": "refused"}}, memories=[waits])
+    body = {"role": "prober", "name": "other"}
+    other = (await api.ask("POST", "/api/v1/keys", body)).json()["key"]
 
     async def fed() -> dict[str, Any]:
         answer = await api.ask("GET", f"{SHARDS}/{SHARD}/targets", key=other)
         (target,) = answer.json()["targets"]
-        return dict(target["memory"])
+        return dict(target.get("memory", {}))
 
     assert (await fed()).items() >= waits.items()
     revoked = await api.ask("DELETE", "/api/v1/keys/key_prober_")
     assert revoked.status in {200, 204}
-    assert (await fed()).keys() == {"alive_at_s"}
+    assert not (await fed()).keys() & waits.keys()
 
 
 async def test_unreadable_probe_memory_is_omitted_from_the_feed(
@@ -282,7 +323,7 @@ async def test_failure_of_an_alive_listed_agent_needs_a_witness(api: RegistryApi
         }
         await api.report(seen, memories=[{"failures_in_row": 1}])
     members = {target["url"]: target["memory"] for target in (await feed(api, SHARD))["targets"]}
-    alive, never = {"failures_in_row": 1, "alive_at_s": clock.at_s}, {"failures_in_row": 1}
+    alive, never = {"alive_at_s": clock.at_s}, {"failures_in_row": 1}
     assert members == {URLS[0]: alive, URLS[1]: never}
 
 

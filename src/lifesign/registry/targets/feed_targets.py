@@ -101,8 +101,9 @@ def _shown(row: FeedRow, prober_key: str, ended_keys: Collection[str]) -> dict[s
         if row.reported_by != prober_key:
             # Another key may have invented content of the card, such as an interface: the card is read again.
             memory = memory.model_copy(update={"card_etag": None, "card_digest": None})
-        if row.reported_by in ended_keys:
-            # A hostile key may have invented the wait, so that the target is not probed.
+        is_of_another = row.alive_at_s is not None and row.reported_by != prober_key
+        if is_of_another or row.reported_by in ended_keys:
+            # A hostile key may have invented the wait, so that nobody finds out that the agent died.
             memory = without_waits(memory)
         shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:

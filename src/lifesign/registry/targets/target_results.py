@@ -101,9 +101,8 @@ class Results:
         """Write all but the sums."""
         probe_results.store(transaction, [*self.left.values()])
         liveness.note(transaction, [*self.answered.values()], [*self.silent.values()])
-        liveness.note_reporter(
-            transaction, self.reported - self.answered.keys() - self.silent.keys(), self.prober_key
-        )
+        # Also of answers without an address, which `note` leaves out.
+        liveness.note_reporter(transaction, self.reported - self.silent.keys(), self.prober_key)
         result_history.add_changes(transaction, self.changes)
 
     def store_sums(self, transaction: Transaction) -> None:
