@@ -91,3 +91,19 @@ async def test_credential_for_a_shorter_path_is_not_used_instead(monkeypatch: py
             assert results(await probes.see(server.url))["transport"] == "credentials_rejected"
             probes.credentials.note_missing(others(server.url, RPC))
             assert results(await probes.see(server.url))["transport"] == "not_measured"
+
+
+async def test_answer_to_a_request_with_the_credential_is_checked_despite_its_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While one target rejects a credential, the registry names that of another prober for its place."""
+    monkeypatch.setenv("LAB_TOKEN", TOKEN)
+    async with serving(
+        {RPC: behind_login(answer(405)), "/ready": behind_login(answer(200, b"no"))}
+    ) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        target = {"url": server.url, "assertions": [{"of": "/ready", "text_contains": "yes"}]}
+        async with probing(**settings(server.url), targets=[target]) as probes:
+            probes.credentials.note_missing(others(server.url))
+            seen = await probes.see(server.url)
+    assert [each.result.value for each in seen.assertions or ()] == ["assertion_failed"]

@@ -57,7 +57,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
     is_answer = layer.is_measured and layer.result not in _BROKEN_OFF and layer.status_code is not None
     if fetched is None or not is_answer or layer.status_code is None:
         return None
-    has_fault = layer.result in CREDENTIAL_FAULTS or _is_without_credential(visit, fetched)
+    has_fault = layer.result in CREDENTIAL_FAULTS or visit.is_without_credential(fetched)
     is_known = layer.result not in _WITHOUT_CONTENT and fetched.result not in _WITHOUT_CONTENT
     has_content = is_known and not has_fault
     value: Any = parse_or_none(fetched.body) if fetched.body and has_content else None
@@ -84,11 +84,6 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         value=value,
         text=text,
     )
-
-
-def _is_without_credential(visit: ProbeSession, fetched: Fetched) -> bool:
-    """Return whether a request lacked its credential: a server may then answer with a page for a login."""
-    return fetched.token_fault is not None or visit.missing_credential(str(fetched.url)) is not None
 
 
 def _result_of(value: Any) -> Any:

@@ -82,14 +82,14 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
     cursor: str | None = None
     bytes_left = MAX_LIST_BYTES
     last: McpAnswer | None = None
-    is_without = visit.missing_credential(str(visit.given.url)) is not None
+    is_without = False
     for _ in range(MAX_PAGES):
         request = list_request(session, cursor, request_id=exchange.next_id())
         answer = await exchange.send(request, max_bytes=bytes_left)
         if answer is None:
             return _ToolList(tools, not_measured("no time was left" if visit.is_late else "nothing was sent"))
         last = answer
-        is_without |= answer.fetched.token_fault is not None
+        is_without |= visit.is_without_credential(answer.fetched)
         page = read_page(answer.reply)
         if page is None:
             return _ToolList(tools, _failed_page(visit, answer))

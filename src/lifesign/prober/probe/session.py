@@ -383,6 +383,16 @@ class ProbeSession:
         """Return the credential that another prober would send to a URL, and this one lacks."""
         return self._credentials.missing_for(url)
 
+    def is_without_credential(self, fetched: Fetched) -> bool:
+        """Return whether a request lacked its credential: a server may then answer less, or with a login."""
+        if fetched.token_fault is not None:
+            return True
+        missing = self.missing_credential(str(fetched.url))
+        if missing is None or fetched.credential is None:
+            return missing is not None
+        # Another target may have rejected the credential that this request carried.
+        return self._credentials.named(fetched.credential).scope.place != missing.scope.place
+
     def may_have_secrets(self, text: str) -> bool:
         """Return whether a text may contain secrets that the target has sent back; False is certain."""
         data = text.encode("utf-8", "surrogatepass")
