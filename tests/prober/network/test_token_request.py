@@ -113,6 +113,23 @@ async def test_a_refusal_has_its_status_and_its_code(status: int, kind: str) -> 
     assert (found.kind, found.reason, found.retry_after_s) == (kind, f"HTTP {status}, invalid_client", 7)
 
 
+@pytest.mark.parametrize("spoiled", [{"expires_in": None}, {"token_type": "DPoP"}, {"access_token": "short"}])
+async def test_refresh_token_is_stored_despite_an_unusable_access_token(
+    spoiled: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "acme.refresh"
+    file.touch(mode=0o600)
+    file.write_text("refresh-canary-1")
+    given = {"grant": "refresh_token", "token_file": str(file)}
+    reply = as_json(TOKEN | {"refresh_token": "refresh-canary-2"} | spoiled)
+    async with serving({TOKEN_PATH: reply}) as server, fetching(definition()) as fetcher:
+        client = OAuthTokenClient(fetcher, 60.0)
+        found = await client.request(credential(server.url + TOKEN_PATH, **given), None)
+        await client.close()
+    assert isinstance(found, TokenFault)
+    assert file.read_text().strip() == "refresh-canary-2"
+
+
 async def test_secret_is_not_sent_to_a_blocked_address() -> None:
     async with serving({TOKEN_PATH: as_json(TOKEN)}) as server:
         found = await requested(server.url + TOKEN_PATH, networks={"allow": ["10.0.0.0/8"]})

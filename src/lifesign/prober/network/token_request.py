@@ -6,6 +6,7 @@ A client secret goes to the URL of the definition and nowhere else: no redirect 
 import asyncio
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,7 +98,8 @@ class OAuthTokenClient:
             grant = {"grant_type": "refresh_token", "refresh_token": former}
             fetched = await self._ask(credential, client, grant)
             found = _read(fetched)
-            new = rotated_token(_answer(fetched), former) if isinstance(found, AccessToken) else None
+            # The former one may be spent, even if the access token of the same answer is unusable.
+            new = rotated_token(_answer(fetched), former) if fetched.status == HTTPStatus.OK else None
             if new is not None:
                 credential.note_refresh_token(new)
                 await asyncio.to_thread(file.replace, new)
