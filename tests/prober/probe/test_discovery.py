@@ -305,6 +305,18 @@ async def test_unknown_values_of_a_card_are_shortened() -> None:
     assert len(probes.memory.protocol_version or "") == 64
 
 
+async def test_version_of_a_card_is_searched_for_secrets_without_invisible_characters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-ours")
+    version = "\u200e".join("canary-of-ours")
+    async with serving({CARD_PATH: as_json(card(protocolVersion=version))}) as server:
+        credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}]
+        async with probing(credentials=credentials, **CARD_ONLY) as probes:
+            await probes.see(server.url)
+    assert probes.memory.protocol_version == "REMOVED-SECRET"
+
+
 async def test_invalid_url_in_a_link_or_redirect_is_ignored() -> None:
     linked = as_json(card(url="http://[::1]@"), Link='<http://[::1]@>; rel="status"')
     observation, _ = await found({CARD_PATH: linked})

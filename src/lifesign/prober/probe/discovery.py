@@ -26,6 +26,7 @@ from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.domain.targets.target import is_on_origin_of
+from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.redirects import parsed, resolve_url
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.assertions import needs_body
@@ -173,13 +174,14 @@ def _interface_memory(card: AgentCard) -> dict[str, Any]:
             "interface_tenant": None,
             "protocol_version": card.generation,
         }
-    tenant = interface.tenant
+    tenant, version = interface.tenant, interface.protocol_version or card.generation or ""
     return {
         "interface_url": url,
         "interface_binding": None if interface.binding is None else interface.binding[:MAX_WORD_CHARS],
         # A tenant that was cut is another tenant.
         "interface_tenant": tenant if tenant and len(tenant) <= MAX_TENANT_CHARS else None,
-        "protocol_version": (interface.protocol_version or card.generation or "")[:MAX_WORD_CHARS] or None,
+        # The registry shows this form: characters that it removes must not put a secret together.
+        "protocol_version": harmless(version[:MAX_WORD_CHARS]) or None,
     }
 
 
