@@ -27,6 +27,7 @@ from tests.support.probing import Bodies, definition, fetching, layer, probing, 
 from yarl import URL
 
 from lifesign.domain.credentials.acceptance import CredentialState
+from lifesign.domain.credentials.disguise import MAX_ENTITIES
 from lifesign.domain.credentials.secret import REMOVED
 from lifesign.domain.credentials.token import AccessToken
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -440,6 +441,15 @@ async def test_provider_that_is_a_target_sends_back_no_secret_of_its_clients(
             await probes.see(provider.url)
     assert len(evidence.kept) == 2
     assert not any(b"-canary" in body for body in evidence.kept.values())
+
+
+async def test_answer_that_cannot_be_searched_for_secrets_is_not_measured() -> None:
+    async with serving({}) as server:
+        unsearched = "&#39;" * (MAX_ENTITIES + 1)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC, description=unsearched))
+        seen = await probed(server)
+    assert layer(seen.discovery).result is ResultClass.NOT_MEASURED
+    assert not seen.is_measured_failure
 
 
 # ── the store ──

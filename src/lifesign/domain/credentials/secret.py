@@ -90,6 +90,11 @@ class Scrubber:
 
     def clean(self, data: bytes) -> bytes:
         """Return the bytes without the secrets; the same object if there is none in them."""
+        cleaned = self.cleaned(data)
+        return REMOVED.encode() if cleaned is None else cleaned
+
+    def cleaned(self, data: bytes) -> bytes | None:
+        """Return the same; None if the search would take too long."""
         return self._cleaned(data) if self.may_be_in(data) else data
 
     def clean_text(self, text: str) -> str:
@@ -97,7 +102,8 @@ class Scrubber:
         data = text.encode("utf-8", "surrogatepass") if self._secrets else b""
         if not self.may_be_in(data):
             return text
-        cleaned = self._without_beginnings(self._cleaned(data))
+        found = self._cleaned(data)
+        cleaned = REMOVED.encode() if found is None else self._without_beginnings(found)
         try:
             return cleaned.decode("utf-8", "surrogatepass")
         except UnicodeDecodeError:
@@ -109,12 +115,11 @@ class Scrubber:
         cleaned = self.clean_text(text)
         return REMOVED if self.may_be_in(cleaned.encode("utf-8", "surrogatepass")) else cleaned
 
-    def _cleaned(self, data: bytes) -> bytes:
+    def _cleaned(self, data: bytes) -> bytes | None:
         for form in self._literals:
             if form in data:
                 data = data.replace(form, _replacement(len(form)))
-        cleaned = self._disguises.removed_from(data, _replacement)
-        return REMOVED.encode() if cleaned is None else cleaned
+        return self._disguises.removed_from(data, _replacement)
 
     def _without_beginnings(self, data: bytes) -> bytes:
         """Remove the beginnings of secrets: texts that quote a peer are cut before they come here."""

@@ -75,6 +75,7 @@ MAX_ACCEPTED: Final = 16
 """Maximum number of cached `Accept` fields."""
 BAD_REQUEST: Final = 400
 WANTS_CERTIFICATE: Final = "it demands a client certificate, or does not accept that of the request"
+UNSEARCHED: Final = "the answer has too many escapes to be searched for secrets of the prober"
 MAX_TIME_CHARS: Final = 64
 """Maximum length of a time in a header."""
 
@@ -482,9 +483,13 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     if not (scrubber.may_be_in_cached(usual) or scrubber.may_be_in(body)):
         # Nearly all answers: a copy takes longer than the search.
         return fetched
+    cleaned = scrubber.cleaned(fetched.body)
+    if cleaned is None and fetched.result is ResultClass.OK:
+        # What is wrong with the answer is unknown: it is not at fault.
+        fetched = replace(fetched, result=ResultClass.NOT_MEASURED, reason=UNSEARCHED)
     return replace(
         fetched,
-        body=scrubber.clean(fetched.body),
+        body=cleaned or b"",
         reason=scrubber.clean_cut(fetched.reason),
         content_type=scrubber.clean_cut(fetched.content_type),
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
