@@ -1,6 +1,7 @@
 import asyncio
-import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -204,4 +205,14 @@ def test_reported_results_are_counted_across_process_deaths() -> None:
 
 def test_single_worker_keeps_its_name_after_restarts() -> None:
     assert worker_name(3, is_alone=True) == "worker-3"
-    assert worker_name(3, is_alone=False).endswith(f"-{os.getpid()}-3")
+
+
+def test_two_crawls_with_one_host_name_and_process_id_have_different_worker_names() -> None:
+    script = (
+        "import os; os.getpid = lambda: 1\n"
+        "from lifesign.crawl.worker_config import worker_name\n"
+        "print(worker_name(3, is_alone=False), worker_name(3, is_alone=False))"
+    )
+    names = [subprocess.check_output([sys.executable, "-c", script], text=True).split() for _ in range(2)]
+    assert [len(set(each)) for each in names] == [1, 1], "a crawl releases its shards by the same name"
+    assert names[0] != names[1]

@@ -1,6 +1,7 @@
 """Configuration of one process of a crawl, and its messages."""
 
 import os
+import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +16,8 @@ EXIT_SHARDS_WITHHELD: Final = 5
 """Exit code of a process that could store no result for too long: a successor could not either."""
 MAX_HOST_CHARS: Final = 24
 """Maximum length of this machine's name in the name of a worker."""
+_RUN: Final = secrets.token_hex(3)
+"""Part of the names of this crawl's workers: two containers can have the same host name and process ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,4 +70,4 @@ def worker_name(number: int, *, is_alone: bool) -> str:
         return f"worker-{number}"
     name = os.uname().nodename
     host = "".join(character for character in name if character.isascii() and character.isalnum())
-    return f"{host[:MAX_HOST_CHARS] or 'host'}-{os.getpid()}-{number}"
+    return f"{host[:MAX_HOST_CHARS] or 'host'}-{os.getpid()}-{_RUN}-{number}"

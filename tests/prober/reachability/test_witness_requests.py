@@ -98,6 +98,16 @@ async def test_name_with_a_ttl_of_0_is_looked_up_too() -> None:
         assert (reply.status, reply.is_looked_up) == (404, True)
 
 
+@pytest.mark.parametrize("uncached", [Failure.SERVFAIL, Failure.REFUSED, Failure.GARBAGE, Failure.SILENCE])
+async def test_name_that_a_name_server_may_have_cached_is_not_looked_up(uncached: Failure) -> None:
+    """A name server without its upstream server fails for all names but those in its cache."""
+    names: Names = {"canary.example": ("127.0.0.2",)}
+    async with serving({}, host="127.0.0.2") as server, requesting(names) as (requests, asker):
+        asker.dns.elsewhere = uncached
+        (reply,) = await ask(requests, f"http://canary.example:{server.port}/", seconds=1)
+        assert (reply.status, reply.is_looked_up) == (404, False)
+
+
 @on_both_loops
 async def test_witness_request_uses_only_addresses_of_its_class() -> None:
     names: Names = {"both.example": ("127.0.0.1", "127.0.0.2"), "here.example": ("127.0.0.1",)}

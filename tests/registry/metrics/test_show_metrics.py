@@ -2,7 +2,7 @@ import re
 
 import pytest
 from tests.registry.events.test_verify_events import live_a_little
-from tests.registry.probing.test_accept_observations import observed, outcomes
+from tests.registry.probing.test_accept_observations import observed, outcomes, register_probed
 from tests.support.databases import WoundClock
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.registry_api import AGENTS, RegistryApi
@@ -11,6 +11,7 @@ from tests.support.suspension import EXITS, suspend
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.common.project import install_command
+from lifesign.domain.models.base import moment
 from lifesign.registry.metrics import show_metrics
 from lifesign.registry.metrics.show_metrics import COUNT_AGAIN_SECONDS
 from lifesign.storage.engine.transaction import Database
@@ -63,6 +64,21 @@ async def test_facts_of_the_database_are_exported(api: RegistryApi, clock: Wound
     assert value("keys") == len(Role) - 1 + 3
     assert value("database_up") == 1
     assert value("changes_failing") == 0
+
+
+@pytest.mark.both_databases
+async def test_healthy_agent_without_current_evidence_counts_as_unknown(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await register_probed(api)
+    document = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 7200}
+    assert await outcomes(api, observed(clock, readiness={"result": "ok"}, document=document)) == ["accepted"]
+    for health, waited_s in (("healthy", 0), ("unknown", 1000)):
+        clock.advance(waited_s)
+        found = await scrape(api)
+        for each in ("healthy", "unknown"):
+            expected = float(each == health)
+            assert found.value(f"{PREFIX}agents", status="active", health=each) == expected
 
 
 async def test_tracks_with_suspended_verdicts_are_exported(api: RegistryApi) -> None:

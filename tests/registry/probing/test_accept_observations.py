@@ -80,7 +80,7 @@ async def test_probe_results_of_a_heartbeat_agent_do_not_decide(api: RegistryApi
 
 async def test_measured_failures_make_no_unknown_health_healthy(api: RegistryApi, clock: WoundClock) -> None:
     """The prober is absent for longer than three intervals, then the agent fails and a witness answers."""
-    await _probed(api)
+    await register_probed(api)
     stated = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat(), "max_age_s": 7200}
     assert await outcomes(api, observed(clock, readiness={"result": "ok"}, document=stated)) == ["accepted"]
     clock.advance(1000)
@@ -102,7 +102,7 @@ async def test_agent_with_a_card_and_a_failing_interface_is_marked_in_lists(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     """The server still serves the card, which is a liveness signal; the interface is gone."""
-    await _probed(api)
+    await register_probed(api)
     card_alone = {"discovery": {"result": "ok"}, "transport": {"result": "refused"}}
 
     async def shown() -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ async def test_agent_with_a_card_and_a_failing_interface_is_marked_in_lists(
 
 
 async def test_repeated_or_late_observation_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
-    await _probed(api)
+    await register_probed(api)
     some = [observed(clock), observed(clock), observed(clock)]
     assert await outcomes(api, *some, numbers=[2, 1, 2]) == ["accepted", "ignored", "ignored"]
     assert await outcomes(api, *some, numbers=[2, 3, 4]) == ["ignored", "accepted", "accepted"]
@@ -144,7 +144,7 @@ async def test_wrong_clock_of_a_prober_does_not_change_results(
     api: RegistryApi, clock: WoundClock, offset_s: float
 ) -> None:
     """Its wall clock is wrong by minutes or an hour; its results come with their ages."""
-    await _probed(api)
+    await register_probed(api)
     assert await outcomes(api, observed(clock)) == ["accepted"]
     began_s = clock.at_s
     for _ in range(12):
@@ -163,7 +163,7 @@ async def test_wrong_clock_of_a_prober_does_not_change_results(
 async def test_age_of_a_result_is_limited_by_the_grant_of_its_shard(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     await outcomes(api, observed(clock))
     granted_s = clock.at_s
     clock.advance(1_000)
@@ -178,7 +178,7 @@ async def test_age_of_a_result_is_limited_by_the_grant_of_its_shard(
 
 @pytest.mark.both_databases
 async def test_evidence_is_stored_with_the_observation(api: RegistryApi, clock: WoundClock) -> None:
-    await _probed(api)
+    await register_probed(api)
     await outcomes(api, document(clock, "healthy"))
     read_s = clock.at_s
     clock.advance(300)
@@ -305,14 +305,14 @@ async def test_two_probers_that_find_a_target_at_once_find_one_agent(
     assert await count_by_status(api.database) == {"active": 2}
 
 
-async def _probed(api: RegistryApi) -> None:
+async def register_probed(api: RegistryApi) -> None:
     await api.register("agent-1", monitoring="probe", card_url=CARD)
 
 
 async def test_probed_agent_becomes_unhealthy_dead_and_rediscovered(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     await outcomes(api, observed(clock))
     for _ in range(3):
         clock.advance(300)
@@ -369,7 +369,7 @@ async def test_failures_at_a_former_url_do_not_count_against_a_corrected_one(
 async def test_a_registered_agent_that_is_probed_needs_no_heartbeat(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     clock.advance(10_000)
     await api.sweep()
     assert await _status(api) == "active"
@@ -378,7 +378,7 @@ async def test_a_registered_agent_that_is_probed_needs_no_heartbeat(
 async def test_an_unhealthy_probed_agent_recovers_with_a_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     await outcomes(api, observed(clock))
     for _ in range(4):
         clock.advance(300)
@@ -413,7 +413,7 @@ async def test_two_unhealthy_documents_make_unhealthy_and_one_other_makes_active
 async def test_an_agent_whose_next_version_has_no_document_does_not_stay_unhealthy(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     for _ in range(2):
         await outcomes(api, document(clock, "unhealthy"))
         clock.advance(300)
@@ -465,7 +465,7 @@ async def test_slow_answers_degrade_an_agent_that_stays_active(api: RegistryApi,
 async def test_report_of_healthy_is_refuted_by_failed_interactions(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     for _ in range(10):
         clock.advance(30)
         await outcomes(api, {**document(clock, "healthy"), "transport": {"result": "refused"}})
@@ -558,7 +558,7 @@ async def test_answering_address_is_expected_to_answer_until_dead_or_removed(
 
 
 async def test_results_of_a_deregistered_agent_are_ignored(api: RegistryApi, clock: WoundClock) -> None:
-    await _probed(api)
+    await register_probed(api)
     assert await outcomes(api, observed(clock)) == ["accepted"]
     await api.ask("DELETE", "/api/v1/agents/agent-1")
     assert await outcomes(api, observed(clock)) == ["ignored"]
@@ -578,7 +578,7 @@ async def test_results_of_a_deregistered_agent_are_ignored(api: RegistryApi, clo
 async def test_invalid_class_or_address_is_refused(
     api: RegistryApi, clock: WoundClock, wrong: dict[str, str]
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     named = {"network_class": "public_ipv4", "address": "192.0.2.1"}
     refused = await report(api, observed(clock, **named | wrong))
     assert (refused.status, refused.json()["error"]["code"]) == (422, "invalid_request")
@@ -596,7 +596,7 @@ async def _shard(api: RegistryApi, ttl_seconds: float = 60) -> int:
 async def test_a_shards_results_count_with_its_token_and_a_stale_one_refuses_all_of_them(
     api: RegistryApi, clock: WoundClock
 ) -> None:
-    await _probed(api)
+    await register_probed(api)
     token = await _shard(api)
     assert await outcomes(api, observed(clock), shard=SHARD, fencing_token=token) == ["accepted"]
     clock.advance(61)
@@ -653,7 +653,7 @@ async def test_a_thousand_observations_are_one_batch(
 
 
 async def test_result_of_a_former_url_or_incarnation_is_ignored(api: RegistryApi, clock: WoundClock) -> None:
-    await _probed(api)
+    await register_probed(api)
     clock.advance(60)
     began_s = clock.at_s
     here = {"card_url": "https://agent.example/moved.json"}

@@ -1,6 +1,7 @@
 """Requests to witnesses: over new connections, after new lookups, within a few seconds."""
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -18,6 +19,7 @@ from lifesign.prober.reachability.target_contact import NetworkClasses
 
 MAX_TRIED_ADDRESSES: Final = 2
 """Addresses of one witness that are tried, one after the other."""
+_MAX_NAME_CHARS: Final = 253
 
 
 @fast_dataclass(kw_only=True)
@@ -27,7 +29,7 @@ class WitnessReply:
     status: int | None = None
     """HTTP status; None without an answer."""
     is_looked_up: bool = False
-    """Whether its name was looked up for this request."""
+    """Whether its name was looked up for this request, by name servers that do not only use a cache."""
     reason: str = ""
     """Reason why there was no answer, for people; empty if there was one."""
 
@@ -108,8 +110,19 @@ class WitnessRequests:
                 if target.address is None and not is_looked_up:
                     # A TTL of 0 is that of the hosts file, and of some name servers.
                     is_looked_up = bool((await self._look_up(target.host, servers, deadline_s)).addresses)
+                is_looked_up = is_looked_up and await self._resolves_uncached(
+                    target.host, servers, deadline_s
+                )
                 return replace(reply, is_looked_up=is_looked_up)
         return reply
+
+    async def _resolves_uncached(self, host: str, servers: DnsChannel, deadline_s: float) -> bool:
+        """Return whether the name servers answer for a random name below a host, which none has cached.
+
+        A name server that has lost its upstream server answers from its cache alone.
+        """
+        name = f"{secrets.token_hex(4)}.{host}"
+        return len(name) <= _MAX_NAME_CHARS and not (await self._look_up(name, servers, deadline_s)).unclear
 
     async def _look_up(self, host: str, channel: DnsChannel, deadline_s: float) -> NameAnswer:
         answered: asyncio.Future[NameAnswer] = self._loop.create_future()

@@ -7,13 +7,13 @@ its index; lists are bounded.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import func, select, text
 
 from lifesign.domain.probing.shard_eligibility import key_of
 from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.tasks.lease import shard_resource
+from lifesign.storage.agents import dashboard_table
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.table_definitions import (
@@ -57,7 +57,7 @@ class Totals:
 
     at_s: float
     agents: Mapping[tuple[str, str], int]
-    """By status and health."""
+    """By status, and by the health to show now: unknown with old evidence."""
     down: Sequence[DownAgent]
     """The unhealthy, then the dead, the latest registered first; at most as many as requested."""
     due_at_s: float | None
@@ -102,7 +102,7 @@ def totals(transaction: Transaction, *, most_down: int) -> Totals:
     living = select(func.count()).select_from(probers).where(is_living(now_s))
     return Totals(
         at_s=now_s,
-        agents={(status, health): count for status, health, count in _count(transaction)},
+        agents=dashboard_table.counts(transaction),
         down=_down(transaction, most_down),
         due_at_s=connection.scalar(select(func.min(agents.c.assess_at_s))),
         row=registry_row.find(transaction),
@@ -135,11 +135,6 @@ def _prober_shards(transaction: Transaction) -> dict[str, int]:
     for holder, number in running_leases.count_running(transaction, _SHARDS).items():
         shards[key_of(holder)] += number
     return dict(shards)
-
-
-def _count(transaction: Transaction) -> Sequence[Any]:
-    wanted = select(agents.c.status, agents.c.health, func.count()).group_by(agents.c.health, agents.c.status)
-    return transaction.connection.execute(wanted).all()
 
 
 def _down(transaction: Transaction, most: int) -> list[DownAgent]:
