@@ -1,9 +1,10 @@
+import json
 import re
 from collections.abc import Callable
 
 import pytest
 from tests.registry.events.test_verify_events import execute
-from tests.support.asgi_client import Answer
+from tests.support.asgi_client import Answer, Message
 from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
@@ -11,6 +12,7 @@ from lifesign.domain.access.permissions import PERMISSIONS, Role
 from lifesign.registry.events.stream_events import StreamQuery
 from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
 from lifesign.registry.operation_table import OPERATIONS
+from lifesign.registry.request_handling.execution import MAX_UNAUTHORIZED_BYTES
 from lifesign.storage.engine.table_definitions import keys
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
@@ -72,6 +74,44 @@ async def test_unauthorised_caller_learns_nothing_about_media_types(api: Registr
             assert status_and_code(answer) == (401, "unknown_key"), (path, headers)
             answer = await api.ask("POST", path, raw=raw, headers=headers)
             assert answer.status in {413, 415}, (path, headers)
+
+
+async def test_long_body_is_received_only_from_permitted_keys(api: RegistryApi) -> None:
+    """Anyone can invent a key: without this, each connection of a stranger would keep 8 MiB."""
+    for path, method, key, code in (
+        (HEARTBEAT, "POST", UNKNOWN, "unknown_key"),
+        (HEARTBEAT, "POST", api.keys[Role.READER], "not_allowed"),
+        ("/api/v1/observations", "POST", UNKNOWN, "unknown_key"),
+        ("/api/v1/observations", "POST", api.keys[Role.READER], "not_allowed"),
+        ("/api/v1/directories/d/imports/i/pages/1", "PUT", UNKNOWN, "unknown_key"),
+    ):
+        received = await _bytes_received(api, method, path, key)
+        assert received == (code, MAX_UNAUTHORIZED_BYTES + 1024), (path, code)
+
+
+async def _bytes_received(api: RegistryApi, method: str, path: str, key: str) -> tuple[str, int]:
+    """Send a body that never ends; return the code of the refusal, and how much was received before it."""
+    received = 0
+
+    async def receive() -> Message:
+        nonlocal received
+        received += 1024
+        return {"type": "http.request", "body": b" " * 1024, "more_body": True}
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [(b"host", b"registry.test"), (b"x-api-key", key.encode())],
+    }
+    await api.app(scope, receive, send)
+    return json.loads(sent[1]["body"])["error"]["code"], received
 
 
 async def test_unauthorised_caller_learns_nothing_about_queries(api: RegistryApi) -> None:

@@ -11,7 +11,7 @@ import time
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from lifesign.domain.access.permissions import Permission, require
+from lifesign.domain.access.permissions import Permission, Principal, require
 from lifesign.domain.models.agents import Heartbeat
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.errors import LifesignError
@@ -74,12 +74,16 @@ class HeartbeatEndpoint:
         headers = headers_in(scope)
         digest = self._dispatcher.digest_of_caller(headers)
         self._dispatcher.check_rate(digest)
+
+        def check(caller: Principal) -> None:
+            require(caller, Permission.HEARTBEAT, agent_id)
+
         try:
             if not _AGENT_ID.fullmatch(agent_id):
                 raise AgentNotFound(agent_id)
-            heartbeat = await self._dispatcher.read(Heartbeat, receive, headers, MAX_BODY_BYTES)
+            heartbeat = await self._dispatcher.read(
+                Heartbeat, receive, headers, MAX_BODY_BYTES, digest=digest, check=check
+            )
             return Arrival(agent_id, digest, incarnation_in(headers), heartbeat, sent_after_s)
         except LifesignError as fault:
-            raise await self._dispatcher.refusal(
-                digest, fault, lambda caller: require(caller, Permission.HEARTBEAT, agent_id)
-            ) from None
+            raise await self._dispatcher.refusal(digest, fault, check) from None

@@ -4,7 +4,7 @@ Like heartbeats, they come before all routes; concurrent requests become one tra
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
@@ -89,16 +89,23 @@ class LeaseEndpoint:
         headers = headers_in(scope)
         digest = self._dispatcher.digest_of_caller(headers)
         self._dispatcher.check_rate(digest)
+        action = Permission.RELEASE_LEASE if scope["method"] == "DELETE" else Permission.LEASE
+
+        def check(caller: Principal) -> None:
+            _check_may_ask(caller, action)
+
         try:
-            return await self._read(scope, receive, headers, digest)
+            return await self._read(scope, receive, headers, digest, check)
         except LifesignError as fault:
-            action = Permission.RELEASE_LEASE if scope["method"] == "DELETE" else Permission.LEASE
-            raise await self._dispatcher.refusal(
-                digest, fault, lambda caller: _check_may_ask(caller, action)
-            ) from None
+            raise await self._dispatcher.refusal(digest, fault, check) from None
 
     async def _read(
-        self, scope: Scope, receive: Receive, headers: Mapping[str, str], digest: bytes
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: Mapping[str, str],
+        digest: bytes,
+        check: Callable[[Principal], None],
     ) -> LeaseOperation:
         incarnation = incarnation_in(headers)
         path: str = scope["path"]
@@ -106,11 +113,15 @@ class LeaseEndpoint:
             return LeaseReleaseRequest(digest=digest, incarnation=incarnation, lease_id=_released(path) or "")
         lease_id = _renewed(path)
         if lease_id is None:
-            wanted = await self._dispatcher.read(LeaseRequest, receive, headers, MAX_BODY_BYTES)
+            wanted = await self._dispatcher.read(
+                LeaseRequest, receive, headers, MAX_BODY_BYTES, digest=digest, check=check
+            )
             return Acquire(
                 digest=digest, incarnation=incarnation, resource=wanted.resource, ttl_s=wanted.ttl_seconds
             )
-        renewal = await self._dispatcher.read(LeaseRenewal, receive, headers, MAX_BODY_BYTES)
+        renewal = await self._dispatcher.read(
+            LeaseRenewal, receive, headers, MAX_BODY_BYTES, digest=digest, check=check
+        )
         return Renew(
             digest=digest,
             incarnation=incarnation,

@@ -42,6 +42,8 @@ from lifesign.storage.keys import key_rows
 
 MAX_FAULTS = 20
 """Maximum of faults in an answer."""
+MAX_UNAUTHORIZED_BYTES = 16_384
+"""Maximum size of a body that is kept, and parsed, before the key is checked: anyone can invent a key."""
 MAX_INCARNATION_DIGITS = 18
 MAX_LENGTH_DIGITS = 18
 
@@ -103,7 +105,8 @@ class OperationDispatcher:
         body, query = None, None
         try:
             if operation.body is not None:
-                body = checked(operation.body, await self._read_json(request, operation.max_body_bytes))
+                raw = await self._read_json(request, operation.max_body_bytes, digest=digest, check=check)
+                body = checked(operation.body, raw)
             if operation.query is not None:
                 query = checked_query(operation.query, request)
         except LifesignError as fault:
@@ -171,10 +174,17 @@ class OperationDispatcher:
         return fault
 
     async def read(
-        self, model: type[Model], receive: Receive, headers: Mapping[str, str], most: int
+        self,
+        model: type[Model],
+        receive: Receive,
+        headers: Mapping[str, str],
+        most: int,
+        *,
+        digest: bytes,
+        check: Callable[[Principal], None],
     ) -> Model:
         """Return a request's body in its type; BodyNotJson, InvalidRequest, and the errors of `read_body`."""
-        body = await self.read_body(receive, headers, most)
+        body = await self.read_body(receive, headers, most, digest=digest, check=check)
         read: Model | InvalidRequest
         try:
             read = model.model_validate_json(body)
@@ -188,16 +198,27 @@ class OperationDispatcher:
             raise read
         return read
 
-    async def read_body(self, receive: Receive, headers: Mapping[str, str], most_bytes: int) -> bytes:
+    async def read_body(
+        self,
+        receive: Receive,
+        headers: Mapping[str, str],
+        most_bytes: int,
+        *,
+        digest: bytes,
+        check: Callable[[Principal], None],
+    ) -> bytes:
         """Return the complete body of a request.
 
-        BodyNotPlain if it has another type or encoding than plain JSON, BodyTooLarge as soon as it exceeds
-        the limit, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller leaves.
+        Before more than MAX_UNAUTHORIZED_BYTES are kept, the key is checked: UnknownKey, and what `check`
+        raises. BodyNotPlain if it has another type or encoding than plain JSON, BodyTooLarge as soon as it
+        exceeds the limit, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller
+        leaves.
         """
         _check_plain(headers)
         check_length(headers, most_bytes)
         body = bytearray()
         is_more = True
+        is_authorized = most_bytes <= MAX_UNAUTHORIZED_BYTES
         with self._body_time:
             while is_more:
                 message = await receive()
@@ -207,12 +228,18 @@ class OperationDispatcher:
                 is_more = message.get("more_body", False)
                 if len(body) > most_bytes:
                     raise BodyTooLarge(most_bytes)
+                if len(body) > MAX_UNAUTHORIZED_BYTES and not is_authorized:
+                    await self.database.read(lambda transaction: check(authenticate(transaction, digest)))
+                    is_authorized = True
         return bytes(body)
 
-    async def _read_json(self, request: Request, most_bytes: int) -> object:
+    async def _read_json(
+        self, request: Request, most_bytes: int, *, digest: bytes, check: Callable[[Principal], None]
+    ) -> object:
         """Return a request's body, parsed; BodyNotJson for NaN, endless nesting and 1e400 too."""
         try:
-            body = await self.read_body(request.receive, headers_in(request.scope), most_bytes)
+            headers = headers_in(request.scope)
+            body = await self.read_body(request.receive, headers, most_bytes, digest=digest, check=check)
             parsed = from_json(body, allow_inf_nan=False, cache_strings="keys")
         except ValueError as error:
             raise BodyNotJson(str(error)) from None

@@ -85,7 +85,9 @@ class ClaimEndpoint:
         digest = self._dispatcher.digest_of_caller(headers)
         self._dispatcher.check_rate(digest)
         try:
-            wanted = await self._dispatcher.read(TaskClaim, request.receive, headers, MAX_BODY_BYTES)
+            wanted = await self._dispatcher.read(
+                TaskClaim, request.receive, headers, MAX_BODY_BYTES, digest=digest, check=_check_may_work
+            )
             return _ClaimRequest(digest, incarnation_in(headers), wanted)
         except LifesignError as fault:
             raise await self._dispatcher.refusal(digest, fault, _check_may_work) from None
