@@ -300,6 +300,25 @@ async def test_other_failed_layer_needs_a_witness_while_the_prober_is_slow() -> 
     assert (len(desk.failures), desk.results) == (1, [])
 
 
+@pytest.mark.parametrize(("transport", "waiting"), [("dns_failure", 1), ("timeout", 0)])
+def test_unreached_interface_of_a_living_agent_needs_a_witness_while_the_prober_is_slow(
+    transport: str, waiting: int
+) -> None:
+    """Unless the prober's slowness explains this failure too."""
+
+    @in_virtual_time
+    async def take() -> None:
+        unreached = ProbeConnection(network_class=PUBLIC_IPV4, unreached_layers=("transport",))
+        desk = Desk()
+        desk.check.note_woken(desk.loop.time())
+        desk.loop.stand_still(5)
+        probed = desk.probed(discovery="ok", readiness="timeout", transport=transport, contact=unreached)
+        desk.intake.take(replace(probed, began_s=desk.loop.time() - 6))
+        assert (len(desk.failures), len(desk.results)) == (waiting, 1 - waiting)
+
+    take()
+
+
 @pytest.mark.parametrize(
     ("offset_s", "reason"),
     [(3_600.0, InconclusiveReason.PROBER_CLOCK), (-31.0, InconclusiveReason.PROBER_CLOCK), (29.0, None)],

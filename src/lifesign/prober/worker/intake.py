@@ -111,7 +111,9 @@ class Intake:
         report = self._discount_local_faults(probed)
         if report is not probed.report:
             probed = replace(probed, report=report)
-            if not report.observation.is_measured_failure:
+            unreached = {*report.contact.unreached_layers}
+            discounted = report.observation.layers_with(ResultClass.NOT_MEASURED)
+            if not report.observation.is_measured_failure and unreached.issubset(discounted):
                 self._settle_or_retry(probed, report)
                 return
         match self._witness_need(probed):
