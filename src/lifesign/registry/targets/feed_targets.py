@@ -103,7 +103,7 @@ def _shown(row: FeedRow, prober_key: str, ended_keys: Collection[str]) -> dict[s
             memory = memory.model_copy(update={"card_etag": None, "card_digest": None})
         is_of_another = row.alive_at_s is not None and row.reported_by != prober_key
         if is_of_another or row.reported_by in ended_keys:
-            # A hostile key may have invented the wait, so that nobody finds out that the agent died.
+            # A hostile key may have invented the wait, to hide the death of the agent.
             memory = without_waits(memory)
         shown["memory"] = from_json(memory.to_json())
     if row.recheck_at_s is not None:
