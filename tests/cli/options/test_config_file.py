@@ -129,12 +129,15 @@ def test_missing_file_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("table", "command"), TABLES.items())
 def test_every_setting_is_documented(table: str, command: str) -> None:
     rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \| `(--[a-z-]+)` \|", TEXT, re.MULTILINE)
-    settings = list(settings_of(COMMANDS.commands[command], table))
+    settings = [
+        (name, parameter.envvar, parameter.opts[0])
+        for name, parameter in settings_of(COMMANDS.commands[command], table)
+    ]
     assert len(settings) >= 6
-    for name, parameter in settings:
-        assert (name, parameter.envvar, parameter.opts[0]) in rows
-    prefix = f"LIFESIGN_{table.upper()}_"
-    assert len([row for row in rows if row[1].startswith(prefix)]) == len(settings)
+    documented = [row for row in rows if row[1].startswith(f"LIFESIGN_{table.upper()}_")]
+    assert [each for each in settings if each not in documented] == [], "add rows to docs/configuration.md"
+    assert [row for row in documented if row not in settings] == [], "no such settings"
+    assert len(documented) == len(settings), "a setting has two rows"
 
 
 @pytest.mark.parametrize("name", ["requests_per_second", "request_burst"])
