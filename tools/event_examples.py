@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from lifesign.domain.events.chain import GENESIS, Checkpoint, Event, chain, read_event
-from lifesign.domain.events.event import PAYLOADS, EventDraft
-from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import PAYLOADS, EventType
 
 EXAMPLES = Path(__file__).parents[1] / "schemas/examples/event/valid"
 

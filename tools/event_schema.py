@@ -10,8 +10,7 @@ from pydantic_core import core_schema
 from tools.file_schemas import docstrings
 
 from lifesign.domain.events.chain import Event
-from lifesign.domain.events.event import PAYLOADS
-from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.event_type import PAYLOADS
 from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.events.registry_payloads import Erased
 
@@ -46,7 +45,7 @@ class WireSchema(GenerateJsonSchema):
 
 
 def _payload_rule(model: type[Payload]) -> dict[str, Any]:
-    types = [event_type for event_type in EventType if PAYLOADS[event_type] is model]
+    types = [event_type for event_type, payload in PAYLOADS.items() if payload is model]
     allowed = [{"$ref": f"#/$defs/{model.__name__}"}, {"$ref": "#/$defs/Erased"}]
     return {
         "if": {"properties": {"type": {"enum": types}}},

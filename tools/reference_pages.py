@@ -16,8 +16,7 @@ from lifesign import AgentHealthMiddleware
 from lifesign.cli import application
 from lifesign.cli.options.metavars import METAVARS
 from lifesign.cli.output.exit_codes import MEANINGS
-from lifesign.domain.events.event import PAYLOADS
-from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.event_type import PAYLOADS
 from lifesign.errors import LifesignError
 from lifesign.middleware.settings import MiddlewareSettings, RecorderSettings
 from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
@@ -165,8 +164,7 @@ def events_page() -> str:
     """Return the page of the event types with the members of their payloads."""
     lines = ["# Event types", "", MADE, ""]
     lines += [LOG, ""]
-    for kind in EventType:
-        payload = PAYLOADS[kind]
+    for kind, payload in PAYLOADS.items():
         lines += [f"## {kind.value}", "", _plain(payload.__doc__ or ""), ""]
         schema, meanings = payload.model_json_schema(), docstrings(payload)
         rows = [

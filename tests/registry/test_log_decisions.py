@@ -14,8 +14,8 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
 from lifesign.domain.events.agent_payloads import AgentLifecycle
-from lifesign.domain.events.event import PAYLOADS, EventDraft
-from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import PAYLOADS, EventType
 from lifesign.domain.lifecycle.status_table import Reason, Status
 from lifesign.domain.models.base import moment
 from lifesign.registry import log_decisions

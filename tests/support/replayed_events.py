@@ -9,8 +9,8 @@ import pytest
 from lifesign.domain.errors import ImpossibleEvent
 from lifesign.domain.events.agent_payloads import AgentLifecycle
 from lifesign.domain.events.chain import GENESIS, Event, chain
-from lifesign.domain.events.event import PAYLOADS, EventDraft
-from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import PAYLOADS, EventType
 from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.events.replay import Replay
 from lifesign.domain.events.replayed_states import AgentState

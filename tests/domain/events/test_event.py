@@ -33,8 +33,8 @@ from lifesign.domain.events.chain import (
     payload_of,
     read_event,
 )
-from lifesign.domain.events.event import PAYLOADS, EventDraft
-from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import PAYLOADS, EventType
 from lifesign.domain.events.lease_payloads import EpochRaised, LeaseEnded
 from lifesign.domain.events.payload_fields import MAX_LOGGED_EPOCH, Payload
 from lifesign.domain.events.registry_payloads import Erased
@@ -140,7 +140,7 @@ LABELS = from_schema(SCHEMA["properties"]["intent_id"])
 
 @st.composite
 def drafts(draw: st.DrawFn) -> EventDraft:
-    type_ = draw(st.sampled_from(EventType))
+    type_ = draw(st.sampled_from(list(PAYLOADS)))
     model = PAYLOADS[type_]
     members = draw(from_schema(SCHEMA["$defs"][model.__name__]))
     return EventDraft(
@@ -174,10 +174,6 @@ def changes(draw: st.DrawFn, members: dict[str, Any]) -> dict[str, Any]:
 
 
 # --- payloads ------------------------------------------------------------------------------------
-
-
-def test_every_type_of_event_has_its_payload() -> None:
-    assert set(PAYLOADS) == set(EventType)
 
 
 def test_lifecycle_event_has_the_members_of_rfc_0016_2_3_and_of_a_replay() -> None:
@@ -413,7 +409,9 @@ def test_a_valid_example_is_accepted(path: Path) -> None:
 def test_valid_examples_form_a_log_with_every_event_type() -> None:
     events = [read_event(json.loads(path.read_text())) for path in VALID]
     assert verify(events).sequence == len(VALID)
-    assert {event.type for event in events} == set(EventType)
+    assert set(EventType) - {event.type for event in events} == set(), (
+        "add examples to schemas/examples/event/valid/, then run: make schemas"
+    )
     assert any(event.is_erased for event in events)
 
 
@@ -442,7 +440,7 @@ def test_error_names_event_and_member_without_the_value() -> None:
 
 
 def test_unknown_event_type_is_refused() -> None:
-    event = replace(chained(DRAFT)[0], type="agent.renamed")  # type: ignore[arg-type]
+    event = replace(chained(DRAFT)[0], type="agent.unknown")  # type: ignore[arg-type]
     with pytest.raises(InvalidEvent, match="unknown event type"):
         payload_of(event)
 

@@ -17,8 +17,8 @@ from pydantic_core import PydanticCustomError, to_json
 
 from lifesign.domain.access.event_actor import MEMBERS_OF_ACTORS, is_reserved
 from lifesign.domain.errors import BrokenChain, InvalidEvent
-from lifesign.domain.events.event import PAYLOADS, EventDraft
-from lifesign.domain.events.event_type import EventType
+from lifesign.domain.events.event import EventDraft
+from lifesign.domain.events.event_type import PAYLOADS, EventType
 from lifesign.domain.events.payload_fields import MOMENT_PATTERN, Actor, Hash, Label, OwnId, Payload, Positive
 from lifesign.domain.events.registry_payloads import Erased
 from lifesign.domain.health.document import MAX_NUMBER, OrAbsent, Time
