@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
+from tests.support.preloaded import stop_forking
 from tests.support.registry_api import RegistryApi
 
 from lifesign.storage.engine.transaction import Database
@@ -48,6 +49,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_sessionfinish() -> None:
     """End what all tests of this process shared: pytest-xdist kills a process that takes its time at exit."""
+    stop_forking()
     stop_postgresql()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import preloaded
 from tests.support.databases import bare_url, postgresql_server
 from tests.support.process_tree import worker_processes
 from tests.support.registry_process import (
@@ -25,14 +26,13 @@ from tests.support.registry_process import (
     registry,
     with_database,
 )
-from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, until
+from tests.support.servers import Server, until
 
 from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.registry.database_identity.marker_check import current_marker
 from lifesign.registry.database_identity.marker_file import marker_file
 
 AGENT = "agent-1"
-COMMAND = str(SCRIPTS / "lifesign")
 
 
 @pytest.fixture
@@ -86,14 +86,7 @@ def lease(server: Server, resource: str = "task:1") -> int:
 
 
 def ran(url: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [COMMAND, *arguments],
-        env={**os.environ, DATABASE_VARIABLE: url},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    return preloaded.run(*arguments, env={**os.environ, DATABASE_VARIABLE: url})
 
 
 def refused(url: str) -> str:

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import preloaded
 from tests.support.databases import bare_url
 from tests.support.process_tree import worker_processes
 from tests.support.raw_http import exchange
-from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
+from tests.support.servers import PATIENCE_SECONDS, until
 
-COMMAND = str(SCRIPTS / "lifesign")
 KEY = re.compile(r"ahk_[A-Za-z0-9_-]{43}")
 
 
@@ -39,9 +39,8 @@ class Serving:
             environment["LIFESIGN_SERVER_DATABASE"] = database
         reader, writer = os.openpty() if on_terminal else os.pipe()
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [COMMAND, "serve", "--port", "0", *options],
-                stdin=subprocess.DEVNULL,
+            self.process = preloaded.PreloadedProcess(
+                [preloaded.PROGRAM, "serve", "--port", "0", *options],
                 stdout=writer,
                 stderr=log,
                 cwd=directory,
@@ -147,19 +146,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def command(
-    directory: Path, *arguments: str, database: str | None = None, **variables: str
+    directory: Path, *arguments: str, database: str | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    if database is not None:
-        variables["LIFESIGN_SERVER_DATABASE"] = database
-    return subprocess.run(
-        [COMMAND, *arguments],
-        cwd=directory,
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
+    variables = {} if database is None else {"LIFESIGN_SERVER_DATABASE": database}
+    return preloaded.run(*arguments, cwd=directory, env={**os.environ, **variables})
 
 
 def new_key(directory: Path, role: str = "admin", database: str | None = None) -> str:
@@ -443,7 +433,15 @@ def refused(directory: Path, *options: str, database: str | None = None) -> tupl
 def test_failed_start_prints_no_address(tmp_path: Path, workers: str) -> None:
     without_app = "import sys\nsys.modules['lifesign.registry.app'] = None\n"
     (tmp_path / "sitecustomize.py").write_text(without_app)
-    ended = command(tmp_path, "serve", "--port", "0", "--workers", workers, PYTHONPATH=str(tmp_path))
+    ended = subprocess.run(
+        [preloaded.PROGRAM, "serve", "--port", "0", "--workers", workers],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
     assert ended.returncode == 1
     assert "database sqlite:///lifesign.db" in ended.stdout
     assert "registry at" not in ended.stdout
@@ -523,7 +521,7 @@ def test_json_log_format_applies_to_each_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as both:
         process = subprocess.Popen(
-            [COMMAND, "serve", "--port", "0", "--log-format", "json"],
+            [preloaded.PROGRAM, "serve", "--port", "0", "--log-format", "json"],
             stdin=subprocess.DEVNULL,
             stdout=both,
             stderr=both,

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import preloaded
 from tests.support.databases import bare_url
 from tests.support.next_version import AFTER, BEFORE, package_of_next_version
 from tests.support.registry_load import Ledger, Load
 from tests.support.registry_process import DATABASE_VARIABLE, agent_key, prepare, registry, with_database
-from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, free_port
+from tests.support.servers import PATIENCE_SECONDS, Server, free_port
 
 from lifesign.domain.events.event_type import EventType
 from lifesign.storage.engine import schema_version
@@ -29,8 +30,10 @@ FACTS = 30
 
 
 def ran(url: str, *arguments: str, python_path: Path | None = None) -> "subprocess.CompletedProcess[str]":
+    if python_path is None:
+        return preloaded.run(*arguments, env={**os.environ, DATABASE_VARIABLE: url})
     return subprocess.run(
-        [SCRIPTS / "lifesign", *arguments],
+        [preloaded.PROGRAM, *arguments],
         env={**os.environ, DATABASE_VARIABLE: url, **_version(python_path)},
         capture_output=True,
         text=True,

@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -15,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.gate import Gate
+from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
-from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, until
+from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign.adapter.main_loop import Adapter, TaskSelection
 from lifesign.adapter.run_events import RunEvent
@@ -228,31 +228,34 @@ class AdapterProcess:
             "LIFESIGN_KEY": key or KEYS[Role.ENROLL],
             "LIFESIGN_REGISTRY": registry.url,
         }
-        self.process = subprocess.Popen(
-            [SCRIPTS / "lifesign", "run", "--json", "--workspaces", directory / "runs", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+        stdout, stderr = os.pipe(), os.pipe()
+        self.process = PreloadedProcess(
+            [PROGRAM, "run", "--json", "--workspaces", directory / "runs", *arguments],
+            stdout=stdout[1],
+            stderr=stderr[1],
             env=environment,
             cwd=directory,
         )
+        for _, writer in (stdout, stderr):
+            os.close(writer)
         self.lines: list[dict[str, Any]] = []
         self.errors: list[str] = []
         self._readers = [
-            threading.Thread(target=self._read, daemon=True),
-            threading.Thread(target=self._read_errors, daemon=True),
+            threading.Thread(target=self._read, args=(stdout[0],), daemon=True),
+            threading.Thread(target=self._read_errors, args=(stderr[0],), daemon=True),
         ]
         for reader in self._readers:
             reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(json.loads(line))
+    def _read(self, reader: int) -> None:
+        with os.fdopen(reader) as lines:
+            for line in lines:
+                self.lines.append(json.loads(line))
 
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.errors.append(line.decode())
+    def _read_errors(self, reader: int) -> None:
+        with os.fdopen(reader) as lines:
+            for line in lines:
+                self.errors.append(line)
 
     def until(self, what: str) -> dict[str, Any]:
         """Wait for this message."""
@@ -276,9 +279,6 @@ class AdapterProcess:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.end()
-        for pipe in (self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            pipe.close()
 
 
 @contextmanager

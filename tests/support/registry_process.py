@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import make_url
+from tests.support import preloaded
 from tests.support.databases import postgresql_server
 from tests.support.keys_without_events import add_without_event
 from tests.support.process_tree import children
@@ -26,7 +28,7 @@ from lifesign.storage.engine.transaction import Database, Transaction
 DATABASE_VARIABLE = "LIFESIGN_SERVER_DATABASE"
 ADMIN_KEY = key_of(b"a" * 32)
 
-SERVE = [str(SCRIPTS / "lifesign"), "serve", "--port", "{port}"]
+SERVE = [preloaded.PROGRAM, "serve", "--port", "{port}"]
 """As people start it."""
 TRUSTING = [
     str(SCRIPTS / "uvicorn"), "--factory", "tests.support.trusting_registry:app", "--port", "{port}",
@@ -90,7 +92,9 @@ def registry(
 ) -> Iterator[Server]:
     """Run one server process over a database; `settings` are variables of its environment."""
     variables = {DATABASE_VARIABLE: url, **settings}
-    with serving(command, log=directory / "registry.log", port=port, env=variables) as server:
+    is_preloaded = command[0] == preloaded.PROGRAM and preloaded.is_startable({**os.environ, **settings})
+    start = preloaded.PreloadedProcess if is_preloaded else subprocess.Popen
+    with serving(command, log=directory / "registry.log", port=port, env=variables, start=start) as server:
         # It accepts connections before it has loaded what answers them.
         try:
             status, answer = server.send("/healthz")

@@ -95,7 +95,12 @@ class Server:
 
 @contextmanager
 def serving(
-    command: Sequence[str], *, log: Path, port: int | None = None, env: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    log: Path,
+    port: int | None = None,
+    env: Mapping[str, str] | None = None,
+    start: "Callable[..., subprocess.Popen[bytes]]" = subprocess.Popen,
 ) -> Iterator[Server]:
     """Run a server while the body runs; `{port}` in the command stands for a free port.
 
@@ -104,7 +109,7 @@ def serving(
     port = port or free_port()
     with (
         log.open("ab") as output,
-        subprocess.Popen(
+        start(
             [part.replace("{port}", str(port)) for part in command],
             stdin=subprocess.DEVNULL,
             stdout=output,
