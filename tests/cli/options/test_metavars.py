@@ -10,9 +10,11 @@ PARAMETERS = [*valued_parameters()]
 
 def test_each_option_has_a_known_metavar() -> None:
     assert len(PARAMETERS) > 200
-    assert [name for name, parameter in PARAMETERS if not parameter.metavar] == []
+    assert [name for name, parameter in PARAMETERS if not parameter.metavar] == [], "without metavar"
     unknown = {name: unknown_words(parameter.metavar) for name, parameter in PARAMETERS}
-    assert {name: words for name, words in unknown.items() if words} == {}
+    assert {name: words for name, words in unknown.items() if words} == {}, (
+        "use or add a word of METAVARS in cli/options/metavars.py"
+    )
 
 
 def test_each_metavar_is_used_by_a_command() -> None:
