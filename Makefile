@@ -90,7 +90,7 @@ schemas: .venv/.test ## write the schemas and reference pages from the code
 	@$(BIN)/python -m tools.event_examples
 	@$(BIN)/python -m tools.file_schemas
 	@$(BIN)/python -m tools.reference_pages
-	@$(BIN)/python -m tools.transition_tables
+	@$(BIN)/python -m tools.page_tables
 	@$(BIN)/python -m tools.public_names
 	@$(BIN)/python -m tools.install_lines
 

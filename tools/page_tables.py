@@ -1,8 +1,9 @@
-"""The tables and diagrams of docs/lifecycle.md and docs/task-lifecycle.md, written from the code.
+"""Tables and diagrams in hand-written pages of docs/, written from the code.
 
 `make schemas` runs it.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -12,22 +13,26 @@ from lifesign.domain.lifecycle import status_table
 from lifesign.domain.lifecycle.status_table import Status, begins_incarnation, reason_of
 from lifesign.domain.tasks import task_states
 from lifesign.domain.tasks.task_states import HELD, TaskStatus
+from lifesign.prober.directories.format_choice import BUILT_IN
 
 DOCS = Path(__file__).parents[1] / "docs"
-BEGIN = "<!-- drawn from TRANSITIONS: begin -->\n"
-END = "<!-- drawn from TRANSITIONS: end -->\n"
+BEGIN = re.compile(r"<!-- drawn from \w+: begin -->\n")
+END = re.compile(r"<!-- drawn from \w+: end -->\n")
 
 
 def pages() -> dict[str, str]:
     """Return each page with its table as it should be, by the name of its file."""
-    tables = {"lifecycle.md": _agent_table(), "task-lifecycle.md": _task_table()}
+    tables = {
+        "lifecycle.md": _agent_table(),
+        "task-lifecycle.md": _task_table(),
+        "prober.md": _format_table(),
+    }
     return {name: _replaced((DOCS / name).read_text(), table) for name, table in tables.items()}
 
 
 def _replaced(page: str, table: str) -> str:
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return before + BEGIN + table + END + after
+    (begin,), (end,) = BEGIN.finditer(page), END.finditer(page)
+    return page[: begin.end()] + table + page[end.start() :]
 
 
 def _agent_table() -> str:
@@ -44,6 +49,15 @@ def _task_table() -> str:
         is_end = "yes" if status in HELD and following not in HELD else ""
         rows.append(f"| {status} | `{signal}` | {following} | {is_end} |")
     return _with_diagram(rows, TaskStatus.QUEUED, task_states.TRANSITIONS)
+
+
+def _format_table() -> str:
+    rows = ["| `format` | content | path on its host |", "|---|---|---|"]
+    for name, one in BUILT_IN.items():
+        content = (type(one).__doc__ or "").split("\n\n")[0].rstrip(".")
+        path = one.place.partition("?")[0]
+        rows.append(f"| `{name}` | {content} | {f'`{path}`' if path else ''} |")
+    return "\n".join(["", *rows, "", ""])
 
 
 def _with_diagram(rows: Iterable[str], first: StrEnum, transitions: Mapping[tuple[Any, Any], StrEnum]) -> str:

@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.transition_tables import DOCS, pages
+from tools.page_tables import DOCS, pages
 
 from lifesign.domain.errors import InvalidTransition
 from lifesign.domain.lifecycle.status_table import (

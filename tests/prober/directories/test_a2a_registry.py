@@ -6,6 +6,8 @@ from tests.support.directories import document, listed, read, skipped
 from lifesign.prober.directories.a2a_registry import A2aRegistryFormat
 from lifesign.prober.directories.format_parser import Kind, NotReadable
 
+EXAMPLE = {"agents": [{"wellKnownURI": "https://a.example/card.json"}], "total": 1}
+
 REGISTRY = A2aRegistryFormat()
 CARD_URL = "https://a.example/.well-known/agent-card.json"
 

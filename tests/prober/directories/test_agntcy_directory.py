@@ -7,6 +7,8 @@ from tests.support.directories import document, listed, read, skipped
 from lifesign.prober.directories.agntcy_directory import AgntcyDirectory
 from lifesign.prober.directories.format_parser import Kind, NotReadable
 
+EXAMPLE = {"results": [], "total_count": 0}
+
 DIRECTORY = AgntcyDirectory()
 
 

@@ -7,6 +7,8 @@ from tests.support.directories import document, listed, read, skipped
 from lifesign.prober.directories.ai_catalog import MAX_NESTED, AiCatalog
 from lifesign.prober.directories.format_parser import MAX_NESTING_DEPTH, Kind, NotReadable
 
+EXAMPLE = {"specVersion": "1.0", "entries": []}
+
 CATALOG = AiCatalog()
 A2A = "application/a2a-agent-card+json"
 MCP = "application/mcp-server-card+json"

@@ -6,6 +6,8 @@ from tests.support.directories import document, listed, read, skipped
 from lifesign.prober.directories.anp_descriptions import AnpDescriptions
 from lifesign.prober.directories.format_parser import Kind, NotReadable
 
+EXAMPLE = {"@type": "CollectionPage", "items": [{"@type": "ad:AgentDescription"}]}
+
 ANP = AnpDescriptions()
 
 

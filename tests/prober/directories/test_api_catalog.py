@@ -6,6 +6,8 @@ from tests.support.directories import document, listed, read, skipped
 from lifesign.prober.directories.api_catalog import MAX_NESTED, ApiCatalog
 from lifesign.prober.directories.format_parser import Kind, NotReadable
 
+EXAMPLE: dict[str, object] = {"linkset": []}
+
 CATALOG = ApiCatalog()
 OWN = "https://directory.example/.well-known/api-catalog"
 

@@ -2,6 +2,7 @@ import gzip
 import json
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 from tests.support.cards import CARD_10, JSON
 from tests.support.directories import document, listed
 from tests.support.properties import examples
+from tools.page_tables import DOCS, pages
 
 from lifesign.errors import InvalidValue
-from lifesign.prober.directories import ListSource, Snapshot, read_directory
+from lifesign.prober.directories import ListSource, Snapshot, format_choice, read_directory
 from lifesign.prober.directories.format_choice import (
     BUILT_IN,
     DETECTED_BY_CONTENT,
@@ -28,16 +30,9 @@ from lifesign.prober.directories.format_parser import DirectoryPage, Document, N
 from lifesign.prober.directories.snapshot import NotRead
 from lifesign.prober.directories.target_collection import Gathered
 
+FILES = {name: type(one).__module__.rpartition(".")[2] for name, one in BUILT_IN.items()}
 EXAMPLES = {
-    "a2a_registry": {"agents": [{"wellKnownURI": "https://a.example/card.json"}], "total": 1},
-    "lifesign": {"agents": [{"agent_id": "a", "status": "active"}], "total": 1},
-    "agntcy": {"results": [], "total_count": 0},
-    "ai_catalog": {"specVersion": "1.0", "entries": []},
-    "anp": {"@type": "CollectionPage", "items": [{"@type": "ad:AgentDescription"}]},
-    "api_catalog": {"linkset": []},
-    "mcp_registry": {"servers": [], "metadata": {}},
-    "nanda": {"agentm1": "https://a.example/"},
-    "plain_list": ["https://a.example/"],
+    name: import_module(f"tests.prober.directories.test_{file}").EXAMPLE for name, file in FILES.items()
 }
 KEYS = sorted({key for example in EXAMPLES.values() if isinstance(example, dict) for key in example})
 
@@ -59,9 +54,22 @@ def test_agntcy_page_is_not_mistaken_for_ard() -> None:
     assert (found.name, found.read(made).next_page) == ("agntcy", {"page_token": "abc", "page_size": "100"})
 
 
-def test_every_format_has_an_example_and_a_name() -> None:
-    assert set(names()) == set(BUILT_IN) == set(EXAMPLES)
-    assert all(format_called(name) is BUILT_IN[name] for name in EXAMPLES)
+def test_every_format_of_the_folder_is_chosen() -> None:
+    others = {"format_choice", "format_parser"}
+    found = {
+        file.stem
+        for file in Path(format_choice.__file__).parent.glob("*.py")
+        if "def recognises(" in file.read_text() and file.stem not in others
+    }
+    assert found - set(FILES.values()) == set(), (
+        "add an instance to DETECTED_BY_CONTENT or FALLBACK_FORMATS of format_choice.py"
+    )
+    assert set(names()) == set(BUILT_IN)
+    assert all(format_called(name) is BUILT_IN[name] for name in BUILT_IN)
+
+
+def test_the_page_of_the_prober_has_every_format() -> None:
+    assert (DOCS / "prober.md").read_text() == pages()["prober.md"], "run: make schemas"
 
 
 def test_unknown_format_is_an_error_of_the_caller() -> None:

@@ -6,6 +6,8 @@ from tests.support.directories import document, listed, read, skipped
 from lifesign.prober.directories.format_parser import Kind, NotReadable
 from lifesign.prober.directories.mcp_registry import MAX_REMOTES, McpRegistry
 
+EXAMPLE: dict[str, object] = {"servers": [], "metadata": {}}
+
 REGISTRY = McpRegistry()
 
 

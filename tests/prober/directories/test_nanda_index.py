@@ -4,6 +4,8 @@ from tests.support.directories import document, listed, read, skipped
 from lifesign.prober.directories.format_parser import Kind, NotReadable
 from lifesign.prober.directories.nanda_index import NandaIndex
 
+EXAMPLE = {"agentm1": "https://a.example/"}
+
 INDEX = NandaIndex()
 
 

@@ -17,6 +17,8 @@ from lifesign.prober.directories.our_registry import OurRegistry
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 
+EXAMPLE = {"agents": [{"agent_id": "a", "status": "active"}], "total": 1}
+
 REGISTRY = OurRegistry()
 CARD_URL = "https://a.example/.well-known/agent-card.json"
 

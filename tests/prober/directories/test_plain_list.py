@@ -23,6 +23,8 @@ from lifesign.prober.directories.plain_list import (
 )
 from lifesign.prober.directories.target_collection import Gathered
 
+EXAMPLE = ["https://a.example/"]
+
 PLAIN = PlainList()
 A, B, C = "https://a.example/", "https://b.example/.well-known/agent-card.json", "c.example"
 

@@ -47,7 +47,7 @@ _CARD_URL_KEYS: Final = ("card_url", "agent_card_url", "url")
 
 
 class AgntcyDirectory:
-    """AGNTCY's directory, and files of OASF records."""
+    """AGNTCY directory, and files of OASF records."""
 
     name = "agntcy"
     place = f"/v1/agents?page_size={PAGE_ITEMS}"

@@ -44,7 +44,7 @@ _NAME_KEYS: Final = ("displayName", "display_name", "name", "identifier")
 
 
 class AiCatalog:
-    """AI Catalog, and ARD's list of its entries."""
+    """AI Catalog, and the list of its entries in ARD."""
 
     name = "ai_catalog"
     place = "/.well-known/ai-catalog.json"

@@ -28,7 +28,7 @@ _INTERFACE_KEYS: Final = ("ad:interfaces", "interfaces")
 
 
 class AnpDescriptions:
-    """A page of ANP descriptions, or one of them."""
+    """Agent Network Protocol (ANP): a page of descriptions, or one description."""
 
     name = "anp"
     place = "/.well-known/agent-descriptions"

@@ -32,7 +32,7 @@ _CARD_RELATIONS: Final = ("agent-card", "a2a-agent-card")
 
 
 class ApiCatalog:
-    """An RFC 9727 catalog."""
+    """API catalog (RFC 9727)."""
 
     name = "api_catalog"
     place = CATALOG_PATH

@@ -98,9 +98,9 @@ class PlugIn:
 
     def _checked(self, page: Any) -> DirectoryPage:
         if not isinstance(page, DirectoryPage):
-            raise self._broken(f"read a document as {type(page).__name__}, not as a Page")
+            raise self._broken(f"read a document as {type(page).__name__}, not as a DirectoryPage")
         if fault := _fault_of(page):
-            raise self._broken(f"read a document as a Page with {fault}")
+            raise self._broken(f"read a document as a DirectoryPage with {fault}")
         entries = list(islice(page.entries, MAX_ITEMS + 1))
         if len(entries) > MAX_ITEMS:
             raise NotReadable(f"expected at most {MAX_ITEMS} items")

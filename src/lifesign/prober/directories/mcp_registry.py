@@ -36,7 +36,7 @@ _SEED_KEYS: Final = frozenset({"version_detail", "packages", "remotes"})
 
 
 class McpRegistry:
-    """The MCP registry, compatible servers, and its seed file."""
+    """MCP registry, its seed file, and compatible servers."""
 
     name = "mcp_registry"
     place = f"/v0.1/servers?limit={PAGE_ITEMS}"

@@ -23,7 +23,7 @@ _STATUS_KEY: Final = "agent_status"
 
 
 class NandaIndex:
-    """The map of a NANDA index."""
+    """NANDA index: an object with the URL of each agent."""
 
     name = "nanda"
     place = "/list"

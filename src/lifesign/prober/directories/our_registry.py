@@ -29,7 +29,7 @@ _STATUSES: Final = "active,unhealthy,draining,dead"
 
 
 class OurRegistry:
-    """A registry of lifesign."""
+    """Another lifesign registry."""
 
     name = "lifesign"
     place = f"/api/v1/agents?limit={PAGE_ITEMS}&status={_STATUSES}"

@@ -88,7 +88,7 @@ _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 class PlainList:
-    """A list of URLs or domains, in text, CSV, JSON or JSONL."""
+    """Plain list of URLs or domains: text, CSV, JSON or JSONL, in UTF-8, or UTF-16 with a byte order mark."""
 
     name = "plain_list"
     place = ""
