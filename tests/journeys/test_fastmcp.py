@@ -83,18 +83,17 @@ def test_clients_get_the_same_answers_in_each_form(form: str, tmp_path: Path) ->
             assert [answer["is_error"] for answer in within.answers] == [False, True, True]
 
 
-async def test_wrapped_server_is_found_probed_and_its_tool_called(tmp_path: Path) -> None:
-    with server("wrapped", tmp_path) as running:
-        url = url_of(running)
-        call: dict[str, Any] = {"tool": "double", "arguments": {"number": 21}}
-        target = {
-            "url": url,
-            "ask": {"tools": True, "call": call},
-            "assertions": [{"of": "tool", "text_contains": "42"}],
-        }
-        async with probing(targets=[target]) as probes:
-            seen = await probes.see(url)
-        checked = await fetch_health(url)
+async def test_wrapped_server_is_found_probed_and_its_tool_called(wrapped: Server) -> None:
+    url = url_of(wrapped)
+    call: dict[str, Any] = {"tool": "double", "arguments": {"number": 21}}
+    target = {
+        "url": url,
+        "ask": {"tools": True, "call": call},
+        "assertions": [{"of": "tool", "text_contains": "42"}],
+    }
+    async with probing(targets=[target]) as probes:
+        seen = await probes.see(url)
+    checked = await fetch_health(url)
     assert results(seen) == {"discovery": "ok", "transport": "ok", "readiness": "ok", "message": "ok"}
     assert layer(seen.tools).result == "ok"
     assert [each.result for each in seen.assertions or ()] == ["ok"]

@@ -14,25 +14,25 @@ from tests.support.servers import SCRIPTS, Server, serving, until
 
 OUTCOMES = "io.github.lifesign.outcomes"
 APP = "tests.support.worker_app:app"
-REQUESTS = 1000
-FAILURES = 100
-LOOKS = 40
+REQUESTS = 400
+FAILURES = 40
+LOOKS = 20
 
 # It may miss that a worker died until that one's timeout.
 _GUNICORN = [
-    "gunicorn", APP, "-k", "asgi", "-w", "4", "-b", "127.0.0.1:{port}",
+    "gunicorn", APP, "-k", "asgi", "-w", "{workers}", "-b", "127.0.0.1:{port}",
     "--graceful-timeout", "5", "--timeout", "5", "--no-control-socket",
 ]  # fmt: skip
 COMMANDS = {
-    "uvicorn": ["uvicorn", APP, "--workers", "4", "--port", "{port}", "--log-level", "warning"],
+    "uvicorn": ["uvicorn", APP, "--workers", "{workers}", "--port", "{port}", "--log-level", "warning"],
     "gunicorn": _GUNICORN,
     "gunicorn-preload": [*_GUNICORN, "--preload"],
     "gunicorn-recycling": [*_GUNICORN, "--max-requests", "100", "--max-requests-jitter", "20"],
     "granian": [
-        "granian", APP, "--interface", "asgi", "--workers", "4", "--port", "{port}",
+        "granian", APP, "--interface", "asgi", "--workers", "{workers}", "--port", "{port}",
         "--respawn-failed-workers", "--respawn-interval", "0.1",
     ],
-    "hypercorn": ["hypercorn", APP, "-w", "2", "-b", "127.0.0.1:{port}"],
+    "hypercorn": ["hypercorn", APP, "-w", "{workers}", "-b", "127.0.0.1:{port}"],
 }  # fmt: skip
 WORKERS = dict.fromkeys(COMMANDS, 4) | {"hypercorn": 2}
 # With hypercorn, a killed worker takes all others with it; recycled ones end by themselves.
@@ -53,7 +53,7 @@ class Agent:
         """Serve with all workers up, which have no traffic so far."""
         script, *arguments = self._command
         with serving(
-            [str(SCRIPTS / script), *arguments],
+            [str(SCRIPTS / script), *(part.replace("{workers}", str(self.workers)) for part in arguments)],
             log=self._log,
             env={"AGENT_STATE_DIR": str(self.state_dir)},
         ) as server:
@@ -140,7 +140,7 @@ def kill_workers(agent: Agent, kills: int) -> None:
 @pytest.mark.fault
 @pytest.mark.parametrize("agent", KILLED, indirect=True)
 def test_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
-    kill_workers(agent, 5)
+    kill_workers(agent, 3)
 
 
 @pytest.mark.fault
@@ -152,6 +152,7 @@ def test_repeatedly_killed_workers_lose_no_interaction_and_leave_no_files(agent:
 
 @pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian", "hypercorn"], indirect=True)
 def test_disconnect_in_mid_stream_changes_no_ratio(agent: Agent) -> None:
+    agent.workers = 2
     with agent.running() as server:
         assert server.leave_midway("/stream", after_seconds=0.35).count(b"data:") > 1
         expect_abandoned(server)

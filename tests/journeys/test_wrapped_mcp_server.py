@@ -2,8 +2,11 @@
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +41,34 @@ each_form = pytest.mark.parametrize(
 )
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A bare server and a wrapped one, of one form."""
+
+    bare: Server
+    wrapped: Server
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Pair]]:
+    """Starts the two servers of a form at its first use."""
+    directory = tmp_path_factory.mktemp("servers")
+    with ExitStack() as stack:
+
+        @cache
+        def started(form: str) -> Pair:
+            return Pair(
+                *(stack.enter_context(server(f"{wrap}:{form}", directory)) for wrap in ("bare", "wrapped"))
+            )
+
+        yield started
+
+
+@pytest.fixture
+def pair(pairs: Callable[[str], Pair], form: str) -> Pair:
+    return pairs(form)
+
+
 @contextmanager
 def server(form: str, directory: Path) -> Iterator[Server]:
     command = [sys.executable, "-m", "uvicorn", "tests.support.mcp_app:app", "--port", "{port}"]
@@ -46,9 +77,11 @@ def server(form: str, directory: Path) -> Iterator[Server]:
         yield running
 
 
-def outcomes(running: Server) -> dict[str, int]:
-    counted: dict[str, int] = running.document()["extensions"][OUTCOMES]
-    return counted
+def counted(running: Server) -> Counter[str]:
+    """Return the outcomes that a server has counted, without those that are in no ratio."""
+    found = Counter(running.document()["extensions"][OUTCOMES])
+    del found["excluded"]
+    return found
 
 
 def answers_from(client: OfficialClient, running: Server, directory: Path) -> Answers:
@@ -62,24 +95,21 @@ def answers_from(client: OfficialClient, running: Server, directory: Path) -> An
     pytest.param(CLIENTS, id="all clients", marks=pytest.mark.long),
 ])  # fmt: skip
 def test_clients_get_the_same_answers_and_only_tool_calls_count(
-    form: str, clients: Sequence[OfficialClient], tmp_path: Path
+    pair: Pair, clients: Sequence[OfficialClient], tmp_path: Path
 ) -> None:
-    with server(f"bare:{form}", tmp_path) as bare, server(f"wrapped:{form}", tmp_path) as wrapped:
-        for client in clients:
-            answers = answers_from(client, wrapped, tmp_path)
-            assert answers == answers_from(client, bare, tmp_path), client.name
-            assert [answer["is_error"] for answer in answers.answers] == [False, True, True]
-        calls = len(clients)
-        expected = {"answered": calls, "tool_error": 2 * calls}
-        until("all calls are counted", lambda: outcomes(wrapped).get("tool_error") == 2 * calls or None)
-        counted = outcomes(wrapped)
-    assert {name: counted[name] for name in counted if name != "excluded"} == expected
+    before = counted(pair.wrapped)
+    for client in clients:
+        answers = answers_from(client, pair.wrapped, tmp_path)
+        assert answers == answers_from(client, pair.bare, tmp_path), client.name
+        assert [answer["is_error"] for answer in answers.answers] == [False, True, True]
+    calls = len(clients)
+    until("all are counted", lambda: (counted(pair.wrapped) - before)["tool_error"] == 2 * calls or None)
+    assert counted(pair.wrapped) - before == {"answered": calls, "tool_error": 2 * calls}
 
 
 @each_form
-def test_bytes_of_the_answers_are_those_of_the_bare_server(form: str, tmp_path: Path) -> None:
-    with server(f"bare:{form}", tmp_path) as bare, server(f"wrapped:{form}", tmp_path) as wrapped:
-        assert conversation(wrapped) == conversation(bare)
+def test_bytes_of_the_answers_are_those_of_the_bare_server(pair: Pair) -> None:
+    assert conversation(pair.wrapped) == conversation(pair.bare)
 
 
 def conversation(running: Server) -> list[Any]:

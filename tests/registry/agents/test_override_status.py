@@ -380,9 +380,9 @@ async def test_failures_before_an_operators_decision_take_no_agent_down(
     await api.register("agent-1", card_url=CARD, monitoring="probe")
     await _probe(api, "ok")
     status = {"status": "active"} if path == OVERRIDE else {}
-    answer = await api.ask("PUT", path, {"seconds": 20 * 300 + 10, "reason": "new disks", **status})
+    answer = await api.ask("PUT", path, {"seconds": 10 * 300 + 10, "reason": "new disks", **status})
     assert answer.status == 200, answer.body
-    for _ in range(20):
+    for _ in range(10):
         api.clock.advance(300)
         await _probe(api, "refused")
         await api.sweep()
@@ -394,7 +394,7 @@ async def test_failures_before_an_operators_decision_take_no_agent_down(
     assert await _status(api) == "active"
     assert await _rechecks(api) == [api.clock.at_s - (11 if is_taken_back else 0)]
     record = await api.record("agent-1")
-    assert record["observed"]["failures_in_row"] == 20
+    assert record["observed"]["failures_in_row"] == 10
     statuses = []
     for _ in range(16):
         await _probe(api, "refused")
