@@ -24,7 +24,9 @@ from lifesign.http_client.byte_counter import MAX_SPARE_BYTES
 from lifesign.registry.run_server import Listening, _uvicorn_config
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving import connection_limits
+from lifesign.serving.bounded_server import TlsListener
 from lifesign.serving.connection_limits import MAX_PIPELINED, BoundedProtocol
+from lifesign.serving.listening_socket import bound
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 LARGE = 16_777_216
@@ -137,9 +139,15 @@ async def served(
     config.load()
     state = ServerState()
     loop = asyncio.get_running_loop()
-    context = None if tls is None else tls.serving("127.0.0.1")
-    server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), "127.0.0.1", 0, ssl=context)
-    found = Served(state, server.sockets[0].getsockname()[1], tls)
+    listening = bound("127.0.0.1", 0)
+    server: asyncio.Server | TlsListener
+    if tls is None:
+        server = await loop.create_server(lambda: BoundedProtocol(config, state, {}), sock=listening)
+    else:
+        context = tls.serving("127.0.0.1")
+        server = TlsListener(listening, context, state, lambda: BoundedProtocol(config, state, {}))
+        server.start()
+    found = Served(state, listening.getsockname()[1], tls)
     try:
         yield found
     finally:
@@ -149,6 +157,8 @@ async def served(
         for connection in [*state.connections]:
             connection.transport.abort()
         await found.until_alone()
+        await server.wait_closed()
+        listening.close()
 
 
 @pytest.fixture(autouse=True)

@@ -40,6 +40,7 @@ from lifesign.registry.database_identity.marker_file import MarkerFile, state_di
 from lifesign.registry.keys.manage_keys import create_first_admin_key
 from lifesign.registry.request_handling.work_counts import SharedCounts, WorkCounts, shared_counts
 from lifesign.registry.settings import RegistrySettings
+from lifesign.serving.bounded_server import BoundedServer
 from lifesign.serving.connection_limits import BoundedProtocol
 from lifesign.serving.garbage_collection import rarely_collected, skip_last_collection
 from lifesign.serving.listening_socket import BACKLOG, bound, check_host, url_of
@@ -261,7 +262,7 @@ def _log_thread(failed: threading.ExceptHookArgs) -> None:
         _log.error("a background thread failed", exc_info=failed.exc_value)
 
 
-class _AnnouncingServer(uvicorn.Server):
+class _AnnouncingServer(BoundedServer):
     """Says so once it answers."""
 
     def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:

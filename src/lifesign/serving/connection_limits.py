@@ -2,8 +2,8 @@
 
 uvicorn has no such limits: a client that never ends the head of a request, or never reads the answer, would
 keep a connection forever at no cost. Every received byte counts: heads, bodies, and the bytes between the
-parts of a body. The operation limits the size of a body, and `body_timeout` its time; a TLS handshake has
-asyncio's 60 s. A proxy has to refuse connections from many addresses at once.
+parts of a body. The operation limits the size of a body, and `body_timeout` its time; `bounded_server` limits
+TLS handshakes. A proxy has to refuse connections from many addresses at once.
 """
 
 import asyncio
@@ -322,6 +322,15 @@ def _watch_of(server_state: ServerState) -> _Watch:
     if watch is None:
         watch = _watches[server_state] = _Watch(server_state.connections)
     return watch
+
+
+def may_accept(server_state: ServerState, handshakes: int) -> bool:
+    """Return whether a further connection may begin its TLS handshake; `handshakes` have not finished."""
+    watch = _watch_of(server_state)
+    if len(server_state.connections) + handshakes < watch.most_connections + MAX_REFUSED:
+        return True
+    watch.warn(asyncio.get_running_loop().time())
+    return False
 
 
 def _most_connections() -> int:

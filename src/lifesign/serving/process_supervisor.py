@@ -17,6 +17,8 @@ import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
+from lifesign.serving.bounded_server import BoundedServer
+
 START_SECONDS = 60
 """Time limit for a process to start when all are replaced (SIGHUP)."""
 READY_SECONDS = 0.05
@@ -43,6 +45,13 @@ _log = logging.getLogger("lifesign.registry")
 
 class ServerProcess(Process):
     """One server process; its failures are logged in the format of the log."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        """Return the server that runs in the process."""
+        if self._server is None:
+            self._server = BoundedServer(self.config)
+        return self._server
 
     def target(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve; runs in the process itself."""
