@@ -83,9 +83,10 @@ class TooManyRequests(LifesignError):
 class BodyTooLarge(LifesignError):
     """The request's body exceeds the limit."""
 
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(f"the body is larger than {most_bytes} bytes")
-        self.most_bytes = most_bytes
+    def __init__(self, most: int, unit: str = "bytes") -> None:
+        super().__init__(f"the body has more than {most} {unit}")
+        self.most = most
+        self.unit = unit
 
 
 class BodyTooSlow(LifesignError):

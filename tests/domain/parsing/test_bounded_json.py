@@ -10,6 +10,7 @@ from lifesign.domain.parsing.bounded_json import (
     MAX_MARKS_AGAIN,
     NotJson,
     TooComplex,
+    has_more_marks,
     parse_bounded,
     parse_or_none,
 )
@@ -137,3 +138,30 @@ def test_both_parsers_agree_on_what_is_no_json(
 
 def _refuse(name: str) -> None:
     raise ValueError(name)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b'{"a": [1]}', False),
+        (b'{"a": [1, 2]}', True),
+        (rb'{"a": ",[{,\",[{\\", "b": 1}', False),
+        (rb'{"a": "\\", "b": [1]}', True),
+        (b'["a", "b", "c"]', True),
+        (b'[{"a": "b", "c": "d"', True),
+    ],
+)
+def test_marks_outside_strings_are_counted(raw: bytes, expected: bool) -> None:  # noqa: FBT001
+    assert has_more_marks(raw, 2) is expected
+
+
+@given(st.dictionaries(st.text(), st.lists(st.text() | st.integers())), st.integers(0, 9))
+def test_number_of_quotes_alone_decides_only_if_there_are_more_marks(value: Any, most: int) -> None:
+    plain = json.loads(json.dumps(value), object_pairs_hook=lambda pairs: [("", item) for _, item in pairs])
+
+    def marks(value: Any) -> int:
+        if not isinstance(value, list | tuple):
+            return 0
+        return max(1, len(value)) + sum(marks(inner[1] if type(inner) is tuple else inner) for inner in value)
+
+    assert has_more_marks(json.dumps(value).encode(), most) is (marks(plain) > most)

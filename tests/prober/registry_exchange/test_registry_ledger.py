@@ -1,7 +1,7 @@
 """A ledger on a registry far away."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.parsing.bounded_json import marks_of
 from lifesign.domain.published_interface.published import InterfaceKind, bounded_interface
 from lifesign.domain.targets.target import (
     SHARDS,
@@ -185,16 +186,26 @@ async def test_results_above_the_batch_limit_are_sent_in_parts(
     assert [entry.memory.failures_in_row for entry in entries] == [7] * 5
 
 
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [("MAX_INTERFACES_BYTES", len), ("MAX_INTERFACES_MARKS", lambda text: marks_of(text.encode()))],
+)
 async def test_interfaces_are_sent_with_their_results_in_limited_parts(
-    ledger: RegistryLedger, client: RegistryClient, registry: RegistryServer
+    ledger: RegistryLedger,
+    client: RegistryClient,
+    registry: RegistryServer,
+    name: str,
+    size: Callable[[str], int],
 ) -> None:
     await client.directories.put("dir", URLS)
     held = await claims(ledger)
     large = {f"s{number}": {"description": "d" * 250} for number in range(100)}
     interfaces = [bounded_interface(InterfaceKind.AGENT_CARD, {"name": url, "skills": large}) for url in URLS]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry_ledger, "MAX_INTERFACES_BYTES", 2 * len(interfaces[0].text))
+        patch.setattr(registry_ledger, name, 2 * size(interfaces[0].text))
         batch = batch_of(held[SHARD], [reported(url) for url in URLS])
+        portions = registry_ledger._portions([replace(batch, interfaces=interfaces)])
+        assert [len(part.interfaces) for portion in portions for part in portion] == [2, 2]
         await ledger.report([replace(batch, interfaces=interfaces)], 300.0)
     kept: set[str] = set()
     await asyncio.to_thread(

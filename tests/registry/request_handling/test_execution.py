@@ -9,10 +9,12 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import PERMISSIONS, Role
+from lifesign.domain.errors import InvalidRequest
 from lifesign.registry.events.stream_events import StreamQuery
 from lifesign.registry.openintent_dialect import OPERATIONS as DIALECT
 from lifesign.registry.operation_table import OPERATIONS
-from lifesign.registry.request_handling.execution import MAX_UNAUTHORIZED_BYTES
+from lifesign.registry.request_handling import execution
+from lifesign.registry.request_handling.execution import MAX_UNAUTHORIZED_BYTES, checked
 from lifesign.storage.engine.table_definitions import keys
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
@@ -231,6 +233,29 @@ async def test_every_operation_refuses_a_body_with_a_repeated_name(api: Registry
             assert answer.status == (400 if path.startswith("/dialects/") else 422), path
             (fault,) = answer.json().get("errors") or answer.json()["error"]["details"]["faults"]
             assert (fault["pointer"], fault["name"]) == ("/a/b~0/1/x~1y", "repeated"), path
+
+
+async def test_every_operation_bounds_the_members_of_a_body(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execution, "MAX_BODY_MARKS", 5)
+    agent_key = await api.add_agent_key("1")
+    for method, path in TAKES_BODY:
+        keys_of_callers = (Role.ADMIN, Role.PROBER, Role.COORDINATOR, agent_key)
+        for raw, is_too_large in ((b'{"a": [1, 1, 1, 1]}', False), (b'{"a": [1, 1, 1, 1, 1]}', True)):
+            answers = [await api.ask(method, path, raw=raw, key=key) for key in keys_of_callers]
+            allowed = {answer.status == 413 for answer in answers if answer.status != 403}
+            assert allowed == {is_too_large}, path
+
+
+def test_too_many_faults_are_counted_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "MAX_LISTED_FAULTS", 2)
+    with pytest.raises(InvalidRequest) as few:
+        checked(StreamQuery, {"a": 1, "b": 1})
+    assert [fault.pointer for fault in few.value.faults] == ["/a", "/b"]
+    with pytest.raises(InvalidRequest) as many:
+        checked(StreamQuery, {"a": 1, "b": 1, "c": 1})
+    assert [(fault.name, fault.pointer) for fault in many.value.faults] == [("too_many_faults", "")]
 
 
 async def test_lean_endpoints_refuse_a_valid_body_with_a_repeated_name(api: RegistryApi) -> None:

@@ -13,6 +13,8 @@ MAX_MARKS_AGAIN: Final = 6_000
 _MAX_INTEGER_DIGITS = 20
 """A longer integer is read as null: converting it takes time that grows with the square of its length."""
 
+_NOT_COUNTED: Final = bytes(set(range(256)) - set(b'{[,"'))
+
 # Refusals of the fast parser in which Python's parser agrees. A new wording costs a second reading.
 _REFUSED_BY_ALL = re.compile(
     "EOF while|expected|invalid (?:number|escape)|key must be|trailing|control character"
@@ -88,6 +90,25 @@ def is_certain(refusal: ValueError, body: bytes) -> bool:
 def marks_of(body: bytes) -> int:
     """Return how many `{`, `[` and `,` a body has."""
     return body.count(b"{") + body.count(b"[") + body.count(b",")
+
+
+def has_more_marks(body: bytes, most: int) -> bool:
+    """Return whether a JSON body has more than `most` of `{`, `[` and `,` outside of strings."""
+    if len(body) <= most or marks_of(body) <= most:
+        return False
+    plain = without_escapes(body).translate(None, _NOT_COUNTED)
+    # Each mark is followed by at most one name and one value. So many quotes need not be taken apart.
+    return plain.count(b'"') > 4 * (most + 1) or marks_of(outside_strings(plain)) > most
+
+
+def without_escapes(body: bytes) -> bytes:
+    """Return a JSON text in which each quote begins or ends a string."""
+    return body.replace(b"\\\\", b"").replace(b'\\"', b"")
+
+
+def outside_strings(plain: bytes) -> bytes:
+    """Return a text of `without_escapes` with empty strings."""
+    return b'"'.join(plain.split(b'"')[::2])
 
 
 def _short_integer(digits: str) -> int | None:

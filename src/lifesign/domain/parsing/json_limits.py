@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
 
+from lifesign.domain.parsing.bounded_json import outside_strings, without_escapes
+
 MAX_NUMBER: Final = float_info.max
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d,}" % len(str(int(MAX_NUMBER))))
 """No double is written with this many digits."""
@@ -68,10 +70,13 @@ def is_finite(value: Any) -> bool:
         return False
     if not _LONG_INTEGER.search(written):
         return True
-    # After escapes are removed, every other quote begins a string.
-    plain = written.replace(b"\\\\", b"").replace(b'\\"', b"")
-    outside_strings = b'"'.join(plain.split(b'"')[::2])
-    return all(int(digits) <= MAX_NUMBER for digits in _LONG_INTEGER.findall(outside_strings))
+    numbers = outside_strings(without_escapes(written))
+    return all(int(digits) <= MAX_NUMBER for digits in _LONG_INTEGER.findall(numbers))
+
+
+def has_infinity(value: Any) -> bool:
+    """Return whether a value has a number that JSON cannot express; ValueError as for `to_json`."""
+    return to_json(value, inf_nan_mode="constants") != to_json(value, inf_nan_mode="null")
 
 
 def is_plain(value: Any) -> bool:

@@ -21,6 +21,7 @@ from lifesign.domain.models.observation_batch import (
 )
 from lifesign.domain.models.shards import HandedOutWitness, ProbeTarget
 from lifesign.domain.observation.probe_memory import ProbeMemory
+from lifesign.domain.parsing.bounded_json import marks_of
 from lifesign.domain.published_interface.published import Form
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.registry_exchange.ledger import (
@@ -44,6 +45,8 @@ T = TypeVar("T")
 _OUR_FAULT: Final = frozenset({400, 413, 415, 422})
 MAX_INTERFACES_BYTES: Final = 2_097_152
 """Interfaces in one call, as JSON: a quarter of the registry's limit."""
+MAX_INTERFACES_MARKS: Final = 150_000
+"""Maximum number of `{`, `[` and `,` in them: a third of the registry's limit."""
 _NEVER_PROBED: Final = ProbeMemory()
 
 _log = logging.getLogger("lifesign.prober")
@@ -216,19 +219,25 @@ def news_of(
 def _portions(batches: Sequence[ShardBatch]) -> Iterator[list[ShardBatch]]:
     """Split batches into portions that the registry accepts; results of one shard stay in order."""
     some: list[ShardBatch] = []
-    count = size = 0
+    count = size = marks = 0
     for batch in batches:
         first = 0
         for place in range(len(batch.reports)):
             interface = batch.interfaces[place] if batch.interfaces else None
             added = 0 if interface is None else len(interface.text)
-            if count == MAX_OBSERVATIONS or size + added > MAX_INTERFACES_BYTES:
+            added_marks = 0 if interface is None else marks_of(interface.text.encode())
+            if (
+                count == MAX_OBSERVATIONS
+                or size + added > MAX_INTERFACES_BYTES
+                or marks + added_marks > MAX_INTERFACES_MARKS
+            ):
                 if place > first:
                     some.append(_part(batch, first, place))
                 yield some
-                some, count, size, first = [], 0, 0, place
+                some, count, size, marks, first = [], 0, 0, 0, place
             count += 1
             size += added
+            marks += added_marks
         some.append(_part(batch, first, len(batch.reports)))
     if some:
         yield some

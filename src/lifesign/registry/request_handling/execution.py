@@ -1,7 +1,6 @@
 """Execution of a request: from its parts to a function in one transaction, and to the response."""
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -25,7 +24,8 @@ from lifesign.domain.common.finding import Finding, json_pointer
 from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.domain.files.validation_messages import known_expectation
 from lifesign.domain.net.allowed_addresses import Network
-from lifesign.domain.parsing.json_limits import repeated_member
+from lifesign.domain.parsing.bounded_json import has_more_marks
+from lifesign.domain.parsing.json_limits import has_infinity, repeated_member
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import BodyNotJson, BodyNotPlain, BodyTooLarge, TooManyRequests, UnknownKey
 from lifesign.registry.policies import DEFAULT_POLICIES, Policies
@@ -42,6 +42,14 @@ from lifesign.storage.keys import key_rows
 
 MAX_FAULTS = 20
 """Maximum of faults in an answer."""
+MAX_LISTED_FAULTS = 5_000
+"""Maximum of faults that are listed to find the first: pydantic lists all or none, at 20 µs each."""
+MAX_BODY_MARKS = 500_000
+"""Maximum number of `{`, `[` and `,` in a body: each costs as much time as 100 bytes of text.
+
+A thousand observations with 8 paths, 5 assertions and a memory each have 250,000, and their interfaces
+150,000.
+"""
 MAX_UNAUTHORIZED_BYTES = 16_384
 """Maximum size of a body that is kept, and parsed, before the key is checked: anyone can invent a key."""
 MAX_INCARNATION_DIGITS = 18
@@ -211,8 +219,8 @@ class OperationDispatcher:
 
         Before more than MAX_UNAUTHORIZED_BYTES are kept, the key is checked: UnknownKey, and what `check`
         raises. BodyNotPlain if it has another type or encoding than plain JSON, BodyTooLarge as soon as it
-        exceeds the limit, BodyTooSlow if it takes too long, starlette's ClientDisconnect if the caller
-        leaves.
+        exceeds the limit or if it has too many members, BodyTooSlow if it takes too long, starlette's
+        ClientDisconnect if the caller leaves.
         """
         _check_plain(headers)
         check_length(headers, most_bytes)
@@ -231,7 +239,10 @@ class OperationDispatcher:
                 if len(body) > MAX_UNAUTHORIZED_BYTES and not is_authorized:
                     await self.database.read(lambda transaction: check(authenticate(transaction, digest)))
                     is_authorized = True
-        return bytes(body)
+        whole = bytes(body)
+        if has_more_marks(whole, MAX_BODY_MARKS):
+            raise BodyTooLarge(MAX_BODY_MARKS, "objects, arrays and members")
+        return whole
 
     async def _read_json(
         self, request: Request, most_bytes: int, *, digest: bytes, check: Callable[[Principal], None]
@@ -243,7 +254,8 @@ class OperationDispatcher:
             parsed = from_json(body, allow_inf_nan=False, cache_strings="keys")
         except ValueError as error:
             raise BodyNotJson(str(error)) from None
-        if _has_infinity(parsed):
+        if has_infinity(parsed):
+            # The stored value would differ from the sent one.
             raise BodyNotJson("a number is too large to be stored")
         _check_members(body)
         return parsed
@@ -321,20 +333,6 @@ def incarnation_in(headers: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _has_infinity(parsed: object) -> bool:
-    """Return whether a number was too large for a float: the stored value would differ from the sent one."""
-    rest = [parsed]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, float) and math.isinf(value):
-            return True
-        if isinstance(value, dict):
-            rest += value.values()
-        elif isinstance(value, list):
-            rest += value
-    return False
-
-
 def checked(model: type[BaseModel], given: object) -> BaseModel:
     """Return the value as an instance of the model; InvalidRequest has all faults."""
     try:
@@ -362,6 +360,10 @@ def faults_of(error: ValidationError) -> list[Finding]:
 
     Only a value of a closed list decides which of the allowed values are named.
     """
+    if (count := error.error_count()) > MAX_LISTED_FAULTS:
+        return [
+            Finding("too_many_faults", "", f"expected fewer faults than {MAX_LISTED_FAULTS}; found {count}")
+        ]
     faults = error.errors(include_url=False)[:MAX_FAULTS]
     return [Finding(fault["type"], json_pointer(*fault["loc"]), _words_of(fault)) for fault in faults]
 
