@@ -15,27 +15,29 @@ HANDED_DOWN = {"LEASE", "TASK_ID", "RUN_ID", "FENCING_TOKEN"}
 
 @pytest.mark.parametrize("name", list(pages()))
 def test_reference_page_is_up_to_date(name: str) -> None:
-    assert (REFERENCE / name).read_text() == pages()[name]
+    assert (REFERENCE / name).read_text() == pages()[name], "run: make schemas"
 
 
 def test_each_command_and_option_is_described() -> None:
     named = dict(commands())
     assert {"lifesign", "lifesign check", "lifesign agents drain"} <= named.keys()
-    assert [name for name, command in named.items() if not command.help] == []
+    assert [name for name, command in named.items() if not command.help] == [], "add docstrings"
     # Help itself is not a parameter.
-    assert [
+    undescribed = [
         f"{name} {spelled}"
         for name, command in named.items()
         for spelled, result in options(command)
         if not result.split("[")[0].strip() and "agent_id" not in spelled.lower()
-    ] == []
+    ]
+    assert undescribed == [], "add help to these options"
 
 
 def test_each_event_type_is_described() -> None:
     result = (REFERENCE / "events.md").read_text()
-    assert [
+    undescribed = [
         kind for kind in EventType if not re.search(rf"^## {re.escape(kind)}\n\n\S", result, re.MULTILINE)
-    ] == []
+    ]
+    assert undescribed == [], "add payloads with docstrings"
 
 
 def test_every_environment_variable_is_documented() -> None:
@@ -46,4 +48,6 @@ def test_every_environment_variable_is_documented() -> None:
     }
     assert "KEY" in named
     result = (REFERENCE / "settings.md").read_text()
-    assert [name for name in sorted(named - HANDED_DOWN) if f"LIFESIGN_{name}" not in result] == []
+    assert [name for name in sorted(named - HANDED_DOWN) if f"LIFESIGN_{name}" not in result] == [], (
+        "add these variables to tools/reference_pages.py"
+    )
