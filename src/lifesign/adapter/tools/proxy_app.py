@@ -33,8 +33,8 @@ class ConcurrentMessageLimit:
                 await self._app(scope, receive, send)
 
 
-class RequestEnding:
-    """Ends running requests before the HTTP server logs them as errors.
+class RequestCanceller:
+    """Cancels running requests at the end of a run, before the HTTP server logs them as errors.
 
     The end of a run is an ordinary event. Usually the client has ended with the agent.
     """

@@ -20,7 +20,7 @@ from mcp_types import INTERNAL_ERROR, CallToolResult, Tool
 
 from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.tools.proxied_calls import ProxiedCalls
-from lifesign.adapter.tools.proxy_app import ConcurrentMessageLimit, RequestEnding
+from lifesign.adapter.tools.proxy_app import ConcurrentMessageLimit, RequestCanceller
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.domain.parsing.json_limits import is_plain
@@ -74,7 +74,7 @@ class ProxyServer:
             app_of(server, LOOPBACK_NAMES), most_at_once=limits.calls_at_once + SPARE_MESSAGES
         )
         call_seconds = limits.start_seconds + limits.call_seconds + ASIDE_SECONDS
-        self._uvicorn = _ThreadedServer(RequestEnding(Guard(self._gate, token, call_seconds=call_seconds)))
+        self._uvicorn = _ThreadedServer(RequestCanceller(Guard(self._gate, token, call_seconds=call_seconds)))
         self._has_ended = asyncio.Event()
 
     async def serve(self, listening: socket.socket) -> None:
@@ -146,7 +146,7 @@ def _servers_of(upstreams: Upstreams, run_deadline: RunDeadline | None) -> dict[
 class _ThreadedServer(uvicorn.Server):
     """Serves in a thread, and leaves signals to the adapter."""
 
-    def __init__(self, app: RequestEnding) -> None:
+    def __init__(self, app: RequestCanceller) -> None:
         super().__init__(config_of(app, grace_seconds=UVICORN_SECONDS))
         self._app = app
 
