@@ -14,7 +14,6 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
-from lifesign.activity.activity_events import WatchEvent, WatchEventKind
 from lifesign.activity.heartbeat_sink import (
     Dropped,
     HeartbeatAccepted,
@@ -22,6 +21,7 @@ from lifesign.activity.heartbeat_sink import (
     RegistryHeartbeatSink,
 )
 from lifesign.activity.opencode import NotOpencode, OpencodeServer
+from lifesign.activity.watch_events import WatchEvent, WatchEventKind
 from lifesign.activity.watcher import MAX_GAP_SECONDS, AgentRefused, Watcher
 from lifesign.client import RegistryClient
 from lifesign.domain.activity.passive_heartbeat import MIN_GAP_S, DueHeartbeat

@@ -10,9 +10,9 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Final, Protocol
 
-from lifesign.activity.activity_events import Emit, Once, WatchEvent, WatchEventKind
 from lifesign.activity.heartbeat_sink import Dropped, HeartbeatRefused, HeartbeatSink
 from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, SessionStatus
+from lifesign.activity.watch_events import Emit, Once, WatchEvent, WatchEventKind
 from lifesign.domain.activity.opencode_event import EventMeaning, is_session_id, read_event
 from lifesign.domain.activity.passive_heartbeat import (
     MIN_GAP_S,

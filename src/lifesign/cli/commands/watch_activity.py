@@ -18,7 +18,7 @@ from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.times import utc_text
 
 if TYPE_CHECKING:
-    from lifesign.activity.activity_events import WatchEvent
+    from lifesign.activity.watch_events import WatchEvent
 
 watch_activity = typer.Typer(
     name="watch-activity",

@@ -1,4 +1,4 @@
-from lifesign.activity.activity_events import Once, WatchEvent, WatchEventKind
+from lifesign.activity.watch_events import Once, WatchEvent, WatchEventKind
 
 
 def test_same_message_is_logged_once_until_it_changes() -> None:
