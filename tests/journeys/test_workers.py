@@ -1,6 +1,7 @@
 """Several worker processes report as one agent, also after crashes."""
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -148,6 +149,21 @@ def test_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> 
 @pytest.mark.parametrize("agent", KILLED, indirect=True)
 def test_repeatedly_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
     kill_workers(agent, 20)
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize("agent", ["uvicorn", "gunicorn"], indirect=True)
+def test_requests_that_kill_their_worker_make_the_agent_unhealthy(agent: Agent) -> None:
+    """As those do that need too much memory: no worker lives to count them."""
+    kills = 11
+    with agent.running() as server:
+        ask(server, 10)
+        for _ in range(kills):
+            with pytest.raises((ConnectionError, http.client.HTTPException)):
+                server.send("/crash", method="POST")
+            agent.wait_for_workers(server)
+        expect(server, {"answered": 10, "unfinished": kills}, looks=10)
+        assert server.document()["health"]["status"] == "unhealthy"
 
 
 @pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian", "hypercorn"], indirect=True)

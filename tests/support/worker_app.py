@@ -5,6 +5,7 @@ It returns which process answered (at /pid uncounted), answers with any status, 
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
@@ -30,8 +31,20 @@ async def stream(request: Request) -> StreamingResponse:
     return StreamingResponse(events(), media_type="text/event-stream")
 
 
+async def crash(_request: Request) -> JSONResponse:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return JSONResponse({})
+
+
+ROUTES = [
+    Route("/answer", answer),
+    Route("/pid", answer),
+    Route("/stream", stream),
+    Route("/crash", crash, methods=["POST"]),
+]
+
 app = AgentHealthMiddleware(
-    Starlette(routes=[Route("/answer", answer), Route("/pid", answer), Route("/stream", stream)]),
+    Starlette(routes=ROUTES),
     agent_id=AGENT_ID,
     refresh_seconds=1,
     exclude=["/pid"],

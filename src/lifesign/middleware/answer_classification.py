@@ -75,8 +75,11 @@ class Observer(Protocol):
     quick_ns: int
     max_inspected_bytes: int
     streams_by_first_byte: bool
-    sends_may_raise: bool | None
     now_ns: Callable[[], int]
+
+    @property
+    def sends_may_raise(self) -> bool | None:
+        """Property of the server; None before its first request."""
 
     def count(
         self,
@@ -99,6 +102,9 @@ class Observer(Protocol):
 
     def note_compressed(self, encoding: str) -> None:
         """Log, once, that an answer could not be inspected because it was compressed."""
+
+    def note_uncounted(self) -> None:
+        """Log the exception being handled, which prevents that a request is counted."""
 
     def log_failure(self, what: str) -> None:
         """Log the exception being handled."""

@@ -12,6 +12,7 @@ from lifesign.errors import InvalidValue
 from lifesign.middleware.body import Message
 from lifesign.middleware.endpoint import HealthEndpoint
 from lifesign.middleware.exchange import Receive, RequestExchange, Scope, Send, sends_may_raise
+from lifesign.middleware.open_requests import OpenRequests
 from lifesign.middleware.recorder import QUICK_NS, AgentHealth
 from lifesign.middleware.settings import MiddlewareSettings, Moment
 from lifesign.middleware.window_storage import RecorderClock
@@ -136,6 +137,9 @@ class AgentHealthMiddleware:
         self.quick_ns = min(self.timeout_ns, QUICK_NS)
         self.max_inspected_bytes = settings.max_inspected_bytes
         self.streams_by_first_byte = settings.stream_latency == "first_byte"
+        self._open_requests = (
+            None if self.health.settings.state_dir is None else OpenRequests(self, self.health)
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one ASGI connection."""
@@ -167,7 +171,8 @@ class AgentHealthMiddleware:
         if self.sends_may_raise is None:
             self.sends_may_raise = sends_may_raise(scope)
         exchange = RequestExchange()
-        exchange.begin(self, scope, receive, send)
+        observer = self if self._open_requests is None else self._open_requests.begun(scope)
+        exchange.begin(observer, scope, receive, send)
         self._in_flight.add(exchange)
         try:
             await app(scope, exchange.receive, exchange.send)
@@ -179,6 +184,10 @@ class AgentHealthMiddleware:
         if not exchange.is_counted:
             exchange.end()
 
+    def note_uncounted(self) -> None:
+        """Log the exception being handled, which prevents that a request is counted."""
+        self.log_failure("a request could not be counted")
+
     def _count_overdue(self, now_ns: int) -> None:
         """Count requests that hang: they may never end, and their callers may have left unnoticed."""
         for exchange in list(self._in_flight):
@@ -188,7 +197,7 @@ class AgentHealthMiddleware:
         try:
             self.count(Outcome.EXCLUDED, 0, None, self.now_ns())
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            self.log_failure("a request could not be counted")
+            self.note_uncounted()
 
     def _announcing(self, scope: Scope, send: Send) -> Send:
         """Return a `send` that adds the Link to the health document to a card's answer."""

@@ -200,7 +200,7 @@ class RequestExchange(AnswerClassification):
             try:
                 self._count(error)
             except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-                self._observer.log_failure("a request could not be counted")
+                self._observer.note_uncounted()
             finally:
                 # The app may continue for a long time.
                 self._last = self._request = self._shape = None
@@ -356,7 +356,7 @@ class RequestExchange(AnswerClassification):
                         count_tool_result(latency_ns, ended_ns)
                         return
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures
-            observer.log_failure("a request could not be counted")
+            observer.note_uncounted()
         # An empty message may be a middleware's way to close an answer that failed.
         if body or self._is_sent_by_server or _may_be_empty(start):
             self.end()

@@ -249,6 +249,24 @@ class AgentHealth:
         if len(pending_ns) >= _MOST_PENDING:
             self._count_pending_locked()
 
+    def begin_request(self) -> None:
+        """Note that a request has begun: if this worker is killed before `end_request`, the next counts it.
+
+        May raise.
+        """
+        now_ns = self.clock.monotonic_ns()
+        if now_ns >= self._due_ns:
+            # A lost request is counted in the newest slot.
+            self._catch_up_locked(now_ns)
+        self._opened(now_ns).open_requests[0] += 1
+
+    def end_request(self) -> None:
+        """Note that such a request is counted, or never will be."""
+        windows = self._windows
+        # No request of this window is open if it was closed meanwhile.
+        if windows is not None and windows.open_requests[0]:
+            windows.open_requests[0] -= 1
+
     def note_compressed(self, encoding: str) -> None:
         """Log, once for each agent and process, that a compression hides answers from the middleware."""
         if not self._has_noted_compressed:
@@ -275,6 +293,7 @@ class AgentHealth:
         """Close shared files, which keep their content; counts in memory are lost."""
         with self._lock:
             if self._windows is not None:
+                self._windows.open_requests[0] = 0
                 self._windows.close()
             self._begin()
 

@@ -26,7 +26,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from lifesign.domain.health.rolling_window import WINDOW_BYTES, is_plausible, newest_slot_end_ns
+from lifesign.domain.health.rolling_window import WINDOW_BYTES, count_lost, is_plausible, newest_slot_end_ns
 from lifesign.filesystem.file_lock import lock_if_free, try_lock, unlock
 from lifesign.filesystem.private_file import (
     allocate,
@@ -45,10 +45,14 @@ MOST_WORKERS = 256
 _MAGIC = b"lifesign window1"
 _LAYOUT_VERSION = 3
 """2: rows have a count for each `Inspection`. 3: one more `Outcome` and one more `Inspection`."""
-# magic, layout version, window length (ns); then their checksum; then the start of the owner (ns)
+# magic, layout version, window length (ns); then their checksum; then the start of the owner (ns), and the
+# number of requests that it has not counted yet
 _HEADER = struct.Struct("<16sQQ")
 _STARTED = struct.Struct("<Q")
 _STARTED_AT = 64
+_OPEN_REQUESTS = slice(72, 80)
+_MOST_OPEN_REQUESTS = 65_536
+"""A larger number in a file is corrupt."""
 _HEADER_BYTES = 4096
 _SIZE = _HEADER_BYTES + WINDOW_BYTES
 _NAME = re.compile(r"worker-(\d{1,3})\.window")
@@ -84,6 +88,7 @@ class WindowFiles:
         self._own = self._claim(monotonic_ns + self.offset_ns)
         self.block = self._own.block
         """The block that this worker alone writes to."""
+        self.open_requests = self._own.open_requests
         _drop_other_shapes(state_dir, agent, self._directory, wall_ns / 1e9)
 
     def blocks(self, now_ns: int) -> list[memoryview]:
@@ -200,6 +205,7 @@ class _WindowFile:
             file.close()
             return None
         file.view[_STARTED_AT : _STARTED_AT + _STARTED.size] = _STARTED.pack(now_ns)
+        file.count_lost_requests()
         return file
 
     @classmethod
@@ -215,6 +221,17 @@ class _WindowFile:
         # It is being made, or its owner will set it aside when it is next claimed.
         os.close(fd)
         return None
+
+    @property
+    def open_requests(self) -> memoryview:
+        """One lane: the number of requests that a kill of the owner would lose."""
+        return self.view[_OPEN_REQUESTS].cast("Q")
+
+    def count_lost_requests(self) -> None:
+        """Count the requests that the last owner had not counted when it was killed."""
+        lost, self.open_requests[0] = self.open_requests[0], 0
+        if lost <= _MOST_OPEN_REQUESTS:
+            count_lost(self.block, lost)
 
     @property
     def started_ns(self) -> int:

@@ -36,6 +36,8 @@ class Windows(Protocol):
 
     block: memoryview
     """Block to which this worker writes."""
+    open_requests: memoryview
+    """One lane: the number of requests that a kill of this worker would lose. The next one counts them."""
     offset_ns: int
 
     def blocks(self, now_ns: int) -> list[memoryview]:
@@ -62,6 +64,7 @@ class _PrivateWindows:
 
     def __init__(self, now_ns: int) -> None:
         self.block = memoryview(bytearray(WINDOW_BYTES))
+        self.open_requests = memoryview(bytearray(8)).cast("Q")
         self.offset_ns = 0
         self._started_ns = now_ns
         self._notice: PublishedDocument | None = None

@@ -39,7 +39,7 @@ class Outcome(IntEnum):
     RAISED = 8
     """An exception left the application before its answer was complete."""
     UNFINISHED = 9
-    """The application returned without finishing its answer."""
+    """The application returned without finishing its answer, or its process was killed."""
     TIMED_OUT = 10
     """The first byte came after `timeout_seconds`, or a TimeoutError left the application."""
     MALFORMED = 11

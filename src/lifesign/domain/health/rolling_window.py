@@ -144,6 +144,14 @@ def newest_slot_end_ns(block: memoryview, window_ns: int) -> int:
     return max(lanes[row * _ROW_LANES] for row in range(_ROWS)) * (window_ns // SLOTS_PER_WINDOW)
 
 
+def count_lost(block: memoryview, requests: int) -> None:
+    """Count requests that were lost with their worker process as unfinished, in its newest slot."""
+    lanes = block.cast("B").cast("Q")
+    newest = max(range(0, _ROWS * _ROW_LANES, _ROW_LANES), key=lanes.__getitem__)
+    if lanes[newest]:
+        lanes[newest + 1 + Outcome.UNFINISHED] += requests
+
+
 def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
     """Return whether a block that was found in a file may have been written by a WindowWriter.
 
