@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tests.support import preloaded
 from tests.support.agent_check import document
 from tests.support.command_tree import commands
 from tests.support.hostile_server import HEALTH_PATH, as_json, serving
@@ -244,26 +245,18 @@ print(*sys.modules)
         (["doctor", "--definition", "absent.yml", "--json"], 1),
     ],
 )
-async def test_closed_output_pipe_does_not_change_the_exit_code(arguments: list[str], code: int) -> None:
+async def test_closed_output_pipe_does_not_change_the_exit_code(
+    tmp_path: Path, arguments: list[str], code: int
+) -> None:
     # More faults than a buffer of output holds.
     broken = json.dumps({"extensions": {f"name-without-prefix-{number}": 1 for number in range(100)}})
+    (tmp_path / "broken.json").write_text(broken)
     reader, writer = os.pipe()
     os.close(reader)
     async with serving({HEALTH_PATH: as_json(document())}) as agent:
         given = [argument.format(agent=agent.url) for argument in arguments]
-        try:
-            ended = await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-c", WITHOUT.format(module="nothing", arguments=given)],
-                stdout=writer,
-                stderr=subprocess.PIPE,
-                text=True,
-                timeout=PATIENCE_SECONDS,
-                check=False,
-                input=broken,
-            )
-        finally:
-            os.close(writer)
+        with os.fdopen(writer, "wb") as stdout, (tmp_path / "broken.json").open() as stdin:
+            ended = await asyncio.to_thread(preloaded.run, *given, stdin=stdin, stdout=stdout)
     assert (ended.returncode, ended.stderr) == (code, "")
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -228,34 +229,31 @@ class AdapterProcess:
             "LIFESIGN_KEY": key or KEYS[Role.ENROLL],
             "LIFESIGN_REGISTRY": registry.url,
         }
-        stdout, stderr = os.pipe(), os.pipe()
         self.process = PreloadedProcess(
             [PROGRAM, "run", "--json", "--workspaces", directory / "runs", *arguments],
-            stdout=stdout[1],
-            stderr=stderr[1],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env=environment,
             cwd=directory,
         )
-        for _, writer in (stdout, stderr):
-            os.close(writer)
         self.lines: list[dict[str, Any]] = []
         self.errors: list[str] = []
         self._readers = [
-            threading.Thread(target=self._read, args=(stdout[0],), daemon=True),
-            threading.Thread(target=self._read_errors, args=(stderr[0],), daemon=True),
+            threading.Thread(target=self._read, daemon=True),
+            threading.Thread(target=self._read_errors, daemon=True),
         ]
         for reader in self._readers:
             reader.start()
 
-    def _read(self, reader: int) -> None:
-        with os.fdopen(reader) as lines:
-            for line in lines:
-                self.lines.append(json.loads(line))
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.lines.append(json.loads(line))
 
-    def _read_errors(self, reader: int) -> None:
-        with os.fdopen(reader) as lines:
-            for line in lines:
-                self.errors.append(line)
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors.append(line.decode())
 
     def until(self, what: str) -> dict[str, Any]:
         """Wait for this message."""
@@ -279,6 +277,9 @@ class AdapterProcess:
             self.process.send_signal(signal.SIGCONT)
             self.process.kill()
         self.end()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 @contextmanager

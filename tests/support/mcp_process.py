@@ -11,6 +11,7 @@ import httpx2
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
@@ -36,7 +37,7 @@ async def by_stdio(*options: str, environment: Mapping[str, str], errors: Path) 
 class HttpServer:
     """It serves on loopback."""
 
-    process: "subprocess.Popen[str]"
+    process: "subprocess.Popen[bytes]"
     url: str
     token: str
     """Empty if it was not made by the server."""
@@ -45,24 +46,26 @@ class HttpServer:
 @contextmanager
 def http_server(options: Sequence[str], environment: Mapping[str, str]) -> Iterator[HttpServer]:
     """Start it on any free port; it is killed if it is still there at the end."""
-    process = subprocess.Popen(
-        [sys.executable, *COMMAND, "--transport", "http", "--port", "0", *options],
+    process = PreloadedProcess(
+        [PROGRAM, "mcp", "--transport", "http", "--port", "0", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env={"PATH": "/usr/bin:/bin", **environment},
     )
     try:
         assert process.stdout is not None
         assert process.stderr is not None
-        first = process.stdout.readline().split()
+        first = process.stdout.readline().decode().split()
         assert first, process.stderr.read()
         is_new = "--token-file" not in options
-        lines = [process.stdout.readline() for _ in range(2)] if is_new else ["", ""]
+        lines = [process.stdout.readline().decode() for _ in range(2)] if is_new else ["", ""]
         yield HttpServer(process, first[-1], lines[1].strip())
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 @asynccontextmanager

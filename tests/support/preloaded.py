@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -26,52 +27,60 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS
 
 _MODULES: Final = (
     "lifesign.adapter.main_loop",
+    "lifesign.adapter.tools.proxy_server",
     "lifesign.adapter.tools.tool_proxy",
     "lifesign.cli.application",
     "lifesign.dashboard.routes",
+    "lifesign.mcp.over_http",
+    "lifesign.mcp.server",
     "lifesign.registry.app",
     "lifesign.registry.backup.update_backup",
     "lifesign.registry.run_server",
 )
+_ENVIRONMENT: Final = dict(os.environ)
+"""Before any test has changed it."""
 _READ_WHILE_LOADING: Final = ("PYTHONPATH", "SSL_CERT_FILE")
 PROGRAM: Final = str(SCRIPTS / "lifesign")
 _LONGEST_REQUEST_BYTES: Final = 131_072
 _NUMBER_BYTES: Final = 4
 
-Output = int | IO[Any]
+Stream = int | IO[Any]
 
 
 def is_startable(env: Mapping[str, str]) -> bool:
     """Return whether a process with loaded modules behaves as one with this environment."""
-    return all(env.get(name) == os.environ.get(name) for name in _READ_WHILE_LOADING)
+    return all(env.get(name) in {None, _ENVIRONMENT.get(name)} for name in _READ_WHILE_LOADING)
 
 
 class PreloadedProcess(subprocess.Popen[bytes]):
-    """A process of `lifesign` as if `subprocess.Popen` had started it, but for its pipes."""
+    """A process of `lifesign` as if `subprocess.Popen` had started it."""
 
     def __init__(
         self,
         command: Sequence[str | Path],
         *,
-        stdin: int = subprocess.DEVNULL,
-        stdout: Output,
-        stderr: Output,
-        cwd: Path,
-        env: Mapping[str, str],
+        stdin: Stream = subprocess.DEVNULL,
+        stdout: Stream,
+        stderr: Stream,
+        cwd: Path = REPOSITORY,
+        env: Mapping[str, str] = os.environ,
         start_new_session: bool = False,
     ) -> None:
-        assert (stdin, command[0]) == (subprocess.DEVNULL, PROGRAM)
+        assert command[0] == PROGRAM
         assert is_startable(env), "the modules are loaded already"
         self.args = [*map(str, command)]
-        self.stdin = self.stdout = self.stderr = None
+        self.stdin, self.stdout, self.stderr = None, None, None
         self.returncode: Any = None
         self._numbers, numbers = os.pipe()
         request = [self.args, str(cwd), dict(env), start_new_session]
-        streams = [each if isinstance(each, int) else each.fileno() for each in (stdout, stderr)]
-        try:
+        with ExitStack() as opened:
+            opened.callback(os.close, numbers)
+            streams = [_given(stream, opened) for stream in (stdin, stdout, stderr)]
+            if stdout == subprocess.PIPE:
+                self.stdout, streams[1] = _pipe(opened)
+            if stderr == subprocess.PIPE:
+                self.stderr, streams[2] = _pipe(opened)
             socket.send_fds(_forking_process()[1], [json.dumps(request).encode()], [*streams, numbers])
-        finally:
-            os.close(numbers)
         self.pid = self._next_number()
 
     def poll(self) -> int | None:
@@ -99,19 +108,42 @@ class PreloadedProcess(subprocess.Popen[bytes]):
         return int.from_bytes(sent, signed=True)
 
 
+def _given(stream: Stream, opened: ExitStack) -> int:
+    if stream == subprocess.DEVNULL:
+        return opened.enter_context(Path(os.devnull).open("r+b", buffering=0)).fileno()
+    return stream if isinstance(stream, int) else stream.fileno()
+
+
+def _pipe(opened: ExitStack) -> tuple[IO[bytes], int]:
+    reader, writer = os.pipe()
+    opened.callback(os.close, writer)
+    return os.fdopen(reader, "rb"), writer
+
+
 def run(
-    *arguments: str | Path, cwd: Path = REPOSITORY, env: Mapping[str, str] = os.environ
+    *arguments: str | Path,
+    stdin: Stream = subprocess.DEVNULL,
+    stdout: Stream = subprocess.PIPE,
+    cwd: Path = REPOSITORY,
+    env: Mapping[str, str] = os.environ,
 ) -> "subprocess.CompletedProcess[str]":
     """Run a command of `lifesign` to its end."""
-    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-        process = PreloadedProcess([PROGRAM, *arguments], stdout=stdout, stderr=stderr, cwd=cwd, env=env)
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = PreloadedProcess(
+            [PROGRAM, *arguments],
+            stdin=stdin,
+            stdout=output if stdout == subprocess.PIPE else stdout,
+            stderr=errors,
+            cwd=cwd,
+            env=env,
+        )
         try:
             code = process.wait(PATIENCE_SECONDS)
         finally:
             process.kill()
-        for output in (stdout, stderr):
-            output.seek(0)
-        return subprocess.CompletedProcess(process.args, code, stdout.read(), stderr.read())
+        for file in (output, errors):
+            file.seek(0)
+        return subprocess.CompletedProcess(process.args, code, output.read(), errors.read())
 
 
 def stop_forking() -> None:
@@ -134,6 +166,7 @@ def _forking_process() -> tuple["subprocess.Popen[bytes]", socket.socket]:
             [sys.executable, "-c", program],
             stdin=subprocess.DEVNULL,
             cwd=REPOSITORY,
+            env=_ENVIRONMENT,
             pass_fds=[its.fileno()],
         )
     return process, ours
@@ -167,7 +200,7 @@ def _forked(requests: socket.socket) -> list[str] | None:
                     selector.unregister(key.fd)
                     _report_end(*running.pop(key.fd), key.fd)
                     continue
-                request, descriptors, *_ = socket.recv_fds(requests, _LONGEST_REQUEST_BYTES, 3)
+                request, descriptors, *_ = socket.recv_fds(requests, _LONGEST_REQUEST_BYTES, 4)
                 if not request:
                     return None
                 *streams, numbers = descriptors
@@ -192,7 +225,7 @@ def _become(request: list[Any], streams: Sequence[int]) -> list[str]:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    for number, stream in enumerate(streams, 1):
+    for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
     sys.stdout = os.fdopen(1, "w", 1 if os.isatty(1) else -1, closefd=False)

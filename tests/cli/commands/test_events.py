@@ -8,7 +8,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
 from tests.support.reporting import reported
 from tests.support.servers import PATIENCE_SECONDS
@@ -95,18 +95,11 @@ def test_wrong_usage_exits_with_3(capsys: Captured) -> None:
 
 
 @contextmanager
-def tailing(*options: str, key: str | None = None) -> Iterator["subprocess.Popen[str]"]:
+def tailing(*options: str, key: str | None = None) -> Iterator["subprocess.Popen[bytes]"]:
     """Run the command in a separate process, since a signal ends it."""
     environment = dict(os.environ) | ({} if key is None else {KEY_VARIABLE: key})
-    # Or whatever is written would come through at once by itself.
-    environment.pop("PYTHONUNBUFFERED", None)
-    program = "import sys; from lifesign.cli import main; sys.exit(main())"
-    with subprocess.Popen(
-        [sys.executable, "-c", program, "events", "tail", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
+    with PreloadedProcess(
+        [PROGRAM, "events", "tail", *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     ) as process:
         watch = threading.Timer(PATIENCE_SECONDS, process.kill)
         watch.start()
@@ -117,9 +110,9 @@ def tailing(*options: str, key: str | None = None) -> Iterator["subprocess.Popen
             process.kill()
 
 
-def read_lines(process: "subprocess.Popen[str]", number: int) -> list[str]:
+def read_lines(process: "subprocess.Popen[bytes]", number: int) -> list[str]:
     assert process.stdout is not None
-    return [process.stdout.readline() for _ in range(number)]
+    return [process.stdout.readline().decode() for _ in range(number)]
 
 
 def test_event_tail_shows_a_target_by_its_url(registry: RegistryServer, capsys: Captured) -> None:
@@ -154,7 +147,7 @@ def test_event_tail_shows_new_events_until_a_signal(
         process.send_signal(number)
         assert process.wait(PATIENCE_SECONDS) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert process.stderr.read() == b""
     assert first.split()[0] == "1"
     assert "b: registering -> active (registered) by " in second
     assert first.index("agent.lifecycle") == second.index("agent.lifecycle")
@@ -182,7 +175,7 @@ def test_event_tail_exits_with_1_if_its_key_is_revoked(registry: RegistryServer,
         registry.start()
         assert process.wait(PATIENCE_SECONDS) == 1
         assert process.stderr is not None
-        assert "unknown_key" in process.stderr.read()
+        assert b"unknown_key" in process.stderr.read()
 
 
 def test_event_tail_ends_without_an_error_if_its_output_is_closed(
@@ -196,7 +189,7 @@ def test_event_tail_ends_without_an_error_if_its_output_is_closed(
         register(capsys, "b")
         assert process.wait(PATIENCE_SECONDS) == 141
         assert process.stderr is not None
-        assert process.stderr.read() == ""
+        assert process.stderr.read() == b""
 
 
 def test_unreachable_registry_exits_with_2(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
