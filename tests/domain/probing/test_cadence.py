@@ -26,6 +26,7 @@ from lifesign.domain.probing.cadence import (
     next_probe_at_s,
     wants_card,
     wants_robots,
+    without_card_reading,
     without_result,
 )
 from lifesign.domain.targets.target import phase_of, target_id
@@ -682,6 +683,12 @@ def test_card_is_requested_if_its_urls_are_on_another_origin(place: str) -> None
     assert wants_card(read(START_S), CADENCE, START_S, asks_else=[place])
     assert wants_card(read(START_S), CADENCE, START_S, asks_else=[INTERFACE, place])
     assert not wants_card(read(START_S), CADENCE, START_S, asks_else=["https://agent-0.example:443/a2a"])
+
+
+def test_card_that_an_untrusted_prober_read_is_read_again_and_the_target_stays_alive() -> None:
+    memory = without_card_reading(read(START_S))
+    assert wants_card(memory, CADENCE, START_S, asks_else=[INTERFACE])
+    assert last_alive_s(memory) == START_S
 
 
 def test_card_read_in_the_future_is_read_again() -> None:

@@ -237,6 +237,14 @@ async def test_card_url_on_another_origin_from_a_stored_memory_is_not_requested(
     assert (elsewhere.paths, server.paths) == ([], [CARD_PATH, OLD_CARD_PATH])
 
 
+async def test_card_of_another_agent_of_the_host_from_a_stored_memory_is_not_requested() -> None:
+    another = f"/another{CARD_PATH}"
+    async with serving({another: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
+        probes.memory = ProbeMemory(card_url=server.url + another)
+        assert not (await probes.see(server.url)).is_liveness_signal
+    assert server.paths == [CARD_PATH, OLD_CARD_PATH]
+
+
 async def test_redirected_card_is_read_and_the_requested_url_is_stored() -> None:
     async with serving({"/real": as_json(card(url="/rpc"), ETag='"1"')}) as elsewhere:
         replies = {CARD_PATH: redirect(elsewhere.url + "/real")}

@@ -56,6 +56,7 @@ async def test_card_read_by_another_key_is_read_again(api: RegistryApi, clock: W
         "card_digest": "0" * 64,
         "interface_url": "https://invented.example/",
         "card_read_at_s": 1.5,
+        "health_url": f"https://{HOST}/of-another-agent/health",
     }
     seen = {
         "target_url": URLS[0],
@@ -70,7 +71,8 @@ async def test_card_read_by_another_key_is_read_again(api: RegistryApi, clock: W
     assert target["memory"].keys() >= memory.keys()
     answer = await api.ask("GET", f"{SHARDS}/{SHARD}/targets", key=Role.ADMIN)
     (target,) = answer.json()["targets"]
-    assert memory.keys() - target["memory"].keys() == {"card_etag", "card_digest"}
+    read = {"card_etag", "card_digest", "card_read_at_s", "health_url"}
+    assert memory.keys() - target["memory"].keys() == read
 
 
 @pytest.mark.both_databases

@@ -261,6 +261,16 @@ def without_card(memory: ProbeMemory) -> ProbeMemory:
     return memory.model_copy(update={"card_etag": None, "card_digest": None, "interface_digest": None})
 
 
+def without_card_reading(memory: ProbeMemory) -> ProbeMemory:
+    """Return a memory with which the next probe reads the card: its writer may have invented what it says.
+
+    The URL of the document is forgotten, since it may be another agent's. That of the interface stays: an
+    agent may be alive although its card fails.
+    """
+    forgotten = {"card_etag": None, "card_digest": None, "card_read_at_s": None, "health_url": None}
+    return memory.model_copy(update={**forgotten, "alive_at_s": last_alive_s(memory)})
+
+
 def without_failures(memory: ProbeMemory) -> ProbeMemory:
     """Return a memory without facts that delay the next probe: its agent registered again."""
     return memory.model_copy(

@@ -25,7 +25,6 @@ from lifesign.domain.a2a.interfaces import MAX_URL_CHARS, AgentInterface, askabl
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import classify_card, is_absent
-from lifesign.domain.targets.target import is_on_origin_of
 from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.redirects import parsed, resolve_url
 from lifesign.prober.network.fetch import Fetched
@@ -85,14 +84,15 @@ def _places_of_health(visit: ProbeSession, card: AgentCard, fetched: Fetched) ->
 
 
 def _places(visit: ProbeSession) -> Iterator[URL]:
-    """Yield where the card may be, the place where it was first."""
+    """Yield where the card may be, the place where it was first.
+
+    No probe finds a card elsewhere: another prober invented such a place, perhaps that of another agent.
+    """
     known = visit.recall("card_url")
-    if known is not None and not is_on_origin_of(known, str(visit.given.url)):
-        # No probe finds a card there: another prober invented the place.
-        known = None
-    if known is not None:
-        yield URL(known, encoded=True)
-    yield from (url for url in visit.given.each_card_url() if known is None or str(url) != known)
+    if known is None:
+        yield from visit.given.each_card_url()
+    else:
+        yield from sorted(visit.given.card_urls, key=lambda url: str(url) != known)
 
 
 def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:

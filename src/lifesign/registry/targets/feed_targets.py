@@ -18,7 +18,7 @@ from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.shards import ShardTargets
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.probing.cadence import last_alive_s, without_waits
+from lifesign.domain.probing.cadence import last_alive_s, without_card_reading, without_waits
 from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.request_handling.cursors import Cursor, cursor_at, numbers_in
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
@@ -99,8 +99,7 @@ def _shown(row: FeedRow, prober_key: str, ended_keys: Collection[str]) -> dict[s
     memory = remembered(row)
     if memory is not _NO_MEMORY:
         if row.reported_by != prober_key:
-            # Another key may have invented content of the card, such as an interface: the card is read again.
-            memory = memory.model_copy(update={"card_etag": None, "card_digest": None})
+            memory = without_card_reading(memory)
         is_of_another = row.alive_at_s is not None and row.reported_by != prober_key
         if is_of_another or row.reported_by in ended_keys:
             # A hostile key may have invented the wait, to hide the death of the agent.
