@@ -63,6 +63,9 @@ URLS = st.one_of(
         ("agent.example/..", "https://agent.example/"),
         ("agent.example/.#/../a", "https://agent.example/"),
         ("https://Agent.example/a/../?q=/../b", "https://agent.example/?q=/../b"),
+        ("agent.example/%7Eagent/%41-%c3%a9%2f?q=%7e%3d", "https://agent.example/~agent/A-%C3%A9%2F?q=~%3D"),
+        ("agent.example/%2541", "https://agent.example/%2541"),
+        ("agent.example/%%34%31", "https://agent.example/%%34%31"),
         ("https://agent.example/?q=/../b", "https://agent.example/?q=/../b"),
         ("https://agent.example/.well-known/a..b/...", "https://agent.example/.well-known/a..b/..."),
         # Two slashes are another path than one (RFC 3986 6.2.2).
@@ -123,6 +126,7 @@ def test_a_url_that_grows_too_long_by_its_path_is_refused() -> None:
 @given(URLS)
 @example("https://agent.example.:0443?a/b#c")
 @example("agent.example:443")
+@example("agent.example/%%34%31")
 def test_normalised_target_is_stable_and_has_the_same_destination(text: str) -> None:
     url = read_target(text)
     if isinstance(url, AddressRefused):

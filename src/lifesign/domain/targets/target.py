@@ -29,10 +29,13 @@ _TURN_BYTES: Final = 4
 # takes eight times as long. A name whose last label begins with a letter is no address.
 _PLAIN: Final = re.compile(
     r"(https?://)?((?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z](?:[a-z0-9_-]{0,61}[a-z0-9_])?)"
-    r"(/[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=%-]*)?"
+    r"(/[A-Za-z0-9._~:/?\[\]@!$&'()*+,;=-]*)?"
 )
-# Browsers read `%2e` as a dot too.
-_DOTS: Final = re.compile(r"/(?:\.|%2[Ee]){1,2}(?:[/?#]|$)")
+_DOTS: Final = re.compile(r"/\.{1,2}(?:[/?#]|$)")
+_ENCODED: Final = re.compile("%[0-9A-Fa-f]{2}")
+_STRAY_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+_UNRESERVED: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+"""Characters that mean the same with and without percent-encoding (RFC 3986 2.3)."""
 MAX_REMEMBERED: Final = 4_096
 """Number of cached results for texts that take long to read: a list may repeat one half a million times."""
 _MAX_PLAIN_CHARACTERS: Final = 250
@@ -56,9 +59,9 @@ def read_target(text: str) -> str | AddressRefused:
 
     A host without a scheme means https. Scheme and host are in lower case, a name in another alphabet is in
     ASCII (`xn--…`), an IPv6 address has its shortest form, the scheme's default port is omitted, an empty
-    path is `/`, `.` and `..` in a path are resolved (RFC 3986 6.2.2.3), and a fragment is removed: URLs that
-    differ only in these are one target. Repeated slashes are kept. The normal form of the result is the
-    result itself. The probe decides whether its addresses may be contacted; a URL with placeholders
+    path is `/`, characters that need no percent-encoding have none, others have it in upper case, `.` and
+    `..` in a path are resolved (RFC 3986 6.2.2), and a fragment is removed: URLs that differ only in these
+    are one target. Repeated slashes are kept. The normal form of the result is the result itself. The probe decides whether its addresses may be contacted; a URL with placeholders
     (`{tenant}`) and schemes other than http and https are refused.
     """
     if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)) and not _DOTS.search(text):
@@ -82,6 +85,9 @@ def _read_unusual(text: str) -> str | AddressRefused:
     host, port = _host_and_port(rest[:end].lower())
     port = "" if port in {"", _DEFAULT_PORTS[scheme]} else f":{port}"
     path = rest[end:] if rest[end : end + 1] == "/" else f"/{rest[end:]}"
+    if not _STRAY_PERCENT.search(path):
+        # Otherwise the result might have another meaning: `%%34%31`.
+        path = _ENCODED.sub(_decoded, path)
     if _DOTS.search(path):
         path = _without_dots(path)
     spelled = f"{scheme}://{host}{port}{path}"
@@ -90,19 +96,24 @@ def _read_unusual(text: str) -> str | AddressRefused:
     return spelled
 
 
+def _decoded(encoded: re.Match[str]) -> str:
+    """Return an unreserved character as itself, and any other byte in upper case."""
+    character = chr(int(encoded[0][1:], 16))
+    return character if character in _UNRESERVED else encoded[0].upper()
+
+
 def _without_dots(path: str) -> str:
     """Return a path, perhaps with a query, in which `.` and `..` are resolved (RFC 3986 5.2.4)."""
     path, mark, query = path.partition("?")
     segments: list[str] = []
-    dots = ""
+    segment = ""
     for segment in path.split("/")[1:]:
-        dots = segment.lower().replace("%2e", ".")
-        if dots == "..":
+        if segment == "..":
             del segments[-1:]
-        elif dots != ".":
+        elif segment != ".":
             segments.append(segment)
     # A path that ends in dots is a directory.
-    end = "/" if segments and dots in {".", ".."} else ""
+    end = "/" if segments and segment in {".", ".."} else ""
     return f"/{'/'.join(segments)}{end}{mark}{query}"
 
 
