@@ -1,6 +1,8 @@
 import asyncio
 import os
+import socket
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -8,8 +10,11 @@ import pytest
 from sqlalchemy import text
 from tests.support.databases import KINDS, WoundClock, opened
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.registry_server import registry_server
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.small_disk import fill, mounted
 
+from lifesign.registry.request_handling.heard_agents import HeardAgents
 from lifesign.storage.engine.sqlite import ROOM_BYTES
 from lifesign.storage.engine.transaction import Transaction
 
@@ -80,3 +85,13 @@ async def test_server_with_a_full_disk_is_unhealthy_until_there_is_space(
     changes = [record for record in caplog.records if record.getMessage().startswith("changes")]
     assert [bool(record.args) for record in changes] == [True, False]
     assert "disk is full" in changes[0].getMessage()
+
+
+def test_refused_connection_is_noted_for_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = threading.Event()
+    monkeypatch.setattr(HeardAgents, "note_refusal", lambda _heard: refused.set())
+    with registry_server(tmp_path) as server:
+        monkeypatch.setattr("lifesign.serving.connection_limits.MAX_CONNECTIONS", 0)
+        with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as caller:
+            assert caller.recv(64).startswith(b"HTTP/1.1 503")
+    assert refused.is_set()

@@ -16,6 +16,7 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import agent_rows, commands, last_requests
 from lifesign.storage.agents.commands import StoredCommand
+from lifesign.storage.agents.last_requests import LastRequests
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
@@ -322,7 +323,9 @@ async def test_request_time_in_the_future_does_not_confirm_a_missed_heartbeat(sl
     """A process that ended stored it before the clock was set back."""
     await add_agents(slow_api.database, 2)
     await slow_api.database.write(
-        lambda transaction: last_requests.store(transaction, "ended", transaction.now_s + 86_400)
+        lambda transaction: last_requests.store(
+            transaction, "ended", LastRequests(transaction.now_s + 86_400, None)
+        )
     )
     await _live(slow_api, 600)
     assert await count_by_status(slow_api.database) == {"active": 2}
@@ -360,6 +363,25 @@ async def test_request_of_another_agent_confirms_a_missed_heartbeat(
     await _live(slow_api, 10)
     assert (await slow_api.record("agent-0"))["status"] == "unhealthy"
     assert await slow_api.events(type="monitor.suspended") == []
+
+
+async def test_missed_heartbeats_are_suspended_if_connections_were_refused(
+    slow_api: RegistryApi,
+) -> None:
+    """Agents that open a connection for each heartbeat are refused; one that keeps its connection is not."""
+    await add_agents(slow_api.database, 2)
+    key = await slow_api.add_agent_key("agent-1")
+    for _ in range(12):
+        await _live(slow_api, 10)
+        slow_api.registry.heard.note_refusal()
+        await slow_api.send_heartbeat("agent-1", key)
+    assert await count_by_status(slow_api.database) == {"active": 2}
+    (suspended,) = await slow_api.events(type="monitor.suspended")
+    assert suspended["payload"]["unwitnessed"] == 1
+    for _ in range(100):
+        await slow_api.send_heartbeat("agent-1", key)
+        await _live(slow_api, 10)
+    assert await count_by_status(slow_api.database) == {"active": 1, "unhealthy": 1}
 
 
 @pytest.mark.parametrize("key", [Role.ADMIN, Role.READER, "ahk_" + "x" * 43])

@@ -9,5 +9,5 @@ class TalkingAgents(HeardAgents):
 
     def store(self, transaction: Transaction, process: str) -> None:
         self.note()
-        self._stored_s = None
+        self._stored_s = None, None
         super().store(transaction, process)

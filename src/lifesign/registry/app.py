@@ -49,7 +49,7 @@ from lifesign.registry.targets.link_checks import LinkChecker
 from lifesign.registry.tasks.claim_endpoint import CLAIM_PATH, ClaimEndpoint
 from lifesign.registry.tasks.task_notifier import TaskNotifier
 from lifesign.registry.warm_up import warm_up
-from lifesign.serving.connection_limits import STOPS
+from lifesign.serving.connection_limits import REFUSES, STOPS
 from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.storage.engine import registry_row
@@ -208,12 +208,12 @@ def create_app(registry: Registry, make_face: MakeFrontend | None = None) -> Age
     face = None if make_face is None else make_face(registry)
 
     @asynccontextmanager
-    async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, asyncio.Event]]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[dict[str, Any]]:
         beside = () if face is None else (face.run(),)
         async with registry.running(*beside):
             await registry.marker.begin()
             await warm_up(registry.database, None if face is None else face.warm_up)
-            yield {STOPS: registry.claims.stops}
+            yield {STOPS: registry.claims.stops, REFUSES: registry.heard.note_refusal}
 
     pages, others = [] if face is None else [*face.routes()], [*_routes(registry)]
     refusals = ErrorPages(face, pages, others)

@@ -55,6 +55,8 @@ CHECK_SECONDS = 1.0
 """A connection may last so much longer before it is noticed."""
 STOPS = "lifesign.stops"
 """Name in the app's state of the event that notifies it that the server is stopping."""
+REFUSES = "lifesign.refuses"
+"""Name in the app's state of the function that is called for each connection too many."""
 WARN_AGAIN_SECONDS = 60.0
 """Interval of log lines about too many connections."""
 MAX_COMPLAINTS_PER_SECOND = 20
@@ -100,9 +102,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport = WriteCoalescingTransport(transport, self.loop)
         watch = _watch_of(self.server_state)
         watch.begin(self.loop)
+        if len(self.connections) <= watch.most_connections:
+            return
+        if refuses := self.app_state.get(REFUSES):
+            refuses()
         if len(self.connections) > watch.most_connections + MAX_REFUSED:
             transport.abort()
-        elif len(self.connections) > watch.most_connections:
+        else:
             watch.warn(self.loop.time())
             self._refuse(503, "too_many_connections", "too many connections are open: try again later")
 

@@ -281,21 +281,23 @@ def test_suspension_without_witnesses_ends_with_a_signal_or_at_its_limit() -> No
 
 
 @pytest.mark.parametrize(
-    ("heard_at_s", "companion_due_s", "alone"),
+    ("heard_at_s", "companion_due_s", "refused_at_s", "alone"),
     [
-        (None, None, False),
-        (None, 99, False),
-        (None, 100, True),
-        (99, 100, True),
-        (99, 160, True),
-        (100, 160, False),
-        (160, None, False),
+        (None, None, None, False),
+        (None, 99, None, False),
+        (None, 100, None, True),
+        (99, 100, None, True),
+        (99, 160, None, True),
+        (100, 160, None, False),
+        (160, None, None, False),
+        (160, None, 99, False),
+        (160, None, 100, True),
     ],
 )
-def test_missed_heartbeat_is_unwitnessed_if_another_was_due_and_no_agent_was_heard(
-    heard_at_s: float | None, companion_due_s: float | None, *, alone: bool
+def test_missed_heartbeat_is_unwitnessed_if_no_agent_was_heard_or_a_connection_was_refused(
+    heard_at_s: float | None, companion_due_s: float | None, refused_at_s: float | None, *, alone: bool
 ) -> None:
-    assert is_unwitnessed(100, heard_at_s, companion_due_s) is alone
+    assert is_unwitnessed(100, heard_at_s, companion_due_s, refused_at_s) is alone
 
 
 def test_each_track_has_its_own_monitor_state() -> None:

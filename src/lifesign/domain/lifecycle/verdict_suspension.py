@@ -9,7 +9,8 @@ targets of a directory are dead, so a share would always look alarming (protocol
 sick").
 
 Missed heartbeats have witnesses too. If no agent at all was heard since an agent's first missed heartbeat was
-due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut.
+due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut. If the
+registry itself refused connections since then, heartbeats may have been among them.
 """
 
 import math
@@ -226,12 +227,20 @@ def new_monitors(now_s: float) -> Monitors:
     return Monitors(heartbeat=new_monitor(now_s), probe=new_monitor(now_s))
 
 
-def is_unwitnessed(missed_s: float, heard_at_s: float | None, companion_due_s: float | None) -> bool:
+def is_unwitnessed(
+    missed_s: float,
+    heard_at_s: float | None,
+    companion_due_s: float | None,
+    refused_at_s: float | None,
+) -> bool:
     """Return whether nothing confirms that an agent missed the heartbeat that was due at `missed_s`.
 
     `heard_at_s` is the last authenticated request of any agent, `companion_due_s` the last due time of
-    another proven agent's heartbeat; None: never. A single agent has no companion, and is assessed by itself.
+    another proven agent's heartbeat, `refused_at_s` the last connection that the registry refused; None:
+    never. A single agent has no companion, and is assessed by itself.
     """
+    if refused_at_s is not None and refused_at_s >= missed_s:
+        return True
     was_heard = heard_at_s is not None and heard_at_s >= missed_s
     has_companion = companion_due_s is not None and companion_due_s >= missed_s
     return has_companion and not was_heard

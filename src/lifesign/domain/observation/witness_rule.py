@@ -86,8 +86,8 @@ class FailureFacts:
     alive_at_s: float | None
     """When the target last gave a liveness signal, by the registry's clock; None if it never did."""
     has_answered_itself: bool
-    """Whether its host gave an HTTP answer of any status over verified TLS, or from an allowed network without
-    canaries.
+    """Whether its host gave an HTTP answer of any status over verified TLS, or from an allowed network
+    that has no canaries.
     """
     confirmed_at_s: float | None = None
     """When an operator last confirmed the target or its class, by the registry's clock; None: never."""

@@ -61,8 +61,10 @@ def read_target(text: str) -> str | AddressRefused:
     ASCII (`xn--…`), an IPv6 address has its shortest form, the scheme's default port is omitted, an empty
     path is `/`, characters that need no percent-encoding have none, others have it in upper case, `.` and
     `..` in a path are resolved (RFC 3986 6.2.2), and a fragment is removed: URLs that differ only in these
-    are one target. Repeated slashes are kept. The normal form of the result is the result itself. The probe decides whether its addresses may be contacted; a URL with placeholders
-    (`{tenant}`) and schemes other than http and https are refused.
+    are one target. Repeated slashes are kept. The normal form of the result is the result itself.
+
+    The probe decides whether its addresses may be contacted; a URL with placeholders (`{tenant}`) and schemes
+    other than http and https are refused.
     """
     if len(text) <= _MAX_PLAIN_CHARACTERS and (plain := _PLAIN.fullmatch(text)) and not _DOTS.search(text):
         return f"{plain[1] or 'https://'}{plain[2]}{plain[3] or '/'}"

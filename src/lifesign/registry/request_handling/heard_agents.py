@@ -1,7 +1,8 @@
 """Time of the last request from any agent to a server process: a witness for missed heartbeats.
 
 Each process notes its own requests in memory, and stores the time with its sweeps. So every process that
-assesses agents knows whether the inbound network works.
+assesses agents knows whether the inbound network works. The same holds for connections that a process refused
+because too many were open: heartbeats may have been among them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -9,29 +10,38 @@ from collections.abc import Callable, Iterable, Sequence
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.verdict_suspension import MonitorPolicy, is_unwitnessed
 from lifesign.storage.agents import heartbeats, last_requests
+from lifesign.storage.agents.last_requests import LastRequests
 from lifesign.storage.engine.transaction import Transaction
 
 
 class HeardAgents:
-    """When this process last got an authenticated request of any agent."""
+    """When this process last got an authenticated request of any agent, and last refused a connection."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
         self._heard_s: float | None = None
-        self._stored_s: float | None = None
+        self._refused_s: float | None = None
+        self._stored_s: tuple[float | None, float | None] = None, None
 
     def note(self) -> None:
         """Record that an agent, or a caller in its name, sent a request with a valid key just now."""
         self._heard_s = self._monotonic_s()
 
+    def note_refusal(self) -> None:
+        """Record that this process refused a connection just now, because too many are open."""
+        self._refused_s = self._monotonic_s()
+
     def store(self, transaction: Transaction, process: str) -> None:
-        """Store the last request by the database's clock, if there was one since the last time."""
-        heard_s = self._heard_s
-        if heard_s is None or heard_s == self._stored_s:
+        """Store both times by the database's clock, if one of them is newer than the last time."""
+        latest_s = self._heard_s, self._refused_s
+        if latest_s == self._stored_s:
             return
-        ago_s = max(0.0, self._monotonic_s() - heard_s)
-        last_requests.store(transaction, process, transaction.now_s - ago_s)
-        self._stored_s = heard_s
+        ahead_s = transaction.now_s - self._monotonic_s()
+        heard_at_s, refused_at_s = (
+            None if at_s is None else min(at_s + ahead_s, transaction.now_s) for at_s in latest_s
+        )
+        last_requests.store(transaction, process, LastRequests(heard_at_s, refused_at_s))
+        self._stored_s = latest_s
 
 
 @fast_dataclass()
@@ -48,8 +58,14 @@ def unwitnessed(
     transaction: Transaction, missed: Iterable[MissedHeartbeat], policy: MonitorPolicy
 ) -> Sequence[MissedHeartbeat]:
     """Return those whose missed heartbeats are not confirmed by a request of any agent."""
-    heard_at_s = last_requests.last_at_s(transaction)
-    alone = [each for each in missed if heard_at_s is None or heard_at_s < each.missed_s]
+    heard_at_s, refused_at_s = last_requests.last(transaction)
+    alone = [
+        each
+        for each in missed
+        if heard_at_s is None
+        or heard_at_s < each.missed_s
+        or (refused_at_s is not None and refused_at_s >= each.missed_s)
+    ]
     if not alone:
         return ()
     # Two are enough: one of them is another agent than the one in question.
@@ -61,5 +77,6 @@ def unwitnessed(
             each.missed_s,
             heard_at_s,
             max((due_s for agent, due_s in due if agent != each.agent), default=None),
+            refused_at_s,
         )
     ]

@@ -1,6 +1,8 @@
-"""Requests of agents: when each server process last got an authenticated one."""
+"""When each server process last got an authenticated request of an agent, and last refused a connection."""
 
-from sqlalchemy import ColumnElement, delete, func, select
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select
 
 from lifesign.storage.agents.agent_rows import insert_or_replace
 from lifesign.storage.engine.table_definitions import agent_requests
@@ -10,22 +12,34 @@ FORGOTTEN_AFTER_S = 86_400.0
 """Retention for a process that ended: no heartbeat timeout is that long."""
 MAX_STEP_S = 1.0
 """A moment further ahead was stored before the clock was set back, and does not count."""
+_COLUMNS = agent_requests.c.at_s, agent_requests.c.refused_at_s
+_TIMES = [func.coalesce(column, 0.0) for column in _COLUMNS]
 
 
-def store(transaction: Transaction, process: str, at_s: float) -> None:
-    """Store when a process last got a request; old times and future times are deleted."""
-    is_old = agent_requests.c.at_s < transaction.now_s - FORGOTTEN_AFTER_S
+class LastRequests(NamedTuple):
+    """Times of one process, or of all."""
+
+    at_s: float | None
+    """Last authenticated request of an agent; None: never."""
+    refused_at_s: float | None
+    """Last connection that was refused because too many were open; None: never."""
+
+
+def store(transaction: Transaction, process: str, times: LastRequests) -> None:
+    """Store the times of a process; old times and future times are deleted."""
+    oldest_s = transaction.now_s - FORGOTTEN_AFTER_S
+    is_old = and_(*(at_s < oldest_s for at_s in _TIMES))
     transaction.connection.execute(delete(agent_requests).where(is_old | _is_in_future(transaction)))
     statement = insert_or_replace(transaction, agent_requests, "process")
-    transaction.connection.execute(statement, {"process": process, "at_s": at_s})
+    transaction.connection.execute(statement, {"process": process, **times._asdict()})
 
 
-def last_at_s(transaction: Transaction) -> float | None:
-    """Return when any process last got a request; None: never."""
-    last = select(func.max(agent_requests.c.at_s)).where(~_is_in_future(transaction))
-    at_s: float | None = transaction.connection.scalar(last)
-    return at_s
+def last(transaction: Transaction) -> LastRequests:
+    """Return the last times of all processes."""
+    latest = select(*(func.max(column) for column in _COLUMNS)).where(~_is_in_future(transaction))
+    at_s, refused_at_s = transaction.connection.execute(latest).one()
+    return LastRequests(at_s, refused_at_s)
 
 
 def _is_in_future(transaction: Transaction) -> ColumnElement[bool]:
-    return agent_requests.c.at_s > transaction.now_s + MAX_STEP_S
+    return or_(*(at_s > transaction.now_s + MAX_STEP_S for at_s in _TIMES))

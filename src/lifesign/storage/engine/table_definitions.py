@@ -262,7 +262,8 @@ agent_requests = Table(
     "agent_requests",
     metadata,
     Column("process", String(64), primary_key=True, comment="of a server; each notes its own"),
-    Column("at_s", Double, nullable=False, comment="the last authenticated request of any agent"),
+    Column("at_s", Double, comment="the last authenticated request of any agent"),
+    Column("refused_at_s", Double, comment="the last connection that was refused: too many were open"),
 )
 
 webhooks = Table(

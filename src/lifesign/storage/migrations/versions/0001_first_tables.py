@@ -65,7 +65,10 @@ def _create_agent_requests() -> None:
     op.create_table(
         "agent_requests",
         sa.Column("process", sa.String(64), nullable=False, comment="of a server; each notes its own"),
-        sa.Column("at_s", sa.Double(), nullable=False, comment="the last authenticated request of any agent"),
+        sa.Column("at_s", sa.Double(), comment="the last authenticated request of any agent"),
+        sa.Column(
+            "refused_at_s", sa.Double(), comment="the last connection that was refused: too many were open"
+        ),
         sa.PrimaryKeyConstraint("process", name="pk_agent_requests"),
     )
 
