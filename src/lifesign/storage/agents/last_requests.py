@@ -37,8 +37,7 @@ def store(transaction: Transaction, process: str, times: LastRequests) -> None:
 def last(transaction: Transaction) -> LastRequests:
     """Return the last times of all processes."""
     latest = select(*(func.max(column) for column in _COLUMNS)).where(~_is_in_future(transaction))
-    at_s, refused_at_s = transaction.connection.execute(latest).one()
-    return LastRequests(at_s, refused_at_s)
+    return LastRequests._make(transaction.connection.execute(latest).one())
 
 
 def _is_in_future(transaction: Transaction) -> ColumnElement[bool]:
