@@ -267,7 +267,7 @@ def _rows_by_another_process(file: Path) -> str:
     return subprocess.check_output([sys.executable, "-c", look, str(file)], text=True)
 
 
-@pytest.mark.parametrize("what", ["directory", "pipe", "forbidden"])
+@pytest.mark.parametrize("what", ["directory", "pipe", "hard link", "forbidden"])
 def test_invalid_database_is_refused_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -277,6 +277,10 @@ def test_invalid_database_is_refused_with_the_reason(
         file.mkdir()
     elif what == "pipe":
         os.mkfifo(file)
+    elif what == "hard link":
+        file.touch(0o600)
+        (tmp_path / "other.db").hardlink_to(file)
+        why = "it has 2 hard links"
     else:
         # Root may write whatever its mode, and the tests may be root's.
         monkeypatch.setattr(os, "access", lambda *_, **__: False)

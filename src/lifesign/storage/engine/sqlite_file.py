@@ -102,11 +102,16 @@ def make_private(file: Path, *, may_create: bool) -> None:
 def check_writable(file: Path) -> int:
     """Return the mode of a file that this user may write to; InvalidValue if it is not such a one."""
     try:
-        mode = file.stat().st_mode
+        found = file.stat()
     except OSError as error:
         raise _unwritable(file, error.strerror) from None
+    mode = found.st_mode
     if not stat.S_ISREG(mode) or not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
         raise _unwritable(file, _obstacle(file, mode))
+    if found.st_nlink > 1:
+        # SQLite keeps a log beside each name: two processes would overwrite each other's changes.
+        expected = f"a file with one name (it has {found.st_nlink} hard links: remove or copy the others)"
+        raise InvalidValue("database", str(file), expected)
     return mode
 
 
