@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url, text
+from sqlalchemy.exc import InternalError
 from tests.support.databases import bare_url, postgresql_server
 
 from lifesign.storage.engine.database import open_database
@@ -18,6 +19,13 @@ def test_refused_connection_has_a_hint(error: OSError, *, has_hint: bool) -> Non
         raise error
     assert ("PostgreSQL" in caught.value.hint) == has_hint
     assert type(error).__name__ in str(caught.value)
+
+
+def test_broken_session_of_the_driver_is_unavailable() -> None:
+    """A session that ends while it connects."""
+    broken = Exception("cannot switch to state 12; another operation (2) is in progress")
+    with pytest.raises(StoreUnavailable), translated():
+        raise InternalError("SELECT 1", {}, broken)
 
 
 def _time(transaction: Transaction) -> float:

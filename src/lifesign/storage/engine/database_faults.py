@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lifesign.storage.errors import StoreUnavailable
@@ -82,6 +82,8 @@ def _is_unreachable(error: DBAPIError) -> bool:
     return (
         error.connection_invalidated
         or isinstance(error, OperationalError | InterfaceError)
+        # asyncpg reports a session that ended while it connected as a fault of its own state.
+        or (isinstance(error, InternalError) and sqlstate is None)
         or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_UNAVAILABLE)
         or sqlstate == _POSTGRESQL_READ_ONLY
     )
