@@ -85,7 +85,7 @@ class EventFeed:
         is_unreachable = False
         try:
             while True:
-                await self._is_wanted.wait()
+                await self._news.rest(self._is_wanted)
                 try:
                     await self._poll()
                     is_unreachable = False

@@ -6,6 +6,7 @@ without need, and neither is relied on: a client wakes after `POLL_SECONDS` at t
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sqlalchemy import text
@@ -44,6 +45,9 @@ class EventNews(Protocol):
     async def wait(self) -> None:
         """Return when there may be new events; for one waiter at a time."""
 
+    async def rest(self, until: asyncio.Event) -> None:
+        """Return once `until` is set; keep the connection by which `check_unserved` finds this server."""
+
     async def close(self) -> None:
         """Stop listening."""
 
@@ -66,6 +70,9 @@ def event_news(database: Database) -> EventNews:
 class _Polling:
     async def wait(self) -> None:
         await asyncio.sleep(POLL_SQLITE_SECONDS)
+
+    async def rest(self, until: asyncio.Event) -> None:
+        await until.wait()
 
     async def close(self) -> None:
         pass
@@ -92,14 +99,12 @@ class _Listening:
 
     async def wait(self) -> None:
         await asyncio.sleep(MIN_WAIT_SECONDS)
-        if self._driver is None or self._driver.is_closed():
-            await self._connect()
-        try:
-            async with asyncio.timeout(POLL_SECONDS):
-                await self._notified.wait()
-        except TimeoutError:
-            pass
+        await self._listen_until(self._notified)
         self._notified.clear()
+
+    async def rest(self, until: asyncio.Event) -> None:
+        while not until.is_set():
+            await self._listen_until(until)
 
     async def close(self) -> None:
         connection, self._connection, self._driver = self._connection, None, None
@@ -111,6 +116,14 @@ class _Listening:
             except (SQLAlchemyError, OSError):
                 _log.debug("the connection that listens was broken already", exc_info=True)
         await self._engine.dispose()
+
+    async def _listen_until(self, event: asyncio.Event) -> None:
+        """Return once the event is set, or after POLL_SECONDS. Connect first if the connection is broken."""
+        if self._driver is None or self._driver.is_closed():
+            await self._connect()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_SECONDS):
+                await event.wait()
 
     async def _connect(self) -> None:
         """Try once to connect; the next poll tries again."""
