@@ -21,7 +21,7 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.webhook_delivery import after_failure, delivery_headers
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.registry.events.event_feed import EventFeed
-from lifesign.registry.events.manage_webhooks import WebhookBatch, WebhookDelivery, changed
+from lifesign.registry.events.manage_webhooks import MAX_WEBHOOKS, WebhookBatch, WebhookDelivery, changed
 from lifesign.registry.events.safe_post import SEND_SECONDS, Sent, safe_post
 from lifesign.registry.request_handling.work_counts import WorkCounts, WorkKind
 from lifesign.registry.settings import RegistrySettings
@@ -34,8 +34,6 @@ MAX_EVENTS = 100
 """Maximum of events per batch."""
 MAX_BATCH_BYTES = 1_048_576
 """Maximum size of a batch of more than one event."""
-MAX_DELIVERIES = 16
-"""Maximum number of concurrent deliveries per server process: an endpoint that hangs delays no other."""
 CLAIM_SECONDS = 60.0
 """Time after which the webhooks of a dead process pass to another one. A batch takes less time."""
 POLL_SECONDS = 0.5
@@ -88,11 +86,9 @@ class WebhookCourier:
     async def _begin_deliveries(self) -> int | None:
         """Claim webhooks and deliver to each; return the end of the log, None if there is no webhook."""
         is_due, position = await self._database.read(_find_due)
-        free = MAX_DELIVERIES - len(self._deliveries)
-        if is_due and free > 0:
-            for webhook in await self._database.write(
-                lambda transaction: webhooks.claim(transaction, transaction.now_s + CLAIM_SECONDS, free)
-            ):
+        if is_due:
+            # All of them at once: slow receivers delay no other.
+            for webhook in await self._database.write(_claim_due):
                 delivery = asyncio.create_task(self._deliver_safely(webhook))
                 self._deliveries.add(delivery)
                 delivery.add_done_callback(self._deliveries.discard)
@@ -161,6 +157,10 @@ def _find_due(transaction: Transaction) -> tuple[bool, int | None]:
     if webhooks.slowest(transaction) is None:
         return False, None
     return webhooks.has_due(transaction), event_log.last_sequence(transaction)
+
+
+def _claim_due(transaction: Transaction) -> list[StoredWebhook]:
+    return webhooks.claim(transaction, transaction.now_s + CLAIM_SECONDS, MAX_WEBHOOKS)
 
 
 def _next_message(claimed: StoredWebhook) -> Callable[[Transaction], _Message | None]:
