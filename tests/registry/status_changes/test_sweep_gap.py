@@ -24,7 +24,8 @@ from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.table_definitions import agents as agents_table
 from lifesign.storage.engine.table_definitions import targets as targets_table
 from lifesign.storage.engine.transaction import Database, Transaction
-from lifesign.storage.events import event_log
+from lifesign.storage.events import event_log, webhooks
+from lifesign.storage.events.webhooks import StoredWebhook
 from lifesign.storage.probing import liveness, probe_results, prober_result_counts
 from lifesign.storage.probing.liveness import LiveTarget
 from lifesign.storage.probing.probe_results import ProbeResultRow
@@ -318,6 +319,34 @@ async def test_observed_times_in_the_future_are_corrected_after_a_clock_setback(
     assert Observed.from_json(stored.observed).last_liveness_signal_at_s == seen_at_s - HOUR_S
     assert stored.evidence.at_s == seen_at_s - HOUR_S
     assert stored.evidence.until_s == stored.evidence.results_until_s == seen_at_s - HOUR_S + 900
+
+
+@pytest.mark.both_databases
+async def test_webhook_is_due_at_the_same_distance_after_a_clock_setback(machine: Machine) -> None:
+    now_s = machine.clock.at_s
+    failing = StoredWebhook(
+        id="webhook_1",
+        url="https://hooks.example/",
+        types=(),
+        agent_id=None,
+        secret="",
+        created_by="",
+        created_at_s=now_s,
+        delivered_sequence=0,
+        failures=1,
+        failing_since_s=now_s,
+        last_error="",
+        next_try_at_s=now_s + 60,
+        claimed_until_s=now_s + 60,
+        is_disabled=False,
+    )
+    await machine.database.write(lambda transaction: webhooks.add(transaction, failing))
+    await machine.live(2)
+    machine.set_clock(-HOUR_S)
+    await machine.live(2)
+    (stored,) = await machine.database.read(lambda transaction: webhooks.listing(transaction, 2))
+    times_s = [stored.failing_since_s, stored.next_try_at_s, stored.claimed_until_s]
+    assert times_s == pytest.approx([now_s - HOUR_S, now_s - HOUR_S + 60, now_s - HOUR_S + 60], abs=1)
 
 
 @pytest.mark.both_databases

@@ -92,6 +92,7 @@ def note_set_back(transaction: Transaction, by_s: float) -> None:
         return
     clock_shift.move_drains(transaction, by_s, row.swept_at_s)
     clock_shift.move_leases(transaction, by_s, row.swept_at_s)
+    clock_shift.move_webhooks_back(transaction, by_s, now_s)
     prober_result_counts.move_back(transaction, by_s, now_s)
     row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
     registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))

@@ -65,6 +65,10 @@ _ANSWERS_BACK = text(f"""
     WHERE target > :after AND target <= :last
         AND (answered_at_s > :now_s OR silent_since_s > :now_s OR handed_out_at_s > :now_s)
 """)  # noqa: S608 - constants only
+_WEBHOOKS_BACK = text(f"""
+    UPDATE webhooks SET {_BACK("next_try_at_s")}, {_BACK("claimed_until_s")}, {_BACK("failing_since_s")}
+    WHERE next_try_at_s > :now_s OR claimed_until_s > :now_s OR failing_since_s > :now_s
+""")  # noqa: S608 - constants only
 _CONFIRMED_BACK = text("""
     UPDATE targets SET confirmed_at_s = confirmed_at_s + :by_s, version = :version
     WHERE id > :after AND id <= :last AND confirmed_at_s > :now_s
@@ -90,6 +94,14 @@ def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> N
         transaction.connection.execute(_RUNNING_LEASES, {"running_at_s": running_at_s})
     for statement in (_MOVE_LEASES, _MOVE_QUEUED):
         transaction.connection.execute(statement, {"by_s": by_s, "running_at_s": running_at_s})
+
+
+def move_webhooks_back(transaction: Transaction, by_s: float, now_s: float) -> None:
+    """Move the future times of webhooks by `by_s`, below 0; not to be repeated.
+
+    If a delivery is under way, its result is not stored, and the batch is sent again.
+    """
+    transaction.connection.execute(_WEBHOOKS_BACK, {"by_s": by_s, "now_s": now_s})
 
 
 def move_agents_back(
