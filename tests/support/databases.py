@@ -193,6 +193,7 @@ SET lock_timeout = '1s';
 DO $$
 DECLARE
     candidate regclass;
+    counter regclass;
     has_rows boolean;
     filled text[] := '{}';
 BEGIN
@@ -207,6 +208,13 @@ BEGIN
     IF cardinality(filled) > 0 THEN
         EXECUTE 'TRUNCATE ' || array_to_string(filled, ', ') || ' RESTART IDENTITY CASCADE';
     END IF;
+    -- Of tables that a test has emptied itself.
+    FOR counter IN
+        SELECT format('%I.%I', schemaname, sequencename)::regclass
+        FROM pg_sequences WHERE last_value IS NOT NULL
+    LOOP
+        EXECUTE 'ALTER SEQUENCE ' || counter || ' RESTART';
+    END LOOP;
 END $$
 """
 _spare: list[str] = []

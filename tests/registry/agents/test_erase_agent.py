@@ -1,23 +1,30 @@
+import asyncio
 import json
 from pathlib import Path
 
-from sqlalchemy import select
+import pytest
+from sqlalchemy import select, text
 from tests.registry.events.test_archive_events import archive_everything
 from tests.registry.events.test_verify_events import live_a_little, report
 from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import TASKS, create, steer, task, worker
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.targets.target import target_id
+from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.postgresql import PostgresqlDatabase
 from lifesign.storage.engine.table_definitions import metadata
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.events import event_log
 
 RECORD = f"{AGENTS}/agent-1/record"
 STATE = "/api/v1/intents/i1/state/s1"
+_WAITING = text("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
 
 
 def _words(transaction: Transaction) -> dict[str, str]:
@@ -48,6 +55,51 @@ async def test_erased_agent_leaves_only_its_id_in_the_log(api: RegistryApi) -> N
     assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
     assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert (await api.record("agent-2"))["status"] == "active"
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("request_of_the_agent", ["lease", "register", "write"])
+async def test_request_that_waits_for_an_erasure_is_refused(
+    api: RegistryApi, request_of_the_agent: str
+) -> None:
+    if not isinstance(api.database, PostgresqlDatabase):
+        # On SQLite no caller waits inside a transaction: there is one writer.
+        return
+    key = (await api.register("agent-1"))["agent_key"]
+    url = api.database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    other = open_database(url, clock=api.clock.now_s)
+    is_held, does_erasure_wait = asyncio.Event(), asyncio.Event()
+
+    def hold(transaction: Transaction) -> None:
+        event_log.lock(transaction)
+        is_held.set()
+        while not (waiting := transaction.connection.scalar(_WAITING)):
+            pass
+        does_erasure_wait.set()
+        while transaction.connection.scalar(_WAITING) <= waiting:
+            pass
+
+    async def ask() -> Answer:
+        if request_of_the_agent == "lease":
+            return await api.ask("POST", "/api/v1/leases", {"resource": "r:1"}, key=key)
+        if request_of_the_agent == "register":
+            return await api.ask("POST", AGENTS, {"agent_id": "agent-1", "supersede": True}, key=key)
+        return await api.ask("PUT", STATE, {}, key=key, headers={"x-fencing-token": "1"})
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        holding = asyncio.create_task(other.write(hold))
+        await is_held.wait()
+        erasing = asyncio.create_task(api.ask("DELETE", RECORD))
+        await does_erasure_wait.wait()
+        assert (await ask()).status == 401
+        assert (await erasing).status == 200
+        await holding
+    await other.close()
+    words = await api.database.read(_words)
+    assert {name for name, text in words.items() if "agent-1" in text} == {"archive_erasures", "events"}
+    events = (await api.ask("GET", "/api/v1/events")).json()["events"]
+    naming = [event["type"] for event in events if "agent-1" in json.dumps(event.get("payload"))]
+    assert naming == ["agent.erased"]
 
 
 async def write_state(api: RegistryApi, key: str, **state: int) -> Answer:

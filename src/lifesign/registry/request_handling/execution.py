@@ -146,7 +146,13 @@ class OperationDispatcher:
             )
 
         def function(transaction: Transaction) -> OperationReply | LifesignError:
-            return operation.function(transaction, authorize(transaction, seen))
+            call = authorize(transaction, seen)
+            reply = operation.function(transaction, call)
+            if call.caller.agent_id is not None and transaction.appended:
+                # The end of the log is locked now. An erasure of the agent that came first has removed the
+                # key; one that follows finds all events of this transaction.
+                _check_left(transaction, digest)
+            return reply
 
         return await (self.database.write(function) if operation.is_write else self.database.read(function))
 
@@ -259,6 +265,12 @@ class OperationDispatcher:
             raise BodyNotJson("a number is too large to be stored")
         _check_members(body)
         return parsed
+
+
+def _check_left(transaction: Transaction, digest: bytes) -> None:
+    """Raise UnknownKey if a key was removed since the transaction began; only PostgreSQL permits it."""
+    if transaction.is_postgresql and key_rows.find(transaction, digest) is None:
+        raise UnknownKey
 
 
 def authenticate(transaction: Transaction, digest: bytes) -> Principal:

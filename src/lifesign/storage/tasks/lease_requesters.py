@@ -3,7 +3,7 @@
 One statement returns all of them, as JSON: on PostgreSQL a round trip costs more than the query.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -73,6 +73,8 @@ _POSTGRESQL = text(f"""
     ) AS text), set_config('enable_seqscan', 'off', true)
 """)  # noqa: S608 - constants only
 
+_LEFT = text("SELECT digest FROM keys WHERE digest = ANY(CAST(:digests AS text[]))")
+
 
 def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[int]) -> LeaseRequesters:
     """Return the keys of these digests, their agents, and the agents that hold these leases.
@@ -86,13 +88,29 @@ def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[i
     else:
         parameters = {"digests": to_json(wanted).decode(), "numbers": to_json(rows).decode()}
         rows_json = transaction.connection.scalar(_SQLITE, parameters)
-    token_floor, keys, holders = from_json(rows_json or "[]")
-    stored = [_key(*key) for key in keys or ()]
+    token_floor, keys, holder_rows = from_json(rows_json or "[]")
+    stored = [_key(*row) for row in keys or ()]
+    holders = {holder.agent_id: holder for holder in (Holder(*row) for row in holder_rows or ())}
     return LeaseRequesters(
         token_floor=token_floor or 0,
-        keys={key.digest: key for key in stored},
-        holders={holder.agent_id: holder for holder in (Holder(*row) for row in holders or ())},
+        keys={key.digest: key for key in _without_erased(transaction, stored, holders)},
+        holders=holders,
     )
+
+
+def _without_erased(
+    transaction: Transaction, stored: Sequence[StoredKey], holders: Mapping[str, Holder]
+) -> list[StoredKey]:
+    """Return the keys without those that were removed while the locks of their agents were waited for.
+
+    PostgreSQL reads the keys before it waits, and an erasure removes the agent together with its keys.
+    """
+    doubtful = [key.digest for key in stored if key.agent_id is not None and key.agent_id not in holders]
+    if not (doubtful and transaction.is_postgresql):
+        return [*stored]
+    asked = {"digests": [digest.hex() for digest in doubtful]}
+    left = {bytes.fromhex(digest) for digest in transaction.connection.scalars(_LEFT, asked)}
+    return [key for key in stored if key.digest not in doubtful or key.digest in left]
 
 
 def _key(key_id: str, name: str, role: str, agent_id: str | None, digest: str, *times_s: Any) -> StoredKey:
