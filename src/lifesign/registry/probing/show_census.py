@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import StringConstraints
@@ -40,6 +41,8 @@ from lifesign.storage.targets.census_counts import StoredPass
 PATH = "/api/v1/census"
 PERIOD_SECONDS = 86_400.0
 """Default period for the counts of probes."""
+EARLIEST_S = datetime.min.replace(tzinfo=UTC).timestamp()
+"""The earliest time that a query can name."""
 MAX_RUNS = 100
 SHARDS_AT_ONCE = 64
 """Number of shards per page of hosts."""
@@ -76,7 +79,9 @@ def show_census(transaction: Transaction, call: Call) -> OperationReply:
     query, now_s = call.query_as(CensusQuery), transaction.now_s
     if query.run is None:
         until_s = now_s if query.until is None else query.until.timestamp()
-        since_s = until_s - PERIOD_SECONDS if query.since is None else query.since.timestamp()
+        since_s = (
+            max(until_s - PERIOD_SECONDS, EARLIEST_S) if query.since is None else query.since.timestamp()
+        )
         sums = result_history.sums_between(transaction, ALL_TARGETS, hour_of(since_s), hour_of(until_s) + 1)
         ended_s = census_counts.ALWAYS_AGES
     else:

@@ -11,7 +11,7 @@ from sqlalchemy import Row
 from lifesign.domain.access.permissions import Permission, Principal, may, require
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
-from lifesign.domain.models.base import Body, moment
+from lifesign.domain.models.base import NAME_PATTERN, Body, moment
 from lifesign.domain.models.directories import DIRECTORY_PATTERN
 from lifesign.domain.models.targets import (
     ObservedTarget,
@@ -81,7 +81,7 @@ def _normalized_origin(value: str) -> str:
 
 Host = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True),
+    StringConstraints(min_length=1, max_length=MAX_HOST_CHARACTERS, to_lower=True, pattern=NAME_PATTERN),
     AfterValidator(_normalized_origin),
 ]
 """The host of the wanted targets; one in another alphabet as people write it, or in ASCII."""
