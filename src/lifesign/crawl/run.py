@@ -1,7 +1,9 @@
 """Course of a crawl, from its first line to its last.
 
 Directories come first, to get targets; then all processes run, until a census is complete or the crawl is
-stopped. Meanwhile the backend runs its periodic work, and directories are read again at their interval.
+stopped. Meanwhile the backend runs its periodic work, and directories are read again at their interval. A
+continuous crawl waits only START_READING_SECONDS for directories: a slow one must not delay the probes of all
+other targets.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from lifesign.crawl.backend import CrawlBackend, CrawlPass
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
@@ -33,6 +35,8 @@ from lifesign.prober.worker.jobs import Jobs
 from lifesign.serving.ending_signals import ending_signals, redirect_closed_terminal
 
 SHOW_SECONDS: Final = 0.5
+START_READING_SECONDS: Final = 60.0
+"""Time for which a continuous crawl waits for its directories before it probes."""
 COUNT_SECONDS: Final = 5.0
 """Interval of counts of remaining targets while other machines probe the same ones."""
 COUNT_ALL_SECONDS: Final = 60.0
@@ -52,6 +56,7 @@ NO_CANARIES: Final = (
     "no canaries are configured: a failure counts only while another target of its network class answers; "
     "see canaries in probes/reference.yml"
 )
+STILL_READING: Final = "the other directories are read while the targets that are known are probed"
 ALL_BEFORE: Final = "all targets were probed before that pass was interrupted, and count now"
 UNANSWERED: Final = (
     "of host names could not be resolved: no name server answered; in a definition, lower "
@@ -126,13 +131,8 @@ class Crawl:
     async def _run(self, processes: int, run: CrawlPass | None = None) -> Crawled:
         """Read the directories, and probe; without a pass it never ends."""
         since_s = None if run is None else run.since_s
-        async with self._importer() as importer:
-            reading = asyncio.create_task(self._read_directories(importer))
-            showing = asyncio.create_task(self._show_import(importer))
-            try:
-                await self._unless_stopped(reading)
-            finally:
-                await _end([showing])
+        seconds = START_READING_SECONDS if run is None else None
+        async with self._importer() as importer, self._reading(importer, seconds):
             total = None if since_s is None else await self._home.unprobed(since_s)
             if total is not None:
                 processes = worth_starting(processes, total, self._definition.limits.concurrency)
@@ -199,17 +199,29 @@ class Crawl:
         except LifesignError:
             return False
 
-    async def _unless_stopped(self, task: "asyncio.Task[None]") -> None:
-        """Wait for a task; if `stop` is set before, it is given up."""
+    @asynccontextmanager
+    async def _reading(self, importer: DirectoryImporter, seconds: float | None) -> AsyncIterator[None]:
+        """Read all directories: before the block for at most these seconds, the rest beside it.
+
+        `stop` and the end of the block end the reading.
+        """
+        reading = asyncio.create_task(self._read_directories(importer))
+        showing = asyncio.create_task(self._show_import(importer))
         stopping = asyncio.create_task(self._stop.wait())
+        running: list[asyncio.Task[Any]] = [reading, showing, stopping]
         try:
-            await asyncio.wait([task, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                task.result()
+            await asyncio.wait([reading, stopping], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await _end([showing])
+            if reading.done():
+                running.remove(reading)
+                reading.result()
+            elif self._stop.is_set():
+                await _end([reading])
+            else:
+                self._progress.print_line(STILL_READING)
+            yield
         finally:
-            for each in (task, stopping):
-                each.cancel()
-            await asyncio.gather(task, stopping, return_exceptions=True)
+            await _end(running)
 
     async def _probe(self, statuses: WorkerStatuses, processes: int, since_s: float | None) -> bool:
         def report(worker: str, status: WorkerStatus) -> None:
@@ -342,7 +354,7 @@ def worth_starting(processes: int, targets: int, concurrency: int) -> int:
     return max(1, min(processes, -(-targets // min(concurrency, START_TARGETS))))
 
 
-async def _end(tasks: Sequence["asyncio.Task[None]"]) -> None:
+async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
     """End the tasks beside a crawl; the defect that ended one of them is raised."""
     for task in tasks:
         task.cancel()

@@ -9,7 +9,7 @@ from unittest.mock import AsyncMock
 import pytest
 from tests.support.crawling import Shown
 from tests.support.definitions import definition_of
-from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, serving
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, serving, silence
 from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
@@ -313,6 +313,22 @@ async def test_reading_a_long_list_shows_progress(tmp_path: Path, monkeypatch: p
         stop.set()
         await crawling
     assert (shown.steps[0].directory, shown.steps[0].doing) == ("agents.txt", "lines read")
+
+
+async def test_silent_directory_does_not_delay_the_probes_of_other_targets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "START_READING_SECONDS", 0.5)
+    stop, shown = asyncio.Event(), Shown()
+    async with serving({"/agents.txt": silence}) as server, open_local_backend("sqlite:///mixed.db") as home:
+        text = f"{DEFINITION}targets: [http://127.0.0.1:1/a]\n"
+        text = text.replace("{file: agents.txt}", f"{{name: silent, url: {server.url}/agents.txt}}")
+        definition = definition_of(text, tmp_path / "mixed.yml")
+        crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
+        await shown.until(lambda state: state.probed > 0)
+        stop.set()
+        assert (await crawling).is_done
+    assert not [line for line in shown.lines if line.startswith("silent: not read")]
 
 
 async def test_directory_is_read_again_when_due(tmp_path: Path) -> None:
