@@ -76,8 +76,8 @@ def test_a_process_killed_in_the_middle_of_counting_loses_nothing(tmp_path: Path
     assert sent <= counted(tmp_path) <= sent + 1
 
 
-def test_twenty_processes_killed_one_after_another_leave_one_file_and_all_counts(tmp_path: Path) -> None:
-    kill_one_after_another(tmp_path, 20)
+def test_ten_processes_killed_one_after_another_leave_one_file_and_all_counts(tmp_path: Path) -> None:
+    kill_one_after_another(tmp_path, 10)
 
 
 def test_three_processes_killed_at_once_leave_three_files_and_all_counts(tmp_path: Path) -> None:

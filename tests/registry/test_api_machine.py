@@ -317,7 +317,7 @@ class ApiMachine(RegistryMachine):
 
 
 @pytest.mark.hypothesis
-@pytest.mark.parametrize(("kind", "runs"), [("sqlite", 5), ("postgresql", 2)])
+@pytest.mark.parametrize(("kind", "runs"), [("sqlite", 3), ("postgresql", 1)])
 def test_state_machine_of_the_api_agrees_with_the_rules(kind: str, runs: int) -> None:
     drive(ApiMachine, kind, runs=runs, steps=50)
 
