@@ -1,5 +1,6 @@
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -13,14 +14,23 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.serving import bounded_server, connection_limits
 from lifesign.serving.bounded_server import BoundedServer
-from lifesign.serving.connection_limits import BoundedProtocol
+from lifesign.serving.connection_limits import REFUSES, BoundedProtocol
 from lifesign.serving.listening_socket import bound
 from lifesign.serving.process_supervisor import ServerProcess
 
+refused = threading.Event()
+"""Set once the app has learned of a refused connection."""
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        scope["state"][REFUSES] = refused.set
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+        return
     await send({"type": "http.response.start", "status": 204, "headers": []})
     await send({"type": "http.response.body", "body": b""})
 
@@ -34,7 +44,6 @@ async def served(directory: Path) -> AsyncIterator[tuple[int, ssl.SSLContext]]:
         app,
         http=BoundedProtocol,
         ws="none",
-        lifespan="off",
         log_config=None,
         ssl_certfile=directory / "server.pem",
         ssl_keyfile=directory / "server.key",
@@ -76,11 +85,13 @@ async def test_unfinished_handshakes_count_as_connections(
 ) -> None:
     monkeypatch.setattr(connection_limits, "MAX_CONNECTIONS", 1)
     monkeypatch.setattr(connection_limits, "MAX_REFUSED", 1)
+    refused.clear()
     async with served(tmp_path) as (port, tls):
         _, first = await asyncio.open_connection("127.0.0.1", port)
         assert b" 204 " in await answer(port, tls)
         _, second = await asyncio.open_connection("127.0.0.1", port)
         assert await answer(port) == b""
+        assert refused.is_set()
         first.close()
         second.close()
 

@@ -15,7 +15,7 @@ from functools import partial
 import uvicorn
 from uvicorn.server import ServerState
 
-from lifesign.serving.connection_limits import HEAD_SECONDS, BoundedProtocol, may_accept
+from lifesign.serving.connection_limits import HEAD_SECONDS, REFUSES, BoundedProtocol, may_accept
 
 RETRY_SECONDS = 1.0
 """Wait after an error of the listening socket, such as too many open files."""
@@ -39,7 +39,13 @@ class BoundedServer(uvicorn.Server):
             app_state=self.lifespan.state,
         )
         for each in sockets:
-            listener = TlsListener(each, self.config.ssl, self.server_state, make_protocol)
+            listener = TlsListener(
+                each,
+                self.config.ssl,
+                self.server_state,
+                make_protocol,
+                refuses=self.lifespan.state.get(REFUSES),
+            )
             listener.start()
             # uvicorn closes it at the end, and waits for it.
             self.servers.append(listener)  # type: ignore[arg-type]
@@ -54,11 +60,15 @@ class TlsListener:
         context: ssl.SSLContext,
         state: ServerState,
         make_protocol: Callable[[], BoundedProtocol],
+        *,
+        refuses: Callable[[], None] | None = None,
     ) -> None:
+        """`refuses` is called for each connection too many."""
         self._listening = listening
         self._context = context
         self._state = state
         self._make_protocol = make_protocol
+        self._refuses = refuses or (lambda: None)
         self._handshakes: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -91,10 +101,12 @@ class TlsListener:
                 continue
             except OSError as error:
                 _log.error("cannot accept connections: %s", error.strerror)
+                self._refuses()
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if not may_accept(self._state, len(self._handshakes)):
                 accepted.close()
+                self._refuses()
                 continue
             handshake = loop.create_task(self._secure(accepted))
             self._handshakes.add(handshake)
