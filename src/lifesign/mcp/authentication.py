@@ -18,6 +18,7 @@ from typing import Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
 from lifesign.errors import InvalidValue
 
 PATH: Final = "/mcp"
@@ -130,6 +131,7 @@ class Guard:
         if len(body) > MAX_BODY_BYTES:
             await self._refuse_long(receive, send, is_more=is_more)
             return
+        body = replace_half_pairs(body)
         read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         has_begun = False
 

@@ -68,7 +68,7 @@ async def test_unacceptable_request_is_refused(proxy: OpenProxy) -> None:
             assert "Traceback" not in answer.text
 
 
-@pytest.mark.parametrize("value", ["NaN", "1e400", '"\\ud800"'])
+@pytest.mark.parametrize("value", ["NaN", "1e400"])
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 async def test_arguments_that_json_cannot_hold_are_refused(
     proxy: OpenProxy, value: str, version: str
