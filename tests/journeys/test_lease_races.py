@@ -1,4 +1,3 @@
-import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -8,6 +7,7 @@ from tests.support.databases import create_tables, empty_url
 from tests.support.event_logs import verify
 from tests.support.keys_without_events import add_without_event
 from tests.support.lease_racer import PATIENCE_SECONDS, RESOURCES, key_of_racer, race
+from tests.support.racing import racing_context
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of
@@ -72,7 +72,7 @@ async def _check_log(url: str) -> None:
 
 async def _race(url: str, races: int) -> None:
     await _prepare(url)
-    context = multiprocessing.get_context("spawn")
+    context = racing_context()
     with context.Manager() as shared, ProcessPoolExecutor(PROCESSES, mp_context=context) as racers:
         start = shared.Barrier(PROCESSES)
         running = [racers.submit(race, url, number, races, start) for number in range(PROCESSES)]

@@ -1,7 +1,6 @@
 """Several processes compete for tasks; one that slept past its deadline writes nothing."""
 
 import asyncio
-import multiprocessing
 import signal
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.databases import create_tables, empty_url
+from tests.support.racing import racing_context
 from tests.support.registry_api import RegistryApi
 from tests.support.task_api import create, task
 from tests.support.task_racer import PATIENCE_SECONDS, TaskRacer, race
@@ -47,7 +47,7 @@ async def test_case_1_each_task_runs_in_one_of_several_processes(database_kind: 
     api = await _opened(url)
     made = [(await create(api, f"task {number}"))["task_id"] for number in range(TASKS)]
     keys = [str((await api.register(f"racer-{number}"))["agent_key"]) for number in range(PROCESSES)]
-    context = multiprocessing.get_context("spawn")
+    context = racing_context()
     with context.Manager() as shared, ProcessPoolExecutor(PROCESSES, mp_context=context) as racers:
         start = shared.Barrier(PROCESSES)
         running = [

@@ -1,5 +1,4 @@
 import asyncio
-import multiprocessing
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from sqlalchemy import text
 from tests.support.databases import bare_url, create_tables
 from tests.support.fleet import add_agents
 from tests.support.next_version import AFTER, AGENT_NAME, BEFORE, use_next_version
+from tests.support.racing import racing_context
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.storage.engine import schema_version
@@ -222,9 +222,9 @@ def _set_up(url: str, start: Any, answers: Any) -> None:
 
 def test_one_of_many_starting_servers_sets_up_the_database(database_kind: str, tmp_path: Path) -> None:
     url = bare_url(database_kind, tmp_path)
-    spawning = multiprocessing.get_context("spawn")
-    start, answers = spawning.Barrier(3), spawning.SimpleQueue()
-    processes = [spawning.Process(target=_set_up, args=(url, start, answers)) for _ in range(3)]
+    context = racing_context()
+    start, answers = context.Barrier(3), context.SimpleQueue()
+    processes = [context.Process(target=_set_up, args=(url, start, answers)) for _ in range(3)]
     for process in processes:
         process.start()
     for process in processes:
