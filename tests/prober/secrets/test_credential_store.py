@@ -414,6 +414,21 @@ async def test_secret_that_comes_back_after_a_redirect_is_removed() -> None:
     assert not any(leaks(body.decode()) for body in evidence.kept.values())
 
 
+@pytest.mark.parametrize("is_of_interface", [False, True], ids=["own_origin", "card_origins"])
+async def test_no_origin_of_an_agent_sends_back_its_secret(*, is_of_interface: bool) -> None:
+    """The card and the interface of one agent may be on two origins."""
+    evidence = Bodies()
+    async with serving({}, host="127.0.0.2") as interface, serving({}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=interface.url + RPC, name=TOKEN))
+        interface.replies[RPC] = as_json({"jsonrpc": "2.0", "id": 1, "error": {"message": TOKEN}})
+        receiver = interface if is_of_interface else server
+        given = settings(receiver.url, card_origins=[server.url] if is_of_interface else [])
+        async with probing(evidence, **given, ask={"message": {"text": "hello"}}) as probes:
+            await probes.see(server.url)
+    assert len(evidence.kept) == 2
+    assert not any(leaks(body.decode()) for body in evidence.kept.values())
+
+
 async def test_provider_that_is_a_target_sends_back_no_secret_of_its_clients(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,11 @@ class CredentialScope:
         """Origin and path, in one spelling."""
         return self.origin, self.path.rstrip("/")
 
+    @property
+    def target_origins(self) -> tuple[str, ...]:
+        """Origins of the targets whose probes may send the credential."""
+        return self.origin, *self.card_origins
+
     def covers(self, url: str) -> bool:
         """Return whether the credential may be sent to a URL.
 
@@ -96,7 +101,7 @@ class CredentialScope:
 
         A target of another origin decides which URL is requested, and where an API key is put.
         """
-        return any(is_on_origin_of(target, origin) for origin in (self.origin, *self.card_origins))
+        return any(is_on_origin_of(target, origin) for origin in self.target_origins)
 
 
 def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:

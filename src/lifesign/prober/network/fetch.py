@@ -115,6 +115,8 @@ class Request:
     """Sent as far as its scope allows, and never to another origin."""
     card_schemes: Sequence[str] = ()
     """Security schemes of the agent card, which name the place of an API key."""
+    target: URL | None = None
+    """URL of the probed target: its secrets are removed from answers of all origins."""
     has_secret: bool = False
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     tls: ClientTls | None = None
@@ -245,13 +247,14 @@ class Fetcher:
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
         hop = _Hop(request.url, request, deadline_s, perf_counter())
         followed = 0
-        scrubbers: list[Scrubber] = []
+        asked = [] if request.target is None else [request.target]
         while True:
             fetched, location = await self._ask(hop)
             if self._credentials:
                 # An origin that redirects may have passed on what it received.
-                scrubbers.append(self._credentials.scrubber_of(hop.url))
-                for scrubber in dict.fromkeys(scrubbers):
+                asked.append(hop.url)
+                scrubbers = dict.fromkeys(map(self._credentials.scrubber_of, asked))
+                for scrubber in scrubbers:
                     fetched = _scrubbed(fetched, scrubber)
                 if location is not None and any(each.clean_text(location) != location for each in scrubbers):
                     reason = "redirected to a URL with a secret of the prober"

@@ -306,6 +306,7 @@ class ProbeSession:
                     is_enough=is_enough,
                     credential=credential,
                     card_schemes=self.recall("card_schemes") or (),
+                    target=self.given.url,
                     kept_out=self._robots_exclusion,
                 )
             )
@@ -406,8 +407,8 @@ class ProbeSession:
 
     @property
     def _scrubbers(self) -> Iterator[Scrubber]:
-        """The scrubbers of all origins that have answered."""
-        origins = {each.fetched.url.origin() for each in self.exchanges}
+        """The scrubbers of the target and of all origins that have answered."""
+        origins = {self.given.url.origin(), *(each.fetched.url.origin() for each in self.exchanges)}
         return map(self._credentials.scrubber_of, origins)
 
     def without_own_secrets(self, data: bytes) -> bytes:

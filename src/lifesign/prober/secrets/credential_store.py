@@ -349,15 +349,15 @@ class CredentialStore:
     def scrubber_of(self, url: URL) -> Scrubber:
         """Return the scrubber of the secrets that the origin of a URL may have received.
 
-        A token endpoint chooses its tokens. They must not change texts that are read from other origins.
+        So may the origin of a card that names an interface there. A token endpoint chooses its tokens. They must not change texts that are read from other origins.
         """
         return self._scrubbers.get(str(url.origin()), _NOTHING_TO_REMOVE)
 
     def _renew_scrubber(self) -> None:
         by_origin: dict[str, list[str]] = {}
         for credential in self._credentials.values():
-            secrets = by_origin.setdefault(str(URL(credential.scope.origin).origin()), [])
-            secrets += credential.secrets()
+            for origin in credential.scope.target_origins:
+                by_origin.setdefault(str(URL(origin).origin()), []).extend(credential.secrets())
             if credential.oauth2 is not None:
                 # It may be a target too.
                 by_origin.setdefault(credential.oauth2.token_origin, []).extend(
