@@ -1,6 +1,6 @@
 """The assembly of a prober from its definition."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -117,8 +117,13 @@ async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[OAu
 
 
 @asynccontextmanager
-async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> AsyncIterator[TokenOwner | None]:
-    """Open the part that requests tokens for several processes; None if no credential needs tokens."""
+async def open_token_owner(
+    definition: ProbeDefinition, secrets: Secrets, targets: Sequence[str] | None
+) -> AsyncIterator[TokenOwner | None]:
+    """Open the part that requests tokens for several processes; None if no credential needs tokens.
+
+    `targets`: see `probed_providers`.
+    """
     if all(credential.oauth2 is None for credential in definition.credentials):
         yield None
         return
@@ -127,7 +132,7 @@ async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> Asy
         _fetcher(definition, resolver, is_public_allowed=definition.has_contact) as fetcher,
         open_credentials(definition, secrets, fetcher) as credentials,
     ):
-        probed = probed_providers(definition.credentials, definition.target_urls)
+        probed = probed_providers(definition.credentials, targets)
         yield TokenOwner(credentials, definition.timeouts.total_seconds, probed)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from lifesign.crawl.backend import CrawlBackend, CrawlPass
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
-from lifesign.crawl.prober_assembly import open_token_owner
+from lifesign.crawl.prober_assembly import open_credentials, open_token_owner
 from lifesign.crawl.process_pool import WorkerStatuses, probe_all
 from lifesign.crawl.progress_display import ProgressDisplay, counts_text
 from lifesign.crawl.worker_config import WorkerStatus
@@ -100,6 +100,8 @@ class Crawl:
         """Progress of all processes, once they probe."""
         self.outcomes: dict[str, ImportOutcome] = {}
         """Results of the last reading of each directory."""
+        self._has_other_targets = bool(definition.directories) or home.is_shared
+        """Whether targets are probed that the definition itself does not list."""
 
     async def watch(self, *, processes: int) -> Crawled:
         """Probe every target continuously, each at its own time. LifesignError if it cannot continue."""
@@ -235,13 +237,13 @@ class Crawl:
         shares = self._home.shares(self._definition, processes, since_s)
         credentials = self._definition.credentials
         # Several processes get their tokens from this one.
-        targets = self._definition.target_urls
+        targets = None if self._has_other_targets else self._definition.target_urls
         secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials, targets)
         shares = [replace(share, log_format=self._progress.log_format, secrets=secrets) for share in shares]
         forget_variables(credentials)
         if len(shares) == 1:
             return await probe_all(shares, self._stop, report, statuses.keep_totals)
-        async with open_token_owner(self._definition, self._secrets) as tokens:
+        async with open_token_owner(self._definition, self._secrets, targets) as tokens:
             return await probe_all(shares, self._stop, report, statuses.keep_totals, tokens=tokens)
 
     async def _show(self, statuses: WorkerStatuses) -> None:
@@ -278,20 +280,26 @@ class Crawl:
     @asynccontextmanager
     async def _importer(self) -> AsyncIterator[DirectoryImporter]:
         definition = self._definition
-        async with (
-            Resolver(definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds) as resolver,
-            Fetcher(
+        async with Resolver(
+            definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds
+        ) as resolver:
+            opened = partial(
+                Fetcher,
                 timeouts=TIMEOUTS,
                 networks=definition.networks_allowed,
                 is_public_allowed=definition.has_contact,
                 user_agent=definition.user_agent,
                 resolver=resolver,
-                opt_outs=opt_outs_of(definition),
-            ) as fetcher,
-        ):
-            yield DirectoryImporter(
-                definition, self._home.lists, fetching_with(fetcher), is_shared=self._home.is_shared
             )
+            async with (
+                opened() as token_fetcher,
+                # No directory gets a credential, but its origin may send back a secret.
+                open_credentials(definition, self._secrets, token_fetcher) as credentials,
+                opened(opt_outs=opt_outs_of(definition), credentials=credentials) as fetcher,
+            ):
+                yield DirectoryImporter(
+                    definition, self._home.lists, fetching_with(fetcher), is_shared=self._home.is_shared
+                )
 
     async def _read_directories(self, importer: DirectoryImporter) -> None:
         """Read all directories of the definition, and report those that only the backend has."""
@@ -303,6 +311,7 @@ class Crawl:
             self._note(await importer.import_directory(source))
         if not self._home.is_shared:
             for record in await importer.unnamed():
+                self._has_other_targets = True
                 text = f"{record.name}: not in this definition, but also probed: {targets_text(record.size)}"
                 self._progress.print_line(f"{text} ({self._command('remove', record.name)})")
 

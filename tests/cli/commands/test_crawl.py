@@ -44,6 +44,10 @@ def files(directory: Path) -> set[str]:
     return {file.name for file in directory.iterdir() if not file.name.endswith(("-wal", "-shm"))}
 
 
+def content(directory: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in directory.iterdir())
+
+
 async def crawl(*arguments: str) -> int:
     # The command opens a loop of its own.
     return await asyncio.to_thread(main, ["crawl", *arguments])
@@ -227,6 +231,49 @@ async def test_missing_list_is_reported_before_the_start(
     assert "/directories/0/file: " in text
     assert "agents.txt (No such file" in text
     assert files(tmp_path) == {"mixed.yml"}
+
+
+async def test_directory_that_sends_back_a_secret_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-7d1f~secret")
+    async with serving({}) as server:
+        listed = f"{server.url}/canary-7d1f~secret\n{server.url}/other\n".encode()
+        server.replies["/agents"] = answer(
+            200, listed, Content_Type="text/plain", ETag='"canary-7d1f~secret"'
+        )
+        text = DEFINITION.replace("{file: agents.txt}", f"{{url: {server.url}/agents}}")
+        text += f"credentials: [{{name: lab, origin: '{server.url}', bearer: {{env: LAB_TOKEN}}}}]\n"
+        definition, shown = definition_of(text, tmp_path / "mixed.yml"), Shown()
+        async with open_local_backend("sqlite:///mixed.db") as home:
+            crawled = await Crawl(definition, home, shown, asyncio.Event()).once(processes=1)
+    assert (crawled.is_done, crawled.probed) == (True, 2)
+    assert b"canary" not in content(tmp_path)
+    assert "canary" not in "\n".join(shown.lines)
+
+
+@pytest.mark.parametrize(
+    ("listing", "is_needed"),
+    [("targets: [http://127.0.0.2:1]", False), ("directories: [{file: agents.txt}]", True)],
+)
+async def test_workers_of_a_directory_can_remove_each_client_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str, *, is_needed: bool
+) -> None:
+    """The directory may list the token endpoint's server as a target."""
+    monkeypatch.setenv("CLIENT_SECRET", "client-canary")
+    (tmp_path / "agents.txt").write_text("http://127.0.0.2:1/\n")
+    text = DEFINITION.replace("directories: [{file: agents.txt}]", listing) + (
+        "credentials: [{name: lab, origin: 'https://lab.example', oauth2: {"
+        "token_url: 'https://login.example/', client_id: a, client_secret: {env: CLIENT_SECRET}}}]\n"
+    )
+    probing = AsyncMock(return_value=True)
+    monkeypatch.setattr(run_module, "probe_all", probing)
+    async with open_local_backend("sqlite:///mixed.db") as home:
+        definition = definition_of(text, tmp_path / "mixed.yml")
+        await Crawl(definition, home, Shown(), asyncio.Event()).watch(processes=2)
+    secrets = [share.secrets.values for share in probing.await_args_list[0].args[0]]
+    assert len(secrets) == 2
+    assert [*map(bool, secrets)] == [is_needed] * 2
 
 
 async def test_resumed_crawl_detects_a_silent_agent(tmp_path: Path) -> None:

@@ -240,3 +240,6 @@ def test_worker_does_not_get_secrets_of_the_token_endpoint() -> None:
     kept = secrets.for_worker(credentials, ["https://target.example/a2a"])
     assert {place.env for place in kept.values} == {"bearer", "here", "listed"}
     assert b"secret-of-elsewhere" not in pickle.dumps(kept)
+    # A directory may list any provider as a target; a private key is sent to none.
+    of_any = secrets.for_worker(credentials, None)
+    assert {place.env for place in of_any.values} == {"bearer", "elsewhere", "here", "listed", "port"}

@@ -349,8 +349,10 @@ class CredentialStore:
     def scrubber_of(self, url: URL) -> Scrubber:
         """Return the scrubber of the secrets that the origin of a URL may have received.
 
-        So may the origin of a card that names an interface there. A token endpoint chooses its tokens. They must not change texts that are read from other origins.
+        So may the origin of a card that names an interface there. A token endpoint chooses its tokens. They
+        must not change texts that are read from other origins.
         """
+        self._reload()
         return self._scrubbers.get(str(url.origin()), _NOTHING_TO_REMOVE)
 
     def _renew_scrubber(self) -> None:

@@ -51,10 +51,12 @@ class Secrets:
         """Return the scrubber that removes these secrets from texts."""
         return Scrubber(self.values.values())
 
-    def for_worker(self, credentials: Sequence[CredentialSettings], targets: Iterable[str] = ()) -> "Secrets":
+    def for_worker(
+        self, credentials: Sequence[CredentialSettings], targets: Iterable[str] | None = ()
+    ) -> "Secrets":
         """Return those that a process needs to which another process gives its access tokens.
 
-        These include the client secret of a token endpoint that `probed_providers` names.
+        These include the client secret of a token endpoint that `probed_providers` names for `targets`.
         """
         probed = probed_providers(credentials, targets)
         kept = [
@@ -93,14 +95,17 @@ def read_secrets(
     return Secrets(values, tls)
 
 
-def probed_providers(credentials: Sequence[CredentialSettings], targets: Iterable[str]) -> frozenset[str]:
+def probed_providers(
+    credentials: Sequence[CredentialSettings], targets: Iterable[str] | None
+) -> frozenset[str]:
     """Return the names of credentials whose token endpoint is at the origin of a target or a credential.
 
-    Such a target may send back what the token endpoint has received. `targets`: URLs in their normal form.
+    Such a target may send back what the token endpoint has received. `targets`: URLs in their normal form;
+    None if a directory or another prober may add any target.
     """
     clients = {each.name: each.oauth2 for each in credentials if each.oauth2 is not None}
-    if not clients:
-        return frozenset()
+    if not clients or targets is None:
+        return frozenset(clients)
     probed = {each.origin for each in credentials} | {"/".join(url.split("/", 3)[:3]) for url in targets}
     return frozenset(name for name, client in clients.items() if client.token_origin in probed)
 
