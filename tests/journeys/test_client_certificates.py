@@ -2,6 +2,8 @@
 
 import ssl
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from tests.support.agent_check import card, document
 from tests.support.alerting_server import alerting
 from tests.support.both_loops import on_both_loops
-from tests.support.certificates import Authority
+from tests.support.certificates import LONG_AGO, Authority
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, HostileServer, answer, as_json, kept, serving
 from tests.support.probing import definition, fetching, layer, probing, results
 from yarl import URL
@@ -17,6 +19,7 @@ from yarl import URL
 from lifesign.crawl.oauth_login import token_tls
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.secrets.client_tls import ClientCertificate
 from lifesign.prober.secrets.credential_store import CredentialStore
 from lifesign.prober.secrets.secret_reader import read_secrets
 
@@ -124,6 +127,30 @@ async def test_a_refused_certificate_rejects_the_credential(
     assert results(observation)["discovery"] == "credentials_rejected"
     assert layer(observation.discovery).status_code is None
     assert observation.result is ResultClass.GATED
+
+
+@on_both_loops
+@pytest.mark.parametrize("version", [TLS_12, TLS_13])
+async def test_certificate_that_expires_is_a_fault_of_the_credential(
+    authority: Authority, bank: Callable[..., dict[str, Any]], tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    """Servers of asyncio, such as uvicorn, refuse it without an alert."""
+    async with serving({}, authority.demanding("127.0.0.1", version=version)) as server:
+        wanted = definition(credentials=[bank(server.url)])
+        secrets = read_secrets(wanted.credentials)
+        authority.client(tmp_path, "bank", begins_at=LONG_AGO, ends_at=LONG_AGO + timedelta(days=1))
+        chain, key = [(tmp_path / f"bank.{end}").read_text() for end in ("pem", "key")]
+        expired = ClientCertificate(chain=chain, key=key, expires_at=LONG_AGO)
+        tls = {"bank": replace(secrets.tls["bank"], certificate=expired)}
+        store = CredentialStore(wanted.credentials, replace(secrets, tls=tls))
+        async with fetching(wanted, store) as fetcher:
+            request = Request(url=URL(server.url), max_bytes=0, deadline_s=float("inf"))
+            found = await fetcher.fetch(replace(request, credential=store.for_url(server.url)))
+            without = await fetcher.fetch(request)
+    assert (found.result, found.status, found.credential) == (ResultClass.GATED, None, "bank")
+    assert found.is_certificate_refused
+    assert "expired 2020-01-01" in found.reason
+    assert not without.is_certificate_refused
 
 
 @on_both_loops

@@ -48,6 +48,9 @@ _CERTIFICATE_IS_EXPIRED: Final = 10
 _WRONG_DATES: Final = frozenset({9, _CERTIFICATE_IS_EXPIRED})
 """OpenSSL errors for which only the date of a certificate is wrong."""
 
+_HUNG_UP: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+"""Errors of a handshake that the server ended without a reason. Some servers send no alert."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreached:
@@ -155,9 +158,11 @@ class VettedConnector:
             phases = Phases(
                 dns_ms=line.dns_ms, connect_ms=line.connect_ms, tls_ms=in_ms(perf_counter() - began_s)
             )
-            alert = certificate_alert(error, has_sent_one=tls.certificate is not None)
-            if alert is not None:
-                return _refused(line.address, alert, phases)
+            refusal = certificate_alert(error, has_sent_one=tls.certificate is not None)
+            if refusal is None and isinstance(error, _HUNG_UP):
+                refusal = tls.expiry_text
+            if refusal is not None:
+                return _refused(line.address, refusal, phases)
             expired_at = await self._expired_at(target, line.address, error, deadline_s, tls)
             return _unencrypted(target, line.address, error, phases, expired_at)
         except BaseException:
@@ -258,9 +263,9 @@ def _unconnected(target: TargetUrl, address: Address, error: OSError, phases: Ph
     )
 
 
-def _refused(address: Address, alert: str, phases: Phases) -> Unreached:
+def _refused(address: Address, reason: str, phases: Phases) -> Unreached:
     return Unreached(
-        result=ResultClass.GATED, reason=alert, address=address, phases=phases, is_certificate_refused=True
+        result=ResultClass.GATED, reason=reason, address=address, phases=phases, is_certificate_refused=True
     )
 
 

@@ -313,14 +313,13 @@ class Fetcher:
             # The caller's fault, though it is a ValueError too.
             raise
         except FAILURES as error:
-            return _failed(hop.url, error, line, credential), None
+            return _failed(hop.url, error, line, credential, self._tls_of(hop)), None
 
     async def _open(
         self, hop: _Hop, target: TargetUrl, credential: Credential | None
     ) -> HttpConnection | Fetched:
         """Return a new connection, or why there is none."""
-        tls = hop.request.tls or self._credentials.tls_for(hop.url, credential)
-        opened = await self.connector.open(target, hop.deadline_s, tls)
+        opened = await self.connector.open(target, hop.deadline_s, self._tls_of(hop))
         if isinstance(opened, Unreached):
             return _unreached(hop.url, opened, credential)
         self._lines.add(opened)
@@ -330,6 +329,9 @@ class Fetcher:
             result = ResultClass.BLOCKED_ADDRESS
             return Fetched(url=hop.url, result=result, reason=reason, is_reached=False)
         return opened
+
+    def _tls_of(self, hop: _Hop) -> ClientTls | None:
+        return hop.request.tls or self._credentials.tls_for(hop.url, hop.credential)
 
     def _admitted(self, url: URL, *, is_redirect: bool) -> TargetUrl | Fetched:
         """Return the destination of a URL, or why nothing is sent there."""
@@ -541,7 +543,11 @@ def _unreached(url: URL, why: Unreached, credential: Credential | None) -> Fetch
 
 
 def _failed(
-    url: URL, error: BaseException, line: HttpConnection | None, credential: Credential | None
+    url: URL,
+    error: BaseException,
+    line: HttpConnection | None,
+    credential: Credential | None,
+    tls: ClientTls | None,
 ) -> Fetched:
     """Return the failure after a connection was established."""
     if line is None:
@@ -549,9 +555,12 @@ def _failed(
         return Fetched(url=url, result=result, reason=reason)
     # A connection that the prober itself cancelled did not break.
     result, reason = classify_failure(url, TimeoutError() if line.is_late else error)
-    alert = certificate_alert(error, has_sent_one=credential is not None and credential.has_certificate)
-    if alert is not None:
-        result, reason = ResultClass.GATED, alert
+    refusal = certificate_alert(error, has_sent_one=credential is not None and credential.has_certificate)
+    if refusal is None and tls is not None and line.first_byte_at_s is None and not line.is_late:
+        # With TLS 1.3, a server looks at the certificate after the handshake, and some send no alert.
+        refusal = tls.expiry_text
+    if refusal is not None:
+        result, reason = ResultClass.GATED, refusal
     is_first = line.asked == 1
     return Fetched(
         url=url,
@@ -564,6 +573,6 @@ def _failed(
         ),
         address=line.address,
         certificate_expires_at=line.certificate_expires_at,
-        credential=credential.name if alert is not None and credential is not None else None,
-        is_certificate_refused=alert is not None,
+        credential=credential.name if refusal is not None and credential is not None else None,
+        is_certificate_refused=refusal is not None,
     )

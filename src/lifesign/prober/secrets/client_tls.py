@@ -48,6 +48,14 @@ class ClientTls:
         return context
 
     @property
+    def expiry_text(self) -> str | None:
+        """When the client certificate expired, in words; None if it has not expired, or there is none."""
+        ends_at = None if self.certificate is None else self.certificate.expires_at
+        if ends_at is None or ends_at > datetime.now(UTC):
+            return None
+        return f"the client certificate expired {_shown(ends_at)}"
+
+    @property
     def without_certificate(self) -> "ClientTls":
         """The same authorities, and no client certificate."""
         return ClientTls(self.authorities)
