@@ -1,6 +1,5 @@
 """Assertions about one answer."""
 
-import re
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.observation.assertion import (
     GRADUAL,
     MAX_SHOWN_CHARS,
+    TOO_LONG,
     Assertion,
     AssertionOutcome,
     AssertionResult,
@@ -21,6 +21,7 @@ from lifesign.domain.observation.assertion import (
     evaluate,
     value_at,
 )
+from lifesign.prober.definition.assertion_settings import compiled
 
 OK, FAILED, NOT_MEASURED = AssertionOutcome
 BODY = {"queue": {"depth": 12, "name": "main"}, "tags": ["a", True], "ready": True, "a/b": 1, "": 2}
@@ -33,7 +34,7 @@ JSON = st.recursive(
 
 def asserted(check: Check, expected: Any, pointer: str | None = None) -> Assertion:
     is_pattern = check in {Check.GLOB, Check.MATCHES, Check.TEXT_MATCHES}
-    pattern = re.compile(expected) if is_pattern else None
+    pattern = compiled(expected) if is_pattern else None
     return Assertion(of="health", check=check, expected=expected, pointer=pointer, pattern=pattern)
 
 
@@ -76,6 +77,16 @@ def test_an_answer_is_compared_with_the_expectation(
     check: Check, expected: Any, pointer: str | None, result: AssertionOutcome
 ) -> None:
     assert outcome(check, expected, pointer) is result
+
+
+@pytest.mark.parametrize("pointer", [None, "/text"])
+def test_large_pattern_is_not_searched_for_in_a_long_text(pointer: str | None) -> None:
+    text = "OKx" * 30_000
+    answer = CheckedAnswer(status=200, value={"text": text}, text=text)
+    check = Check.TEXT_MATCHES if pointer is None else Check.MATCHES
+    found = evaluate(asserted(check, "OK.{0,100}done", pointer), answer)
+    assert (found.result, found.actual, found.reason) == (NOT_MEASURED, None, TOO_LONG)
+    assert evaluate(asserted(check, "OK.{0,3}done", pointer), answer).result is FAILED
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ MAX_POINTER_CHARS: Final = 256
 MAX_OF_CHARS: Final = 512
 MAX_TEXT_CHARS: Final = 1024 * 1024
 """Maximum length of a text that is compared."""
+MAX_SEARCH_STEPS: Final = 2**25
+"""Maximum of a text's length, multiplied by the size of the pattern that is searched for in it.
+
+RE2 takes so many steps if a text makes its cache useless. A target chooses the text.
+"""
+TOO_LONG: Final = "the text is too long for this pattern"
 
 
 class Check(StrEnum):
@@ -57,6 +63,11 @@ class AssertionOutcome(StrEnum):
 
 class Pattern(Protocol):
     """A compiled regular expression."""
+
+    @property
+    def programsize(self) -> int:
+        """Number of instructions that are tried for each character, at most."""
+        ...
 
     def search(self, text: str) -> object | None:
         """Return a match anywhere in `text`, or None."""
@@ -178,10 +189,11 @@ class AssertionResult(BaseModel):
 def evaluate(assertion: Assertion, answer: CheckedAnswer | None, reason: str = "") -> AssertionResult:
     """Return the result of an assertion. None: no answer arrived. `reason`: why it may not be measured."""
     found = None if answer is None else _found(assertion, answer)
-    if found is None:
+    is_met, actual = found or (None, None)
+    if is_met is None:
         outcome, actual = AssertionOutcome.NOT_MEASURED, None
+        reason = reason if found is None else TOO_LONG
     else:
-        is_met, actual = found
         outcome = AssertionOutcome.OK if is_met else AssertionOutcome.ASSERTION_FAILED
     return AssertionResult(
         of=assertion.of,
@@ -222,8 +234,11 @@ def answer_text(result: Any) -> str:
     return "\n".join(text for holder in holders for text in _part_texts(holder))[:MAX_TEXT_CHARS]
 
 
-def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool, str | None] | None:
-    """Return whether the answer is as expected, and its value; None if that is unknown."""
+def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool | None, str | None] | None:
+    """Return whether the answer is as expected, and its value; None if that is unknown.
+
+    None instead of the former if its text is too long to be searched.
+    """
     expected: Any = assertion.expected
     match assertion.check:
         case Check.STATUS:
@@ -249,15 +264,21 @@ def _is_unknown(answer: CheckedAnswer, expected: object) -> bool:
     return answer.is_gated and expected not in GATED_STATUSES
 
 
-def _text_is_met(assertion: Assertion, text: str) -> bool:
+def _text_is_met(assertion: Assertion, text: str) -> bool | None:
     if assertion.pattern is not None:
-        return assertion.pattern.search(text) is not None
+        return _has_match(assertion.pattern, text)
     return str(assertion.expected) in text
 
 
-def _value_is_met(assertion: Assertion, value: Any) -> bool:
+def _has_match(pattern: Pattern, text: str) -> bool | None:
+    if len(text) * pattern.programsize > MAX_SEARCH_STEPS:
+        return None
+    return pattern.search(text) is not None
+
+
+def _value_is_met(assertion: Assertion, value: Any) -> bool | None:
     if assertion.pattern is not None:
-        return assertion.pattern.search(_plain(value)) is not None
+        return _has_match(assertion.pattern, _plain(value))
     if assertion.check is Check.CONTAINS:
         if isinstance(value, list):
             return any(_is_same(each, assertion.expected) for each in value)
