@@ -85,6 +85,8 @@ def test_inline_secret_is_refused(members: dict[str, Any]) -> None:
         ("bearer: sk-inline-secret", "{file: NAME}"),
         ("bearer: {sk-inline-secret}", "/credentials/0/bearer: no such key; expected one of file"),
         ("bearer: {sk-inline-secret: x}", "no such key"),
+        ("bearer: {sk-inline-secret: 1, sk-inline-secret: 2}", "/credentials/0: this key occurs twice"),
+        ("bearer: {sk-inline-secret: 1:30}", "/credentials/0: expected an unambiguous value"),
         ("bearer:sk-inline-secret", "/credentials/0: no such key; expected one of name"),
         ("basic: {username: a, password:sk-inline-secret}", "/credentials/0/basic: no such key"),
         ("oauth2: {client_secret: {sk-inline-secret}}", "/oauth2/client_secret: no such key"),

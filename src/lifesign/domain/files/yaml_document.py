@@ -186,7 +186,9 @@ class YamlDocument:
         return key, self._build(value_node, (*path, key))
 
     def _error_at(self, node: yaml.Node, path: Path, expected: str) -> InvalidFile:
-        return self._refuse([FileFault(_line(node), _pointer(path), expected)])
+        # A key of a credential may be a secret that was written in the wrong place.
+        shown = path[:2] if path[:1] == ("credentials",) else path
+        return self._refuse([FileFault(_line(node), _pointer(shown), expected)])
 
     def _error_on_line(self, line: int, expected: str) -> InvalidFile:
         return self._refuse([FileFault(line, "", expected)])

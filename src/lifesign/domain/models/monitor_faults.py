@@ -71,7 +71,7 @@ def _missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]
     for each in monitor.missing_credentials:
         place = f"{each.origin}{'' if each.path == '/' else each.path}"
         yield MonitorFault(
-            f"prober {each.holder} has no credential for {place}, and prober {each.held_by} has "
+            f"prober {each.holder} has no working credential for {place}, and prober {each.held_by} has "
             f"{each.name}: what is behind a login there is not measured (no_credential)",
             "give all probers of this registry the same credentials",
         )

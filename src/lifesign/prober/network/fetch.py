@@ -547,7 +547,7 @@ def _failed(
     error: BaseException,
     line: HttpConnection | None,
     credential: Credential | None,
-    tls: ClientTls | None,
+    tls: ClientTls | None = None,
 ) -> Fetched:
     """Return the failure after a connection was established."""
     if line is None:

@@ -314,7 +314,7 @@ class CredentialStore:
         for each in missing:
             if each.scope.place not in {known.scope.place for known in self._missing}:
                 _log.warning(
-                    "this prober lacks a credential for %s%s, which prober %s has (%s)",
+                    "this prober lacks a working credential for %s%s, which prober %s has (%s)",
                     each.scope.origin, each.scope.place[1], each.holder, each.scope.name,
                 )  # fmt: skip
         self._missing = missing
