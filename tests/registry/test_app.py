@@ -5,15 +5,19 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 from tests.support.databases import KINDS, WoundClock, opened
+from tests.support.hostile_server import answer, serving
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.registry_server import registry_server
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.small_disk import fill, mounted
 
+from lifesign.domain.net.allowed_addresses import read_networks
+from lifesign.registry.events.safe_post import Sent, safe_post
 from lifesign.registry.request_handling.heard_agents import HeardAgents
 from lifesign.storage.engine.sqlite import ROOM_BYTES
 from lifesign.storage.engine.transaction import Transaction
@@ -95,3 +99,32 @@ def test_refused_connection_is_noted_for_the_sweep(tmp_path: Path, monkeypatch: 
         with socket.create_connection(("127.0.0.1", server.port), PATIENCE_SECONDS) as caller:
             assert caller.recv(64).startswith(b"HTTP/1.1 503")
     assert refused.is_set()
+
+
+async def test_silent_name_servers_delay_no_other_lookup(
+    tmp_path: Path, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    are_silent = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def look_up_or_wait(host: str, *arguments: Any, **keywords: Any) -> Any:
+        if host.endswith(".example"):
+            are_silent.wait(PATIENCE_SECONDS)
+            raise socket.gaierror(socket.EAI_AGAIN, "no name server answers")
+        return look_up(host, *arguments, **keywords)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_or_wait)
+    async with (
+        opened("sqlite", tmp_path, clock.now_s) as database,
+        serving({"/": answer(204)}) as receiver,
+        RegistryApi(database, clock).registry.running(),
+    ):
+        # More than the threads that an event loop has by default.
+        urls = [f"http://agent-{number}.example/" for number in range(40)]
+        silent = [asyncio.create_task(safe_post(url, b"", {}, ())) for url in urls]
+        await asyncio.sleep(0)
+        url = f"http://localhost:{receiver.port}/"
+        sent = await safe_post(url, b"", {}, read_networks(["127.0.0.0/8", "::1"]))
+        are_silent.set()
+        await asyncio.gather(*silent)
+    assert sent == Sent(204, None)
