@@ -18,6 +18,8 @@ from lifesign.serving.connection_limits import REFUSES, BoundedProtocol
 from lifesign.serving.listening_socket import bound
 from lifesign.serving.process_supervisor import ServerProcess
 
+ASYNCIO_HANDSHAKE_SECONDS = 60
+"""Limit of asyncio and uvloop, if none is given."""
 refused = threading.Event()
 """Set once the app has learned of a refused connection."""
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
@@ -61,7 +63,7 @@ async def served(directory: Path) -> AsyncIterator[tuple[int, ssl.SSLContext]]:
 
 async def answer(port: int, tls: ssl.SSLContext | None = None) -> bytes:
     """Send a request if it is over TLS; return all that the server sends until it closes."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
+    async with asyncio.timeout(min(PATIENCE_SECONDS, ASYNCIO_HANDSHAKE_SECONDS / 2)):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
         if tls is not None:
             writer.write(REQUEST)
