@@ -167,7 +167,7 @@ def test_monitoring_faults_are_shown_with_their_numbers() -> None:
         },
         "missing_credentials": [{
             "holder": "key:b/1", "held_by": "key:c/1", "name": "acme", "origin": "https://acme.example",
-            "path": "/billing",
+            "path": "/billing", "target_origins": ["https://acme.example"],
         }],
         "credential_faults": [{
             "key_id": "key_1", "name": "lab", "origin": "https://lab.example", "path": "/",

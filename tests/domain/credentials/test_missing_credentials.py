@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,19 +13,40 @@ from lifesign.domain.credentials.request_scope import CredentialScope
 ORIGIN = "https://agents.acme.example"
 
 
-def scope(path: str = "/", *, name: str = "acme", origin: str = ORIGIN) -> CredentialScope:
-    return CredentialScope(name=name, origin=origin, path=path)
+CARDS = "https://cards.acme.example"
 
 
-def other(path: str = "/", *, holder: str = "key:b/w", origin: str = ORIGIN) -> OtherCredential:
-    return OtherCredential(holder=holder, scope=scope(path, origin=origin))
+def scope(path: str = "/", *card_origins: str, name: str = "acme") -> CredentialScope:
+    return CredentialScope(name=name, origin=ORIGIN, path=path, card_origins=card_origins)
+
+
+def other(path: str = "/", *card_origins: str, holder: str = "key:b/w") -> OtherCredential:
+    return OtherCredential(holder=holder, scope=scope(path, *card_origins))
+
+
+def missed(credential: OtherCredential, *target_origins: str) -> OtherCredential:
+    return replace(credential, target_origins=target_origins)
 
 
 def test_place_with_an_own_credential_is_not_missing() -> None:
     others = {"key:b": [other("/billing"), other("/"), other("/billing/")]}
-    assert missing_credentials([scope("/billing/", name="mine")], others) == [other("/")]
-    assert missing_credentials([], others) == [other("/billing"), other("/")]
+    assert missing_credentials([scope("/billing/", name="mine")], others) == [missed(other("/"), ORIGIN)]
+    found = [missed(other("/billing"), ORIGIN), missed(other("/"), ORIGIN)]
+    assert missing_credentials([], others) == found
     assert missing_credentials([scope()], {}) == []
+
+
+def test_credential_is_missing_for_the_card_origins_of_others_only() -> None:
+    theirs = other("/", CARDS, "https://b.example")
+    others = {"key:b": [theirs], "key:c": [other("/", "https://c.example", holder="key:c/w")]}
+    found = missing_credentials([scope("/", "https://b.example")], others)
+    assert found == [missed(theirs, CARDS, "https://c.example")]
+    assert missing_credentials([scope("/", CARDS)], {"key:b": [other("/", CARDS)]}) == []
+    assert missing_credentials([], others, limit=2) == [missed(theirs, ORIGIN, CARDS)]
+    own, url = [scope()], f"{ORIGIN}/rpc"
+    assert credential_of_other(own, found, url, f"{CARDS}/agent") == found[0]
+    assert credential_of_other(own, found, url, ORIGIN) is None
+    assert credential_of_other(own, found, url, "https://b.example") is None
 
 
 def test_key_with_many_places_does_not_displace_places_of_other_keys() -> None:
@@ -31,19 +54,21 @@ def test_key_with_many_places_does_not_displace_places_of_other_keys() -> None:
     few = [other(f"/own/{number}", holder="key:b/w") for number in range(5)]
     found = missing_credentials([], {"key:a": many, "key:b": few}, limit=20)
     assert len(found) == 20
-    assert set(few) <= set(found)
+    assert {missed(each, ORIGIN) for each in few} <= set(found)
 
 
 def test_the_longest_path_decides_whose_credential_is_missing() -> None:
     missing = [other("/"), other("/billing")]
-    found = credential_of_other([], missing, f"{ORIGIN}/billing/rpc")
+    found = credential_of_other([], missing, f"{ORIGIN}/billing/rpc", ORIGIN)
     assert found == other("/billing")
-    assert credential_of_other([], missing, f"{ORIGIN}/else") == other("/")
-    assert credential_of_other([], missing, "https://elsewhere.example/") is None
+    assert credential_of_other([], missing, f"{ORIGIN}/else", ORIGIN) == other("/")
+    assert credential_of_other([], missing, "https://elsewhere.example/", ORIGIN) is None
     # The prober's own credential is sent if its path is the longer one.
-    assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/eu/rpc") is None
-    assert credential_of_other([scope("/")], missing, f"{ORIGIN}/billing") == other("/billing")
-    assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/us") == other("/billing")
+    assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/eu/rpc", ORIGIN) is None
+    assert credential_of_other([scope("/")], missing, f"{ORIGIN}/billing", ORIGIN) == other("/billing")
+    assert credential_of_other([scope("/billing/eu")], missing, f"{ORIGIN}/billing/us", ORIGIN) == other(
+        "/billing"
+    )
 
 
 PATHS = st.sampled_from(["/", "/a", "/a/", "/a/b", "/b"])

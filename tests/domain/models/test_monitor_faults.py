@@ -57,11 +57,15 @@ def test_targets_outside_of_a_definition_name_the_prober_and_the_setting() -> No
 def test_a_missing_credential_names_both_probers_the_credential_and_the_place() -> None:
     missing = {
         "holder": "key:a/w", "held_by": "key:b/w", "name": "acme", "origin": "https://acme.example",
-        "path": "/billing",
+        "path": "/billing", "target_origins": ["https://acme.example"],
     }  # fmt: skip
     (fault,) = credential_faults(monitor(missing_credentials=[missing]))
     for name in ("key:a/w", "key:b/w", "acme", "https://acme.example/billing", "no_credential"):
         assert name in fault.text
+    assert "card_origins" not in fault.text
+    missing["target_origins"] = ["https://cards.example"]
+    (fault,) = credential_faults(monitor(missing_credentials=[missing]))
+    assert "https://cards.example (card_origins)" in fault.text
 
 
 def test_a_credential_that_does_not_work_is_named_with_its_key_origin_and_fault() -> None:

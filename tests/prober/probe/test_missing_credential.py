@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,6 +55,19 @@ async def test_target_that_needs_a_credential_of_another_prober_is_not_measured(
 async def test_gated_target_outside_the_missing_scope_stays_gated() -> None:
     async with without_credential("/elsewhere") as (server, probes):
         assert (await probes.see(server.url)).result is ResultClass.GATED
+
+
+async def test_target_of_an_origin_that_only_another_prober_permits_is_not_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", TOKEN)
+    async with serving({RPC: behind_login(answer(405))}) as server, serving({}) as cards:
+        cards.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server.url)) as probes:
+            assert results(await probes.see(cards.url))["transport"] == "gated"
+            (missing,) = others(server.url)
+            probes.credentials.note_missing([replace(missing, target_origins=(cards.url,))])
+            assert results(await probes.see(cards.url))["transport"] == "not_measured"
 
 
 async def test_failures_next_to_a_missing_login_do_not_count() -> None:

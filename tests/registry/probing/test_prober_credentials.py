@@ -36,10 +36,22 @@ async def shown(api: RegistryApi) -> list[dict[str, Any]]:
 @pytest.mark.both_databases
 async def test_claim_lists_credentials_that_only_other_probers_have(api: RegistryApi) -> None:
     assert await missing(api, "a", ACME, LAB) == []
-    lacks_acme = ACME | {"holder": f"{HOLDER}/b", "held_by": f"{HOLDER}/a"}
+    lacks_acme = ACME | {
+        "holder": f"{HOLDER}/b",
+        "held_by": f"{HOLDER}/a",
+        "target_origins": [ACME["origin"]],
+    }
     assert await missing(api, "b", LAB) == [lacks_acme]
     assert await shown(api) == [lacks_acme]
     assert await missing(api, "a", ACME, LAB) == []
+
+
+async def test_claim_lists_card_origins_that_only_another_prober_has(api: RegistryApi) -> None:
+    cards = "https://cards.example"
+    assert await missing(api, "a", ACME | {"card_origins": [cards]}) == []
+    (lacking,) = await missing(api, "b", ACME)
+    assert lacking["target_origins"] == [cards]
+    assert await missing(api, "b", ACME | {"card_origins": [cards]}) == []
 
 
 async def test_credential_is_no_longer_missing_after_configuration_or_end_of_its_prober(

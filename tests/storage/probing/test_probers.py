@@ -11,7 +11,12 @@ from lifesign.storage.probing.probers import StoredCredential, StoredProber
 async def test_stored_credentials_of_a_prober_are_read_back(
     database: Database, state: CredentialState | None
 ) -> None:
-    scope = CredentialScope(name="acme", origin="https://agents.acme.example", path="/billing")
+    scope = CredentialScope(
+        name="acme",
+        origin="https://agents.acme.example",
+        path="/billing",
+        card_origins=("https://cards.acme.example",),
+    )
     held = StoredCredential(scope=scope, state=state, since_s=1_000.5, detail="HTTP 401")
     given = {"key:k/a": (held,), "key:k/b": ()}
 

@@ -4,14 +4,16 @@ Only names and places are compared. No prober ever learns a secret of another on
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import Final
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.request_scope import CredentialScope, scope_for
+from lifesign.domain.targets.target import is_on_origin_of
 
 MAX_MISSING: Final = 1_000
-"""Places in the answer to one claim."""
+"""Places and origins of targets in the answer to one claim."""
 
 
 @fast_dataclass(kw_only=True)
@@ -21,6 +23,12 @@ class OtherCredential:
     holder: str
     """Prober that has it: its key, a slash, and the worker's name."""
     scope: CredentialScope
+    target_origins: tuple[str, ...] = ()
+    """Origins of the targets for which it is missing; none: those of the scope."""
+
+    def is_for_target(self, target: str) -> bool:
+        """Return whether a probe of a target lacks it."""
+        return any(is_on_origin_of(target, each) for each in self.target_origins or self.scope.target_origins)
 
 
 def missing_credentials(
@@ -30,27 +38,37 @@ def missing_credentials(
 ) -> list[OtherCredential]:
     """Return the places for which other probers have a credential and this prober has none, each once.
 
-    `others` has them by prober key. The keys take turns, so that one key with many places does not push out
-    those of the others.
+    A prober also lacks a credential for the targets of an origin that only the `card_origins` of another
+    prober contain. `others` has the credentials by prober key. The keys take turns, so that one key with many
+    places does not push out those of the others. `limit` counts the origins of all places.
     """
-    covered = {scope.place for scope in own}
+    covered: dict[tuple[str, str], set[str]] = {}
+    for scope in own:
+        covered.setdefault(scope.place, set()).update(scope.target_origins)
     found: dict[tuple[str, str], OtherCredential] = {}
     for each in chain.from_iterable(zip_longest(*(others[key] for key in sorted(others)))):
-        if len(found) == limit:
-            break
-        if each is not None and each.scope.place not in covered:
-            found.setdefault(each.scope.place, each)
+        if each is None:
+            continue
+        place = each.scope.place
+        known = covered.setdefault(place, set())
+        lacking = tuple(origin for origin in each.scope.target_origins if origin not in known)[:limit]
+        if lacking:
+            first = found.get(place, each)
+            found[place] = replace(first, target_origins=(*first.target_origins, *lacking))
+            known.update(lacking)
+            limit -= len(lacking)
     return list(found.values())
 
 
 def credential_of_other(
-    own: Iterable[CredentialScope], missing: Sequence[OtherCredential], url: str
+    own: Iterable[CredentialScope], missing: Sequence[OtherCredential], url: str, target: str
 ) -> OtherCredential | None:
     """Return the credential that another prober would send to a URL in place of ours; None if there is none.
 
-    That is the one with the longest path, as `scope_for` chooses; at the same place, ours is missing.
+    `target` is the URL of the target whose probe sends the request. The credential is the one with the
+    longest path, as `scope_for` chooses; at the same place, ours is missing.
     """
-    best = scope_for((each.scope for each in missing), url)
+    best = scope_for((each.scope for each in missing if each.is_for_target(target)), url)
     if best is None:
         return None
     ours = scope_for(own, url)

@@ -16,6 +16,8 @@ from lifesign.domain.targets.target import is_on_origin_of
 
 MAX_CREDENTIALS: Final = 100
 """Credentials of one prober."""
+MAX_CARD_ORIGINS: Final = 100
+"""Origins of targets that may name the URLs of one credential, besides its own."""
 ORIGIN_PATTERN: Final = r"^https?://[A-Za-z0-9._:\[\]-]{1,270}$"
 MAX_DECODINGS: Final = 3
 """A path that is percent-encoded more often is in no scope: servers may decode it again."""

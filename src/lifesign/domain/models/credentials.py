@@ -7,13 +7,19 @@ from pydantic import BaseModel, Field, StringConstraints
 
 from lifesign.domain.credentials.acceptance import MAX_DETAIL_CHARS, CredentialState, CredentialStatus
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.request_scope import ORIGIN_PATTERN, CredentialScope
+from lifesign.domain.credentials.request_scope import MAX_CARD_ORIGINS, ORIGIN_PATTERN, CredentialScope
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body
 
 MAX_FAULT_SECONDS = 2_592_000.0
+MAX_CLAIMED_CARD_ORIGINS = 1_000
+"""Maximum number of `card_origins` in one claim; a prober does not report further ones."""
 FaultDetail = Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")]
 CredentialName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
+
+
+Origin = Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
+"""Scheme, host and port."""
 
 
 class CredentialPlace(Body):
@@ -21,10 +27,12 @@ class CredentialPlace(Body):
 
     name: CredentialName
     """Name of the credential in the prober's definition."""
-    origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
+    origin: Origin
     """Scheme, host and port."""
     path: Annotated[str, StringConstraints(pattern="^/[!-~]{0,511}$")] = "/"
     """The credential is sent to this path and all paths below."""
+    card_origins: Annotated[list[Origin], Field(max_length=MAX_CARD_ORIGINS)] = Field(default_factory=list)
+    """Other origins whose targets may name URLs of this origin."""
     state: Annotated[CredentialState, Field(strict=False)] | None = None
     """State of the credential by the answers to the worker's requests; absent if unknown."""
     fault_seconds: (
@@ -36,8 +44,10 @@ class CredentialPlace(Body):
 
     @property
     def scope(self) -> CredentialScope:
-        """The origin and path, in the form of the rules."""
-        return CredentialScope(name=self.name, origin=self.origin, path=self.path)
+        """The origins and the path, in the form of the rules."""
+        return CredentialScope(
+            name=self.name, origin=self.origin, path=self.path, card_origins=tuple(self.card_origins)
+        )
 
 
 class MissingCredential(BaseModel):
@@ -49,6 +59,11 @@ class MissingCredential(BaseModel):
     """Name of the credential in the definition of the other prober."""
     origin: str
     path: str
+    target_origins: list[str]
+    """Origins of the targets for which the prober lacks the credential.
+
+    Without `origin`: the prober has the credential, but its `card_origins` lack these origins.
+    """
     held_by: str
     """Prober that has the credential."""
 
@@ -56,22 +71,27 @@ class MissingCredential(BaseModel):
     def other(self) -> OtherCredential:
         """The credential of the other prober, in the form of the rules."""
         scope = CredentialScope(name=self.name, origin=self.origin, path=self.path)
-        return OtherCredential(holder=self.held_by, scope=scope)
+        return OtherCredential(holder=self.held_by, scope=scope, target_origins=tuple(self.target_origins))
 
 
 def places_of(credentials: Iterable[CredentialStatus]) -> list[CredentialPlace]:
     """Return credentials in the form of a claim of shards: names, origins and paths."""
-    return [
-        CredentialPlace(
+    places: list[CredentialPlace] = []
+    left = MAX_CLAIMED_CARD_ORIGINS
+    for each in credentials:
+        card_origins = each.scope.card_origins[:left]
+        left -= len(card_origins)
+        place = CredentialPlace(
             name=each.scope.name,
             origin=each.scope.origin,
             path=each.scope.path,
+            card_origins=[*card_origins],
             state=each.state,
             fault_seconds=None if each.fault_s is None else min(MAX_FAULT_SECONDS, each.fault_s),
             detail=each.detail,
         )
-        for each in credentials
-    ]
+        places.append(place)
+    return places
 
 
 def missing_of(holder: str, missing: Iterable[OtherCredential]) -> list[MissingCredential]:
@@ -82,6 +102,7 @@ def missing_of(holder: str, missing: Iterable[OtherCredential]) -> list[MissingC
             name=each.scope.name,
             origin=each.scope.origin,
             path=each.scope.path,
+            target_origins=[*(each.target_origins or each.scope.target_origins)],
             held_by=each.holder,
         )
         for each in missing

@@ -70,6 +70,8 @@ def _missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]
     """Yield which probers lack a credential that another one has."""
     for each in monitor.missing_credentials:
         place = f"{each.origin}{'' if each.path == '/' else each.path}"
+        if each.origin not in each.target_origins:
+            place += f" that permits {', '.join(each.target_origins)} (card_origins)"
         yield MonitorFault(
             f"prober {each.holder} has no working credential for {place}, and prober {each.held_by} has "
             f"{each.name}: what is behind a login there is not measured (no_credential)",

@@ -19,7 +19,7 @@ from lifesign.domain.credentials.api_key import (
     KeyPlace,
     is_taken,
 )
-from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS, CredentialScope
+from lifesign.domain.credentials.request_scope import MAX_CARD_ORIGINS, MAX_CREDENTIALS, CredentialScope
 from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, FileName, SecretPlace
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.targets.target import read_target
@@ -31,7 +31,6 @@ USER_PATTERN: Final = "^[!-9;-~][ -9;-~]{0,127}$"
 CLIENT_PATTERN: Final = "^[!-~]{1,256}$"
 SCOPE_PATTERN: Final = r"^[!#-\[\]-~]+( [!#-\[\]-~]+)*$"
 MAX_SCOPE_CHARS: Final = 1024
-MAX_CARD_ORIGINS: Final = 100
 MAX_OAUTH_URL_CHARS: Final = 2048
 CREDENTIAL_FORMS: Final = {
     ENV_PATTERN: "the name of an environment variable",

@@ -382,7 +382,7 @@ class ProbeSession:
 
     def missing_credential(self, url: str) -> OtherCredential | None:
         """Return the credential that another prober would send to a URL, and this one lacks."""
-        return self._credentials.missing_for(url)
+        return self._credentials.missing_for(url, str(self.given.url))
 
     def is_without_credential(self, fetched: Fetched) -> bool:
         """Return whether a request lacked its credential: a server may then answer less, or with a login."""

@@ -319,9 +319,9 @@ class CredentialStore:
                 )  # fmt: skip
         self._missing = missing
 
-    def missing_for(self, url: str) -> OtherCredential | None:
-        """Return the credential that another prober would send to a URL, and this one lacks."""
-        return credential_of_other(self._scopes, self._missing, url) if self._missing else None
+    def missing_for(self, url: str, target: str) -> OtherCredential | None:
+        """Return the credential that another prober would send to a URL for a target, and this one lacks."""
+        return credential_of_other(self._scopes, self._missing, url, target) if self._missing else None
 
     def _reload(self) -> None:
         """Read changed files again; if a secret cannot be read any more, the last one stays in use."""

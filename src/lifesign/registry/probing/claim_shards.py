@@ -80,8 +80,8 @@ MAX_PROBERS = SHARDS
 MAX_SHOWN = MAX_PROBERS
 COMPANIONS_S = 60.0
 """Time after a worker joined for which its companions count; they have joined by then."""
-MAX_CLAIM_BYTES = 131_072
-"""Maximum size of a body that names all shards."""
+MAX_CLAIM_BYTES = 524_288
+"""Maximum size of a body that names all shards and credentials."""
 
 MAX_SAMPLED_TARGETS = 2_000
 """Targets of one holder of which one claim reads whether results are overdue."""

@@ -93,7 +93,15 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
     row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
     row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
     places = [
-        (each.scope.name, each.scope.origin, each.scope.path, each.state, each.since_s, each.detail)
+        (
+            each.scope.name,
+            each.scope.origin,
+            each.scope.path,
+            each.state,
+            each.since_s,
+            each.detail,
+            each.scope.card_origins,
+        )
         for each in prober.credentials
     ]
     row["credentials"] = json.dumps(places) if places else None
@@ -118,10 +126,10 @@ def _stored(row: Row[Any]) -> StoredProber:
 def _credentials(text: str) -> tuple[StoredCredential, ...]:
     return tuple(
         StoredCredential(
-            scope=CredentialScope(name=name, origin=origin, path=path),
+            scope=CredentialScope(name=name, origin=origin, path=path, card_origins=tuple(card_origins)),
             state=None if state is None else CredentialState(state),
             since_s=since_s,
             detail=detail,
         )
-        for name, origin, path, state, since_s, detail in json.loads(text)
+        for name, origin, path, state, since_s, detail, card_origins in json.loads(text)
     )
