@@ -58,7 +58,7 @@ async def test_gated_target_outside_the_missing_scope_stays_gated() -> None:
 
 
 async def test_target_of_an_origin_that_only_another_prober_permits_is_not_measured(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("LAB_TOKEN", TOKEN)
     async with serving({RPC: behind_login(answer(405))}) as server, serving({}) as cards:
@@ -66,7 +66,9 @@ async def test_target_of_an_origin_that_only_another_prober_permits_is_not_measu
         async with probing(**settings(server.url)) as probes:
             assert results(await probes.see(cards.url))["transport"] == "gated"
             (missing,) = others(server.url)
-            probes.credentials.note_missing([replace(missing, target_origins=(cards.url,))])
+            for origins in ((server.url,), (cards.url,), (cards.url,)):
+                probes.credentials.note_missing([replace(missing, target_origins=origins)])
+            assert [cards.url in line for line in caplog.messages if HOLDER in line] == [False, True]
             assert results(await probes.see(cards.url))["transport"] == "not_measured"
 
 

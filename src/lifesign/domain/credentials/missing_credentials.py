@@ -31,6 +31,14 @@ class OtherCredential:
         return any(is_on_origin_of(target, each) for each in self.target_origins or self.scope.target_origins)
 
 
+def lacking_place(origin: str, path: str, target_origins: Sequence[str]) -> str:
+    """Return where a credential is missing, for people; it exists but lacks `card_origins` if so."""
+    place = f"{origin}{'' if path == '/' else path}"
+    if not target_origins or origin in target_origins:
+        return place
+    return f"{place} that permits {', '.join(target_origins)} (card_origins)"
+
+
 def missing_credentials(
     own: Iterable[CredentialScope],
     others: Mapping[str, Sequence[OtherCredential]],

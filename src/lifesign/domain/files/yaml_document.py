@@ -49,12 +49,15 @@ class YamlDocument:
     Values are checked when they are read: unused ones are only bounded.
     """
 
-    def __init__(self, text: str, *, expected: str, refuse: Refuse) -> None:
+    def __init__(self, text: str, *, expected: str, refuse: Refuse, secrets: str | None = None) -> None:
         """Read a text.
 
         `refuse` creates the error for a text that is invalid or no mapping, as `expected` describes.
+        `secrets` is the top-level list whose items may have a secret as a key that was written in the wrong
+        place: no error names the keys in them.
         """
         self._refuse = refuse
+        self._secrets = secrets
         self._lines: dict[Path, int] = {(): 1}
         self._constructor = SafeConstructor()
         self._check_bounds(text)
@@ -186,8 +189,7 @@ class YamlDocument:
         return key, self._build(value_node, (*path, key))
 
     def _error_at(self, node: yaml.Node, path: Path, expected: str) -> InvalidFile:
-        # A key of a credential may be a secret that was written in the wrong place.
-        shown = path[:2] if path[:1] == ("credentials",) else path
+        shown = path[:2] if path[:1] == (self._secrets,) else path
         return self._refuse([FileFault(_line(node), _pointer(shown), expected)])
 
     def _error_on_line(self, line: int, expected: str) -> InvalidFile:

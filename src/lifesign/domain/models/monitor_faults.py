@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import fault_advice
+from lifesign.domain.credentials.missing_credentials import lacking_place
 from lifesign.domain.models.monitor import LostEvidence, MonitorRecord, TrackRecord
 from lifesign.domain.observation.evidence_age import REASON_WORDS
 from lifesign.domain.text.counts import plural, pluralize
@@ -69,9 +70,7 @@ def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
 def _missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
     """Yield which probers lack a credential that another one has."""
     for each in monitor.missing_credentials:
-        place = f"{each.origin}{'' if each.path == '/' else each.path}"
-        if each.origin not in each.target_origins:
-            place += f" that permits {', '.join(each.target_origins)} (card_origins)"
+        place = lacking_place(each.origin, each.path, each.target_origins)
         yield MonitorFault(
             f"prober {each.holder} has no working credential for {place}, and prober {each.held_by} has "
             f"{each.name}: what is behind a login there is not measured (no_credential)",

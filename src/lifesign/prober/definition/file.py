@@ -59,7 +59,9 @@ def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
     """
     text, mode = _text_of(file, "--credential")
     refuse = partial(InvalidDefinition, file=str(file))
-    document = YamlDocument(text, expected="expected a mapping with the key credentials", refuse=refuse)
+    document = YamlDocument(
+        text, expected="expected a mapping with the key credentials", refuse=refuse, secrets="credentials"
+    )
     try:
         read = CredentialFile.model_validate(document.to_dict(), context={"directory": file.parent})
     except ValidationError as error:
@@ -91,7 +93,9 @@ def _text_of(file: Path, setting: str) -> tuple[str, int]:
 
 def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
     refuse = partial(InvalidDefinition, file=str(file))
-    document = YamlDocument(text, expected="expected a mapping with the key name", refuse=refuse)
+    document = YamlDocument(
+        text, expected="expected a mapping with the key name", refuse=refuse, secrets="credentials"
+    )
     content = document.to_dict()
     try:
         read = ProbeDefinition.model_validate(content, context={"directory": file.parent})

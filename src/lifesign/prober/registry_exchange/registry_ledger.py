@@ -46,7 +46,7 @@ _OUR_FAULT: Final = frozenset({400, 413, 415, 422})
 MAX_INTERFACES_BYTES: Final = 2_097_152
 """Interfaces in one call, as JSON: a quarter of the registry's limit."""
 MAX_INTERFACES_MARKS: Final = 150_000
-"""Maximum number of `{`, `[` and `,` in them: a third of the registry's limit."""
+"""Maximum number of `{`, `[` and `,` in them: less than a third of the registry's limit."""
 _NEVER_PROBED: Final = ProbeMemory()
 
 _log = logging.getLogger("lifesign.prober")

@@ -11,7 +11,11 @@ from yarl import URL
 
 from lifesign.domain.credentials.acceptance import CredentialState, CredentialStatus, CredentialUse
 from lifesign.domain.credentials.api_key import key_place
-from lifesign.domain.credentials.missing_credentials import OtherCredential, credential_of_other
+from lifesign.domain.credentials.missing_credentials import (
+    OtherCredential,
+    credential_of_other,
+    lacking_place,
+)
 from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.secret_place import SecretPlace
@@ -311,11 +315,13 @@ class CredentialStore:
         """Note the credentials that other probers have, and this one lacks; log each change once."""
         if missing == self._missing:
             return
+        known = {(each.scope.place, each.target_origins) for each in self._missing}
         for each in missing:
-            if each.scope.place not in {known.scope.place for known in self._missing}:
+            if (each.scope.place, each.target_origins) not in known:
+                place = lacking_place(*each.scope.place, each.target_origins)
                 _log.warning(
-                    "this prober lacks a working credential for %s%s, which prober %s has (%s)",
-                    each.scope.origin, each.scope.place[1], each.holder, each.scope.name,
+                    "this prober lacks a working credential for %s, which prober %s has (%s)",
+                    place, each.holder, each.scope.name,
                 )  # fmt: skip
         self._missing = missing
 

@@ -59,12 +59,9 @@ def unwitnessed(
 ) -> Sequence[MissedHeartbeat]:
     """Return those whose missed heartbeats are not confirmed by a request of any agent."""
     heard_at_s, refused_at_s = last_requests.last(transaction)
+    # The companions are read only if one could matter.
     alone = [
-        each
-        for each in missed
-        if heard_at_s is None
-        or heard_at_s < each.missed_s
-        or (refused_at_s is not None and refused_at_s >= each.missed_s)
+        each for each in missed if is_unwitnessed(each.missed_s, heard_at_s, each.missed_s, refused_at_s)
     ]
     if not alone:
         return ()
