@@ -551,13 +551,12 @@ async def test_duration_of_a_sweep_does_not_count_as_missed_heartbeats(
     assert await count_by_status(database) == {"unhealthy": 2}
 
 
-@pytest.mark.both_databases
+@pytest.mark.postgresql_only
 async def test_concurrent_sweepers_make_one_transition_and_one_event_per_agent(
     database: Database, clock: WoundClock
 ) -> None:
-    if not isinstance(database, PostgresqlDatabase):
-        # On SQLite there is one writer: several processes are in tests/journeys.
-        return
+    # On SQLite there is one writer: several processes are in tests/journeys.
+    assert isinstance(database, PostgresqlDatabase)
     await add_agents(database, 15)
     await give_lease(database, "agent-3", "task:t1")
     other = open_database(

@@ -3,7 +3,7 @@
 A test that asks for `database_kind`, mostly by way of `api` or `database`, exists once for each kind. Plain
 `pytest` and `make test` run it on SQLite, and on PostgreSQL too where the SQL itself is the subject: in
 `tests/storage`, and where the test is marked `both_databases`. `make test-postgres` runs all of them on
-PostgreSQL.
+PostgreSQL. A test that is marked `postgresql_only` never runs on SQLite.
 """
 
 from pathlib import Path
@@ -38,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_chosen(item: pytest.Item, choice: str) -> bool:
     callspec = getattr(item, "callspec", None)
     kind = callspec.params.get("database_kind") if callspec else None
+    if item.get_closest_marker("postgresql_only") is not None:
+        return kind == "postgresql" and choice != "sqlite"
     if choice in KINDS:
         return bool(kind == choice)
     if choice == "both" or kind != "postgresql":

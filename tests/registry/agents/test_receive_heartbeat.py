@@ -259,11 +259,10 @@ async def test_a_heartbeat_that_is_no_json_is_a_bad_request(api: RegistryApi) ->
         assert (await api.ask("POST", f"{AGENTS}/agent-1/heartbeat", raw=raw, key=key)).status == 400
 
 
-@pytest.mark.both_databases
+@pytest.mark.postgresql_only
 async def test_heartbeat_that_waited_for_a_row_lock_is_dated_to_its_processing(api: RegistryApi) -> None:
-    if not isinstance(api.database, PostgresqlDatabase):
-        # On SQLite no caller waits inside a transaction: there is one writer.
-        return
+    # On SQLite no caller waits inside a transaction: there is one writer.
+    assert isinstance(api.database, PostgresqlDatabase)
     key = (await api.register("agent-1"))["agent_key"]
     url = api.database.url.set(drivername="postgresql").render_as_string(hide_password=False)
     other = open_database(url, clock=api.clock.now_s)
