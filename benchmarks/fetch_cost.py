@@ -30,7 +30,7 @@ from benchmarks.target_fleet import CARD_PATH, HEALTH_PATH, RunningFleet, Target
 
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.network.connection_pool import WAIT_SECONDS
 from lifesign.prober.network.fetch import Fetcher, Request
 from lifesign.prober.network.resolver import Resolver

@@ -10,7 +10,7 @@ from tests.support.dns_server import Answer, DnsServer, Names, dns_serving
 from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 from lifesign.prober.network.resolver import Resolver
 

@@ -30,8 +30,9 @@ from lifesign.domain.observation.results import MAX_ETAG_CHARS
 from lifesign.domain.targets.target import TargetKind
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, LifesignError
+from lifesign.prober.definition.directory_source import DirectorySource
 from lifesign.prober.definition.file import unreadable
-from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
+from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import (
     SKIP_REASONS,
     Get,

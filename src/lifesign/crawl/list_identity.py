@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from lifesign.domain.models.directories import DirectoryRecord
 from lifesign.errors import InvalidValue
-from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
+from lifesign.prober.definition.directory_source import DirectorySource
+from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories import ListSource, NotRead, kinds_of, read_directory
 from lifesign.prober.directories.format_choice import AUTO, BUILT_IN
 from lifesign.prober.directories.snapshot import read_version

@@ -26,7 +26,8 @@ from lifesign.crawl.worker_config import WorkerStatus
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import LifesignError
-from lifesign.prober.definition.models import DirectorySource, ProbeDefinition
+from lifesign.prober.definition.directory_source import DirectorySource
+from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver

@@ -26,7 +26,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import SHARDS, target_id
 from lifesign.prober.definition.file import read_definition_file
-from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.sqlite import SqliteDatabase

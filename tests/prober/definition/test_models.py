@@ -12,16 +12,14 @@ from pydantic import ValidationError
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
 from lifesign.domain.common import project
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
-from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
+from lifesign.domain.observation.witness_rule import Canary
 from lifesign.domain.probing.cadence import Cadence
 from lifesign.errors import InvalidValue
-from lifesign.prober.definition.lag_limits import LagPolicy
 from lifesign.prober.definition.layer_settings import MessageSettings
 from lifesign.prober.definition.models import (
     MAX_INLINE_TARGETS,
     PLACEHOLDER_CANARIES,
     PRODUCT,
-    DirectorySource,
     ProbeDefinition,
 )
 
@@ -111,40 +109,6 @@ def test_definition_above_the_number_of_targets_is_refused() -> None:
     assert refusal(targets=many)[0] == ("targets",)
 
 
-@pytest.mark.parametrize(
-    ("source", "label"),
-    [
-        ({"url": "https://Directory.example:8443/agents"}, "directory.example"),
-        ({"url": "directory.example"}, "directory.example"),
-        ({"file": "lists/My-Agents.csv"}, "my-agents.csv"),
-        ({"file": "agents.txt", "name": "agents"}, "agents"),
-    ],
-)
-def test_a_directory_is_called_by_its_name_its_host_or_its_file(source: dict[str, Any], label: str) -> None:
-    assert DirectorySource.model_validate(source).label == label
-
-
-@pytest.mark.parametrize(
-    ("source", "named"),
-    [
-        ({}, {"url", "file"}),
-        ({"url": "https://a.example", "file": "a.txt"}, {"url", "file"}),
-        ({"file": "a.txt", "key_file": "key"}, {"file", "key"}),
-    ],
-)
-def test_a_directory_is_at_a_url_or_in_a_file(source: dict[str, Any], named: set[str]) -> None:
-    place, result = refusal(directories=[source])
-    assert place == ("directories", 0)
-    assert named == {"url", "file", "key"} & set(result.split())
-
-
-def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
-    place, result = refusal(directories=[{"url": "https://user:hunter2@directory.example/"}])
-    assert place == ("directories", 0, "url")
-    assert "password" in result
-    assert "hunter2" not in result
-
-
 def test_directory_names_are_unique() -> None:
     both = [{"file": "old/agents.txt"}, {"file": "new/agents.txt"}]
     assert "agents.txt" in refusal(directories=both)[1]
@@ -165,45 +129,6 @@ def test_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
     place, result = refusal(ask={"card": False, **more})
     assert place == ("ask",)
     assert "need card: true" in result
-
-
-# --- intervals and limits ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("setting", "least", "too_little"),
-    [
-        ("interval_seconds", 300, 299.9),
-        ("confirm_after_seconds", 30, 29),
-        ("card_every_seconds", 3600, 3599),
-    ],
-)
-def test_faster_cadence_than_the_minimum_needs_allow_fast_cadence(
-    setting: str, least: float, too_little: float
-) -> None:
-    place, result = refusal(cadence={setting: too_little})
-    assert place == ("cadence", setting)
-    assert f"expected {least} or more" in result
-    assert "allow_fast_cadence: true" in result
-    assert getattr(defined(cadence={setting: least}).cadence, setting) == least
-    # In whichever order the two are written.
-    for cadence in (
-        {setting: too_little, "allow_fast_cadence": True},
-        {"allow_fast_cadence": True, setting: too_little},
-    ):
-        assert getattr(defined(cadence=cadence).cadence, setting) == too_little
-
-
-def test_back_off_below_the_interval_is_refused() -> None:
-    assert refusal(cadence={"interval_seconds": 600, "max_backoff_seconds": 599})[0] == ("cadence",)
-    edge = defined(cadence={"interval_seconds": 600, "max_backoff_seconds": 600})
-    assert edge.cadence.policy().max_backoff_s == 600
-
-
-@pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf"), "300", True])
-def test_interval_out_of_range_is_refused(seconds: object) -> None:
-    with pytest.raises(ValidationError):
-        defined(cadence={"interval_seconds": seconds, "allow_fast_cadence": True})
 
 
 # --- networks, resolvers and canaries ------------------------------------------------------------
@@ -258,25 +183,9 @@ def test_placeholders_differ_from_own_canaries() -> None:
     assert defined(canaries={"public_ipv4": CANARIES}).placeholders == ()
 
 
-def test_durations_of_the_witness_rule_can_be_configured() -> None:
-    assert defined().witnesses.policy() == WitnessPolicy()
-    assert defined().self_check.policy() == LagPolicy()
-    scaled = defined(
-        witnesses={
-            "round_seconds": 0.5,
-            "answer_seconds": 0.1,
-            "next_answer_seconds": 0.2,
-            "second_request_seconds": 1,
-            "max_clock_offset_seconds": 2,
-        },
-        self_check={"max_lag_seconds": 0.1, "max_standstill_seconds": 0.3},
-        results={"flush_seconds": 0.1, "lease_seconds": 5},
-    )
-    assert scaled.witnesses.policy() == WitnessPolicy(
-        round_s=0.5, answer_s=0.1, next_answer_s=0.2, second_request_s=1, max_clock_offset_s=2
-    )
-    assert scaled.self_check.policy() == LagPolicy(max_lag_s=0.1, max_standstill_s=0.3)
-    assert (scaled.results.flush_seconds, scaled.results.lease_seconds) == (0.1, 5)
+def test_durations_of_results_can_be_configured() -> None:
+    results = defined(results={"flush_seconds": 0.1, "lease_seconds": 5}).results
+    assert (results.flush_seconds, results.lease_seconds) == (0.1, 5)
     assert refusal(results={"lease_seconds": 0.5})[0] == ("results", "lease_seconds")
 
 

@@ -9,7 +9,7 @@ from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.targets.target import target_id
-from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories import ListSource, NotRead, Snapshot, read_directory
 from lifesign.prober.directories.fetching import fetching_with
 from lifesign.prober.directories.format_parser import Document, Kind, NotReadable

@@ -15,7 +15,7 @@ from yarl import URL
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
-from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories import (
     ListSource,
     NotRead,

@@ -8,7 +8,7 @@ import pytest
 from tests.support.hostile_server import Reply, answer, as_json, endless_body, reset, serving
 
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories import ListSource, Snapshot, read_directory, server_cards
 from lifesign.prober.directories.fetching import fetching_with
 from lifesign.prober.directories.format_parser import Kind

@@ -1,6 +1,6 @@
 """The probe definition: targets, requests, intervals and limits.
 
-The names of the attributes are the keys of `probes/*.yml`; `definition_file` reads them from there, and
+The names of the attributes are the keys of `probes/*.yml`; `read_definition_file` reads them from there, and
 `schemas/probe.schema.json` is made of them. Every setting except `name` has a default. Every duration is in
 seconds.
 """
@@ -12,7 +12,6 @@ from typing import Annotated, Final, Self
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     ValidationError,
     ValidationInfo,
@@ -21,12 +20,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES
 from lifesign.domain.common.project import PROJECT_URL, project_suffix
 from lifesign.domain.credentials.secret_place import FileName
 from lifesign.domain.files.validation_messages import invalid_setting
-from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
-from lifesign.domain.models.census import Deadlines
 from lifesign.domain.net.allowed_addresses import (
     MAX_NETWORKS,
     AddressRefused,
@@ -35,41 +31,40 @@ from lifesign.domain.net.allowed_addresses import (
     without_password,
 )
 from lifesign.domain.net.network_class import PUBLIC_CLASSES
-from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
-from lifesign.domain.probing.cadence import Cadence
+from lifesign.domain.observation.witness_rule import Canary
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.targets.target import TargetKind, host_of, read_target
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS, TTL_SECONDS
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import Credentials
-from lifesign.prober.definition.lag_limits import LagPolicy
+from lifesign.prober.definition.directory_source import DirectorySource
 from lifesign.prober.definition.layer_settings import DefinitionMapping, LayerSettings
+from lifesign.prober.definition.pacing_settings import CadenceSettings, Limits, Timeouts
 from lifesign.prober.definition.target_settings import (
     TargetItem,
     TargetSettings,
     merge_targets,
     require_answers,
-    spelled_out,
 )
 from lifesign.prober.definition.values import (
     FORMS,
-    MAX_SPAN_SECONDS,
     CanaryClass,
-    CanaryUrl,
     Contact,
-    Format,
     Host,
     Name,
     NetworkName,
-    PhaseSeconds,
     RegistryUrl,
     ResolverName,
-    SpanSeconds,
     Switch,
-    Target,
     check_canaries,
     name_from,
     resolver_address,
+)
+from lifesign.prober.definition.witness_settings import (
+    CanaryItem,
+    CanarySettings,
+    SelfCheckSettings,
+    WitnessSettings,
 )
 
 FLUSH_SECONDS: Final = 5.0
@@ -77,16 +72,9 @@ FLUSH_SECONDS: Final = 5.0
 PRODUCT: Final = "lifesign-prober"
 """Name of the prober in the User-Agent and in robots.txt."""
 
-MIN_INTERVAL_SECONDS: Final = 300
-"""Draft 7: more frequent probes need the consent of the target's operator."""
-MIN_CONFIRM_SECONDS: Final = 30
-MIN_CARD_SECONDS: Final = 3600
-MAX_INTERVAL_SECONDS: Final = 86_400
 MAX_DIRECTORIES: Final = 100
 MAX_INLINE_TARGETS: Final = 10_000
 """Maximum of targets in the definition itself; a directory file may list more."""
-MAX_TARGETS: Final = 2_000_000
-MAX_CONCURRENCY: Final = 10_000
 MAX_OPT_OUT_HOSTS: Final = 10_000
 """Maximum of opted-out hosts in the definition itself; a file may list more."""
 MAX_OPT_OUT_FILES: Final = 20
@@ -100,152 +88,6 @@ PLACEHOLDER_CANARIES: Final = frozenset({
 """Placeholder hosts in the shipped definitions, which the operator must replace."""
 MAX_EVIDENCE_MEGABYTES: Final = 1_048_576
 MAX_KEEP_DAYS: Final = 3660
-
-
-class DirectorySource(DefinitionMapping):
-    """A list of agents: at a URL or in a file, one of the two."""
-
-    url: Target | None = None
-    """URL of the directory. For a domain, the prober tries the well-known places of catalogs."""
-    file: FileName | None = None
-    """File of the directory, relative to the definition."""
-    name: Name | None = None
-    """Name in results and reports. Default: its host or file name."""
-    format: Format = "auto"
-    """Format of the directory; `auto` recognises it by its content."""
-    refresh_seconds: Annotated[float, Field(strict=True, ge=60, le=MAX_SPAN_SECONDS)] = 86_400
-    """Interval at which the directory is read again."""
-    key_file: FileName | None = None
-    """File with the API key of the directory. The definition itself never contains a key."""
-    allow_shrink: Switch = False
-    """Whether the directory may lose more than half of its entries at once without confirmation."""
-    kinds: Annotated[tuple[TargetKind, ...], Field(min_length=1, max_length=2)] = (
-        TargetKind.A2A,
-        TargetKind.MCP,
-    )
-    """Kinds of entries that become targets: `a2a`, `mcp` or both.
-
-    An entry whose kind the directory does not state counts as `a2a`, or as `mcp` if only `mcp` is named.
-    """
-
-    @model_validator(mode="after")
-    def _require_one_source(self) -> Self:
-        if (self.url is None) == (self.file is None):
-            raise PydanticCustomError("url_or_file", "expected exactly one of url and file")
-        if self.key_file is not None and self.url is None:
-            raise PydanticCustomError("key_for_a_file", "a key_file goes with a url: a file needs no key")
-        return self
-
-    @property
-    def label(self) -> str:
-        """Name in results: the name, else the host, else the file name."""
-        if self.name is not None:
-            return self.name
-        return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)
-
-
-class CadenceSettings(DefinitionMapping):
-    """Intervals between probes of a target."""
-
-    allow_fast_cadence: Switch = False
-    """For your own agents and for tests: removes the minimum values of the other settings."""
-    interval_seconds: Annotated[float, Field(strict=True, ge=0.05, le=MAX_INTERVAL_SECONDS)] = 300
-    """Time from one probe to the next; 300 or more."""
-    confirm_after_seconds: SpanSeconds = 30
-    """Delay before a recovery is confirmed; 30 or more. A failure is confirmed at once, by a witness."""
-    card_every_seconds: SpanSeconds = 86_400
-    """Interval at which a known card is requested again, by conditional GET; 3600 or more."""
-    max_backoff_seconds: SpanSeconds = 86_400
-    """The longest wait for a target that keeps failing or asks us to slow down."""
-
-    @field_validator("interval_seconds", "confirm_after_seconds", "card_every_seconds")
-    @classmethod
-    def _check_minimum(cls, value: float, info: ValidationInfo) -> float:
-        least = _LEAST_SECONDS[info.field_name or ""]
-        if value < least and not info.data.get("allow_fast_cadence", False):
-            raise PydanticCustomError(
-                "too_fast",
-                "expected {least} or more (draft 7); set allow_fast_cadence: true for agents of your own",
-                {"least": least},
-            )
-        return value
-
-    @model_validator(mode="after")
-    def _check_backoff(self) -> Self:
-        if self.max_backoff_seconds < self.interval_seconds:
-            raise PydanticCustomError(
-                "backoff_below_interval", "expected max_backoff_seconds to be at least interval_seconds"
-            )
-        return self
-
-    def policy(self) -> Cadence:
-        """Return the settings that `probe_cadence` uses."""
-        return Cadence(
-            interval_s=self.interval_seconds,
-            confirm_after_s=self.confirm_after_seconds,
-            card_every_s=self.card_every_seconds,
-            max_backoff_s=self.max_backoff_seconds,
-        )
-
-
-_LEAST_SECONDS: Final = {
-    "interval_seconds": MIN_INTERVAL_SECONDS,
-    "confirm_after_seconds": MIN_CONFIRM_SECONDS,
-    "card_every_seconds": MIN_CARD_SECONDS,
-}
-
-
-class Timeouts(DefinitionMapping):
-    """Maximum duration of each part of a request. `total_seconds` limits the whole request."""
-
-    dns_seconds: PhaseSeconds = 5
-    """Time limit for the host name's lookup."""
-    connect_seconds: PhaseSeconds = 5
-    """Time limit for the TCP connection."""
-    tls_seconds: PhaseSeconds = 5
-    """Until it is encrypted."""
-    first_byte_seconds: PhaseSeconds = 10
-    """Time limit from the request's last byte to the answer's first."""
-    total_seconds: PhaseSeconds = 20
-    """Time limit for the whole request, redirects included. A probe takes at most three times as long."""
-
-    @property
-    def deadlines(self) -> Deadlines:
-        """Return the deadlines that a census reports."""
-        return Deadlines(
-            connect_seconds=self.connect_seconds,
-            first_byte_seconds=self.first_byte_seconds,
-            total_seconds=self.total_seconds,
-        )
-
-    @classmethod
-    def within(cls, total_seconds: float | None) -> dict[str, float]:
-        """Return the settings for a time limit, which the first byte may use up. None changes nothing."""
-        if total_seconds is None:
-            return {}
-        begun = {"first_byte_seconds": total_seconds} if total_seconds > cls().first_byte_seconds else {}
-        return {"total_seconds": total_seconds, **begun}
-
-
-class Limits(DefinitionMapping):
-    """Limits of concurrency and of sizes."""
-
-    concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 500
-    """Probes at once in one process. Each takes a file descriptor, and at worst one body of memory."""
-    per_host: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 2
-    """Probes of one host at once."""
-    per_address: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 20
-    """Probes of one address at once: thousands of agents may stand behind one."""
-    host_requests_per_second: Annotated[float, Field(strict=True, ge=0.01, le=10_000)] = 5
-    """Average rate per host."""
-    max_card_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_CARD_BYTES)] = MAX_CARD_BYTES
-    """Maximum size of a card, after decompression."""
-    max_document_bytes: Annotated[int, Field(strict=True, ge=1024, le=MAX_DOCUMENT_BYTES)] = (
-        MAX_DOCUMENT_BYTES
-    )
-    """Maximum size of a health document, after decompression."""
-    max_targets: Annotated[int, Field(strict=True, ge=1, le=MAX_TARGETS)] = MAX_TARGETS
-    """Maximum of targets in all directories. A directory that lists more is refused, not truncated."""
 
 
 class OptOutSettings(DefinitionMapping):
@@ -310,65 +152,6 @@ class ResultSettings(DefinitionMapping):
     """
 
 
-class CanarySettings(DefinitionMapping):
-    """A host that always answers, and its expected answer."""
-
-    url: CanaryUrl
-    """URL of the canary."""
-    status: Annotated[int, Field(strict=True, ge=100, le=599)] | None = None
-    """The HTTP status of its answer; null: any from 200 to 399."""
-
-    @property
-    def canary(self) -> Canary:
-        """The same for the witness rule."""
-        return Canary(url=self.url, status=self.status)
-
-
-_Canary = Annotated[CanarySettings, BeforeValidator(spelled_out, json_schema_input_type=str | CanarySettings)]
-"""Accept a URL instead of a mapping."""
-
-
-class WitnessSettings(DefinitionMapping):
-    """Rules for witnesses: a failure counts only if a witness answers after it and the target fails again."""
-
-    round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
-    """Witnesses of one network class are asked at most once in this time, for all failures that wait."""
-    answer_seconds: Annotated[float, Field(strict=True, ge=0.05, le=60)] = 3
-    """Time limit for a witness's answer."""
-    next_answer_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 5
-    """Time that a failure waits for the next answer of another target before the prober asks a witness."""
-    second_request_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 60
-    """Maximum delay between the witness's answer and the second request to the target.
-
-    Later, the answer is void.
-    """
-    max_clock_offset_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400)] = 30
-    """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
-
-    def policy(self) -> WitnessPolicy:
-        """Return the settings that the witness rule uses."""
-        return WitnessPolicy(
-            round_s=self.round_seconds,
-            answer_s=self.answer_seconds,
-            next_answer_s=self.next_answer_seconds,
-            second_request_s=self.second_request_seconds,
-            max_clock_offset_s=self.max_clock_offset_seconds,
-        )
-
-
-class SelfCheckSettings(DefinitionMapping):
-    """Thresholds at which the prober itself is slow, so that its timeouts are not measurements."""
-
-    max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
-    """Maximum event loop lag, as the 99th percentile of 10 s."""
-    max_standstill_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 2
-    """Maximum duration of a single stall."""
-
-    def policy(self) -> LagPolicy:
-        """Return the settings that decide whether the prober is slow."""
-        return LagPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
-
-
 class ProbeDefinition(DefinitionMapping):
     """Content of a `probes/*.yml` file."""
 
@@ -395,7 +178,7 @@ class ProbeDefinition(DefinitionMapping):
     networks: Networks = Networks()
     resolver: ResolverSettings = ResolverSettings()
     canaries: Annotated[
-        dict[CanaryClass, Annotated[tuple[_Canary, ...], Field(max_length=MAX_CANARIES)]],
+        dict[CanaryClass, Annotated[tuple[CanaryItem, ...], Field(max_length=MAX_CANARIES)]],
         Field(max_length=MAX_CANARY_CLASSES),
     ] = {}  # noqa: RUF012 - pydantic copies it
     """Canaries by network class: hosts that are always reachable.

@@ -8,7 +8,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.prober.definition.models import Timeouts
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories.source import DOCUMENT_TIMEOUT_S, Get, WantedDocument
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
 

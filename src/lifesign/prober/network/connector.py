@@ -27,7 +27,7 @@ from lifesign.prober.network.resolver import NoAddress, Resolver
 from lifesign.prober.secrets.client_tls import ClientTls
 
 if TYPE_CHECKING:
-    from lifesign.prober.definition.models import Timeouts
+    from lifesign.prober.definition.pacing_settings import Timeouts
 
 MAX_ATTEMPTS: Final = 3
 """Addresses of one name that are tried, one after the other, within one deadline."""

@@ -54,7 +54,7 @@ from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 if TYPE_CHECKING:
-    from lifesign.prober.definition.models import Timeouts
+    from lifesign.prober.definition.pacing_settings import Timeouts
 
 Method = Literal["GET", "POST", "OPTIONS", "DELETE"]
 

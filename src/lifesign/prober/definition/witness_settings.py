@@ -1,0 +1,72 @@
+"""Witnesses and the check of the prober itself in a probe definition."""
+
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
+from lifesign.prober.definition.lag_limits import LagPolicy
+from lifesign.prober.definition.layer_settings import DefinitionMapping
+from lifesign.prober.definition.target_settings import spelled_out
+from lifesign.prober.definition.values import CanaryUrl
+
+
+class CanarySettings(DefinitionMapping):
+    """A host that always answers, and its expected answer."""
+
+    url: CanaryUrl
+    """URL of the canary."""
+    status: Annotated[int, Field(strict=True, ge=100, le=599)] | None = None
+    """The HTTP status of its answer; null: any from 200 to 399."""
+
+    @property
+    def canary(self) -> Canary:
+        """The same for the witness rule."""
+        return Canary(url=self.url, status=self.status)
+
+
+CanaryItem = Annotated[
+    CanarySettings, BeforeValidator(spelled_out, json_schema_input_type=str | CanarySettings)
+]
+"""Accept a URL instead of a mapping."""
+
+
+class WitnessSettings(DefinitionMapping):
+    """Rules for witnesses: a failure counts only if a witness answers after it and the target fails again."""
+
+    round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
+    """Witnesses of one network class are asked at most once in this time, for all failures that wait."""
+    answer_seconds: Annotated[float, Field(strict=True, ge=0.05, le=60)] = 3
+    """Time limit for a witness's answer."""
+    next_answer_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 5
+    """Time that a failure waits for the next answer of another target before the prober asks a witness."""
+    second_request_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 60
+    """Maximum delay between the witness's answer and the second request to the target.
+
+    Later, the answer is void.
+    """
+    max_clock_offset_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400)] = 30
+    """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
+
+    def policy(self) -> WitnessPolicy:
+        """Return the settings that the witness rule uses."""
+        return WitnessPolicy(
+            round_s=self.round_seconds,
+            answer_s=self.answer_seconds,
+            next_answer_s=self.next_answer_seconds,
+            second_request_s=self.second_request_seconds,
+            max_clock_offset_s=self.max_clock_offset_seconds,
+        )
+
+
+class SelfCheckSettings(DefinitionMapping):
+    """Thresholds at which the prober itself is slow, so that its timeouts are not measurements."""
+
+    max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
+    """Maximum event loop lag, as the 99th percentile of 10 s."""
+    max_standstill_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 2
+    """Maximum duration of a single stall."""
+
+    def policy(self) -> LagPolicy:
+        """Return the settings that decide whether the prober is slow."""
+        return LagPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
