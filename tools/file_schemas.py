@@ -10,23 +10,15 @@ import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from lifesign.adapter.tools import tools_file
 from lifesign.adapter.tools.tools_file import Upstreams
-from lifesign.census import document
 from lifesign.census.document import Census
-from lifesign.domain.credentials import secret_place
-from lifesign.domain.models.census import Deadlines
-from lifesign.domain.observation import assertion, login, results
 from lifesign.domain.observation.results import Observation
-from lifesign.prober.definition import assertion_settings, credentials, layer_settings, target_settings
-from lifesign.prober.definition import models as models_module
 from lifesign.prober.definition.models import ProbeDefinition
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
@@ -108,31 +100,28 @@ def schema_of(
     return {"$schema": DIALECT, **schema, **members, "$defs": definitions}
 
 
-def models_in(whole: type[BaseModel], *modules: ModuleType) -> list[type[BaseModel]]:
-    """Return the public models of modules that have members, `whole` first."""
-    models = {
-        value
-        for module in modules
-        for name, value in vars(module).items()
-        if isinstance(value, type) and issubclass(value, BaseModel) and value.__module__ == module.__name__
-        if not name.startswith("_") and value.model_fields
-    }
-    return [whole, *sorted(models - {whole}, key=lambda model: model.__name__)]
+def models_of(whole: type[BaseModel]) -> list[type[BaseModel]]:
+    """Return a model and the models of its members at any depth, `whole` first."""
+    found = [whole]
+
+    def visit(annotation: Any) -> None:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel) and annotation not in found:
+            found.append(annotation)
+        for argument in get_args(annotation):
+            visit(argument)
+
+    # The list grows while it is read.
+    for model in found:
+        for member in model.model_fields.values():
+            visit(member.annotation)
+    return [each for each in found if each.model_fields]
 
 
 def generated() -> dict[str, dict[str, Any]]:
     """Return each schema by the name of its file."""
     return {
         "probe.schema.json": schema_of(
-            models_in(
-                ProbeDefinition,
-                models_module,
-                layer_settings,
-                target_settings,
-                assertion_settings,
-                credentials,
-                secret_place,
-            ),
+            models_of(ProbeDefinition),
             FileSchema,
             **{"$id": NAMESPACE + "probe"},
             title="Probe definition",
@@ -140,7 +129,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "observation.schema.json": schema_of(
-            models_in(Observation, results, assertion, login),
+            models_of(Observation),
             WireSchema,
             **{"$id": NAMESPACE + "observation"},
             title="Observation",
@@ -149,7 +138,7 @@ def generated() -> dict[str, dict[str, Any]]:
             allOf=[ONE_SUBJECT, DOCUMENT_AND_READINESS, STALE_OR_NOT],
         ),
         "tools.schema.json": schema_of(
-            models_in(Upstreams, tools_file),
+            models_of(Upstreams),
             FileSchema,
             **{"$id": NAMESPACE + "tools"},
             title="Tools file",
@@ -157,7 +146,7 @@ def generated() -> dict[str, dict[str, Any]]:
             "Durations are in seconds; paths are relative to the directory of the file.",
         ),
         "census.schema.json": schema_of(
-            [*models_in(Census, document), Deadlines],
+            models_of(Census),
             FileSchema,
             **{"$id": NAMESPACE + "census"},
             title="Census",
