@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.repetitions import in_faults
 from tests.support.servers import SCRIPTS, Server, serving, until
 
 OUTCOMES = "io.github.lifesign.outcomes"
 APP = "tests.support.worker_app:app"
-REQUESTS = 400
-FAILURES = 40
-LOOKS = 20
 
 # It may miss that a worker died until that one's timeout.
 _GUNICORN = [
@@ -96,7 +94,7 @@ def ask(server: Server, requests: int, path: str = "/answer") -> list[int]:
         return list(threads.map(one, range(requests)))
 
 
-def expect(server: Server, sent: dict[str, int], looks: int = LOOKS) -> None:
+def expect(server: Server, sent: dict[str, int], looks: int) -> None:
     """Wait until the worker reports exactly the sent number; it may never report more."""
 
     def all_agree() -> bool:
@@ -113,16 +111,18 @@ def expect(server: Server, sent: dict[str, int], looks: int = LOOKS) -> None:
     until(f"{looks} looks in a row find {sent}", all_agree)
 
 
+@pytest.mark.parametrize("failures", [40, *in_faults(100)])
 @pytest.mark.parametrize("agent", COMMANDS, indirect=True)
-def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent) -> None:
+def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent, failures: int) -> None:
+    answered, looks = 9 * failures, failures // 2
     with agent.running() as server:
-        pids = ask(server, REQUESTS - FAILURES)
-        ask(server, FAILURES, "/answer?status=500")
+        pids = ask(server, answered)
+        ask(server, failures, "/answer?status=500")
         assert len(set(pids)) > 1, "a single worker answered all requests"
-        expect(server, {"answered": REQUESTS - FAILURES, "server_fault": FAILURES})
+        expect(server, {"answered": answered, "server_fault": failures}, looks)
     with agent.running() as server:
         ask(server, 10)
-        expect(server, {"answered": REQUESTS - FAILURES + 10, "server_fault": FAILURES})
+        expect(server, {"answered": answered + 10, "server_fault": failures}, looks)
         assert agent.window_files() <= agent.workers
 
 
@@ -166,9 +166,10 @@ def test_requests_that_kill_their_worker_make_the_agent_unhealthy(agent: Agent) 
         assert server.document()["health"]["status"] == "unhealthy"
 
 
+@pytest.mark.parametrize("workers", [2, *in_faults(4)])
 @pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian", "hypercorn"], indirect=True)
-def test_disconnect_in_mid_stream_changes_no_ratio(agent: Agent) -> None:
-    agent.workers = 2
+def test_disconnect_in_mid_stream_changes_no_ratio(agent: Agent, workers: int) -> None:
+    agent.workers = workers
     with agent.running() as server:
         assert server.leave_midway("/stream", after_seconds=0.35).count(b"data:") > 1
         expect_abandoned(server)

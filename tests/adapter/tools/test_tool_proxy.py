@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.support.registry_server import RegistryServer
+from tests.support.repetitions import in_faults
 from tests.support.servers import PATIENCE_SECONDS, until
 from tests.support.tool_proxies import proxied, read
 
@@ -75,7 +76,6 @@ asyncio.run(main())
 
 STILL_SECONDS = 20
 """A loop that does nothing for so long stands still."""
-FLOOD_MESSAGES = 50
 MOST_IN_A_TURN = 15
 """Most messages of a hundred connections; in a loop that reads them itself it is nearly all."""
 FLOOD = """
@@ -244,6 +244,7 @@ async def test_event_loop_continues_while_a_message_is_read(
         assert not (await calling).is_error
 
 
+@pytest.mark.parametrize("flood_messages", [50, *in_faults(110)])
 @pytest.mark.parametrize(
     "asked",
     [
@@ -254,7 +255,7 @@ async def test_event_loop_continues_while_a_message_is_read(
     ],
 )
 async def test_event_loop_runs_between_messages_of_a_flooding_agent(
-    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, asked: Mapping[str, Any]
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, asked: Mapping[str, Any], flood_messages: int
 ) -> None:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": asked})
     messages = 0
@@ -264,7 +265,7 @@ async def test_event_loop_runs_between_messages_of_a_flooding_agent(
         messages += 1
         return is_plain(value)
 
-    async with proxied(registry, f"flooded-{asked['name'].replace('_', '-')}") as work:
+    async with proxied(registry, f"flooded-{flood_messages}-{asked['name'].replace('_', '-')}") as work:
         assert work.open is not None
         monkeypatch.setattr("lifesign.adapter.tools.proxy_server.is_plain", read_counted)
         flood = await asyncio.create_subprocess_exec(
@@ -276,7 +277,7 @@ async def test_event_loop_runs_between_messages_of_a_flooding_agent(
             flood.stdin.write(body.encode())
             flood.stdin.close()
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while messages < FLOOD_MESSAGES:
+                while messages < flood_messages:
                     before = messages
                     await asyncio.sleep(0.001)
                     most_in_a_turn = max(most_in_a_turn, messages - before)

@@ -12,6 +12,7 @@ import pytest
 import uvloop
 from tests.support.memory_ledger import MemoryLedger
 from tests.support.probed_world import World, definition_of
+from tests.support.repetitions import in_faults
 from tests.support.virtual_loop import VirtualLoop, in_virtual_time, virtual_loop
 from yarl import URL
 
@@ -783,9 +784,7 @@ def _inconclusive(stage: Stage) -> Counter[InconclusiveReason | None]:
 
 
 @pytest.mark.parametrize("has_canaries", [False, True], ids=["without canaries", "with canaries"])
-@pytest.mark.parametrize(
-    "hosts", [1, 3, *(pytest.param(hosts, marks=pytest.mark.long) for hosts in (12, 100))]
-)
+@pytest.mark.parametrize("hosts", [1, 3, *in_faults(12, 100)])
 def test_outage_of_all_hosts_fails_no_target(hosts: int, *, has_canaries: bool) -> None:
     @in_virtual_time
     async def cut() -> None:
@@ -829,7 +828,7 @@ def test_outage_of_one_prober_fails_no_target(probers: int) -> None:
 
 @pytest.mark.parametrize(("up_s", "down_s"), [(20, 10), (60, 60), (30, 270), (255, 45)])
 @pytest.mark.parametrize("has_canaries", [False, True], ids=["without canaries", "with canaries"])
-@pytest.mark.parametrize("seconds", [1_800, pytest.param(7_200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("seconds", [1_800, *in_faults(7_200)])
 def test_flapping_network_takes_no_agent_down(
     up_s: float, down_s: float, seconds: float, *, has_canaries: bool
 ) -> None:
@@ -867,19 +866,23 @@ def _rows(stage: Stage) -> dict[str, int]:
     return rows
 
 
-@in_virtual_time
-async def test_hosts_unreachable_together_with_the_canaries_do_not_fail() -> None:
-    urls = urls_of(40)
-    stage = Stage(*urls)
-    _with_canaries(stage)
-    async with stage.watching():
-        await asyncio.sleep(2 * INTERVAL_S)
-        stage.world.cut_urls = {*urls[:20], *CANARIES}
-        await asyncio.sleep(3_600)
-    assert _failures(stage) == {}
+@pytest.mark.parametrize("hosts", [40, *in_faults(100)])
+def test_hosts_unreachable_together_with_the_canaries_do_not_fail(hosts: int) -> None:
+    @in_virtual_time
+    async def cut() -> None:
+        urls = urls_of(hosts)
+        stage = Stage(*urls)
+        _with_canaries(stage)
+        async with stage.watching():
+            await asyncio.sleep(2 * INTERVAL_S)
+            stage.world.cut_urls = {*urls[: hosts // 2], *CANARIES}
+            await asyncio.sleep(3_600)
+        assert _failures(stage) == {}
+
+    cut()
 
 
-@pytest.mark.parametrize("hosts", [2, 30])
+@pytest.mark.parametrize("hosts", [2, 30, *in_faults(100)])
 def test_dead_hosts_are_detected_if_canaries_answer(hosts: int) -> None:
     @in_virtual_time
     async def die() -> None:

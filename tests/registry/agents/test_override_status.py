@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.repetitions import in_faults
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry.events.verify_events import verify_log
@@ -372,17 +373,19 @@ CARD = "https://aa.example/.well-known/agent-card.json"
         pytest.param(OVERRIDE, False, marks=pytest.mark.both_databases),
     ],
 )
+@pytest.mark.parametrize("failures", [10, *in_faults(20)])
 async def test_failures_before_an_operators_decision_take_no_agent_down(
     api: RegistryApi,
     path: str,
     is_taken_back: bool,  # noqa: FBT001 - a parameter of pytest
+    failures: int,
 ) -> None:
     await api.register("agent-1", card_url=CARD, monitoring="probe")
     await _probe(api, "ok")
     status = {"status": "active"} if path == OVERRIDE else {}
-    answer = await api.ask("PUT", path, {"seconds": 10 * 300 + 10, "reason": "new disks", **status})
+    answer = await api.ask("PUT", path, {"seconds": failures * 300 + 10, "reason": "new disks", **status})
     assert answer.status == 200, answer.body
-    for _ in range(10):
+    for _ in range(failures):
         api.clock.advance(300)
         await _probe(api, "refused")
         await api.sweep()
@@ -394,7 +397,7 @@ async def test_failures_before_an_operators_decision_take_no_agent_down(
     assert await _status(api) == "active"
     assert await _rechecks(api) == [api.clock.at_s - (11 if is_taken_back else 0)]
     record = await api.record("agent-1")
-    assert record["observed"]["failures_in_row"] == 10
+    assert record["observed"]["failures_in_row"] == failures
     statuses = []
     for _ in range(16):
         await _probe(api, "refused")

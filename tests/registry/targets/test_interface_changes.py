@@ -9,6 +9,7 @@ from tests.registry.events.test_verify_events import report as log_report
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
+from tests.support.repetitions import in_faults
 
 from lifesign.domain.models.base import moment
 from lifesign.domain.published_interface.card_interface import card_interface
@@ -133,19 +134,20 @@ async def test_change_reverted_within_a_day_causes_no_event(api: RegistryApi, cl
     assert await rows(api, "SELECT baseline, due_at_s FROM interface_states") == [(4, None)]
 
 
+@pytest.mark.parametrize("readings", [15, *in_faults(2 * MAX_VERSIONS)])
 async def test_an_interface_that_differs_at_each_reading_is_logged_once_and_kept_bounded(
-    api: RegistryApi, clock: WoundClock, caplog: pytest.LogCaptureFixture
+    api: RegistryApi, clock: WoundClock, caplog: pytest.LogCaptureFixture, readings: int
 ) -> None:
     pruner = HistoryPruner(api.database)
     await read(api, clock, card())
     with caplog.at_level(logging.WARNING, "lifesign.registry"):
-        for number in range(1, 16):
+        for number in range(1, readings + 1):
             clock.advance(EVENT_SECONDS)
             await read(api, clock, card(name=f"N{number}"), number)
             await pruner.tidy_up()
     assert len([record for record in caplog.records if TARGET in record.getMessage()]) == 1
     assert len(await events(api)) == UNSTABLE_READINGS - 1
-    assert (await versions(api))[-1] == (UNSTABLE_READINGS + 1, card(name="N15").digest)
+    assert (await versions(api))[-1] == (UNSTABLE_READINGS + 1, card(name=f"N{readings}").digest)
     # The last change becomes an event as soon as two readings in a row agree.
     await read(api, clock, None)
     clock.advance(2 * EVENT_SECONDS)
