@@ -15,6 +15,13 @@ from lifesign.middleware.exchange import Receive, Scope, Send
 
 START = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
 BODY = {"type": "http.response.body", "body": b'{"a": 1}'}
+EVENT = {
+    "type": "http.response.body",
+    "body": b'data: {"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged"}\n\n',
+    "more_body": True,
+}
+PART = {"type": "http.request", "body": b"{", "more_body": True}
+WHOLE = {"type": "http.request", "body": b"}", "more_body": False}
 DAY_S = 86_400
 
 
@@ -27,20 +34,37 @@ class Killed:
         self._requests = list[asyncio.Task[Any]]()
         self.middleware = AgentHealthMiddleware(self._app, agent_id="agent", **self._settings)
         self.sent: list[Any] = []
+        self.reads_before = self.reads_after = 0
+        """How often the app receives before and after it sends."""
+        self.uploaded: list[Any] = [WHOLE]
         self.calls = 0
         self._workers = [self.middleware.health]
 
-    async def _app(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+    async def _app(self, _scope: Scope, receive: Receive, send: Send) -> None:
         self.calls += 1
+        for _ in range(self.reads_before):
+            await receive()
         for message in self.sent:
             await send(message)
+        for _ in range(self.reads_after):
+            await receive()
         await asyncio.Event().wait()
 
-    async def begin(self, count: int = 1, *, method: str = "POST") -> None:
-        """Begin so many requests; the app sends its messages and then hangs."""
+    async def begin(self, count: int = 1, *, method: str = "POST", headers: Any = ()) -> None:
+        """Begin so many requests; the app reads, sends its messages and then hangs."""
         for _ in range(count):
-            self._requests.append(asyncio.create_task(ask(self.middleware, "/", method=method)))
+            request = ask(self._upload_and_wait, "/", method=method, headers=headers)
+            self._requests.append(asyncio.create_task(request))
         await asyncio.sleep(0)
+
+    async def _upload_and_wait(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        uploaded = iter(self.uploaded)
+
+        async def receive() -> Any:
+            message = next(uploaded, None)
+            return message or await asyncio.Event().wait()
+
+        await self.middleware(scope, receive, send)
 
     async def leave(self) -> None:
         """Cancel all requests, as a server does whose callers have left."""
@@ -93,6 +117,43 @@ async def test_request_that_was_counted_before_the_kill_counts_once(
 ) -> None:
     killed.sent = sent
     await killed.begin(method=method)
+    assert outcomes(killed.kill()) == counted
+
+
+@pytest.mark.parametrize(
+    ("uploaded", "reads", "counted"),
+    [
+        ([], 1, {}),
+        ([PART], 2, {}),
+        ([PART, WHOLE], 2, {"unfinished": 12}),
+        ([PART, WHOLE], 1, {"unfinished": 12}),
+    ],
+)
+async def test_request_is_not_unfinished_while_the_app_waits_for_its_body(
+    killed: Killed, uploaded: list[Any], reads: int, counted: dict[str, int]
+) -> None:
+    killed.uploaded, killed.reads_before = uploaded, reads
+    await killed.begin(12)
+    assert outcomes(killed.kill()) == counted
+
+
+async def test_upload_after_the_answer_ends_no_other_request(killed: Killed) -> None:
+    await killed.begin()
+    killed.sent, killed.reads_after = [START, BODY], 2
+    killed.uploaded = [PART, PART]
+    await killed.begin()
+    assert outcomes(killed.kill()) == {"answered": 1, "unfinished": 1}
+
+
+@pytest.mark.parametrize(
+    ("operation", "counted"),
+    [(b"subscriptions/listen", {}), (b"tools/call", {"unfinished": 12})],
+)
+async def test_stream_of_notifications_is_not_unfinished(
+    killed: Killed, operation: bytes, counted: dict[str, int]
+) -> None:
+    killed.sent = [{**START, "headers": [(b"content-type", b"text/event-stream")]}, EVENT]
+    await killed.begin(12, headers=[(b"mcp-method", operation)])
     assert outcomes(killed.kill()) == counted
 
 

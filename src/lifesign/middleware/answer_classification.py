@@ -76,6 +76,8 @@ class Observer(Protocol):
     max_inspected_bytes: int
     streams_by_first_byte: bool
     now_ns: Callable[[], int]
+    noting: "Noting | None"
+    """This observer, if a kill of the worker counts the request."""
 
     @property
     def sends_may_raise(self) -> bool | None:
@@ -108,6 +110,16 @@ class Observer(Protocol):
 
     def log_failure(self, what: str) -> None:
         """Log the exception being handled."""
+
+
+class Noting(Observer, Protocol):
+    """The observer of a request that a kill of the worker counts."""
+
+    def suspended(self) -> Observer:
+        """Return the observer while a kill does not count the request."""
+
+    def resumed(self, scope: Message) -> Observer:
+        """Return the observer while it does."""
 
 
 class AnswerClassification:

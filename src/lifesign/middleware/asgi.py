@@ -18,6 +18,7 @@ from lifesign.middleware.settings import MiddlewareSettings, Moment
 from lifesign.middleware.window_storage import RecorderClock
 
 if TYPE_CHECKING:
+    from lifesign.middleware.answer_classification import Noting
     from lifesign.middleware.metrics import MetricsPage
 
 # As wide as frameworks need it: each types scope and messages in its own way.
@@ -133,6 +134,7 @@ class AgentHealthMiddleware:
         self.log_failure = self.health.log_failure
         self.sends_may_raise: bool | None = None
         """Property of the server, from its first request."""
+        self.noting: Noting | None = None
         self.timeout_ns = int(settings.timeout_seconds * 1e9)
         self.quick_ns = min(self.timeout_ns, QUICK_NS)
         self.max_inspected_bytes = settings.max_inspected_bytes
@@ -171,7 +173,7 @@ class AgentHealthMiddleware:
         if self.sends_may_raise is None:
             self.sends_may_raise = sends_may_raise(scope)
         exchange = RequestExchange()
-        observer = self if self._open_requests is None else self._open_requests.begun(scope)
+        observer = self if self._open_requests is None else self._open_requests.resumed(scope)
         exchange.begin(observer, scope, receive, send)
         self._in_flight.add(exchange)
         try:

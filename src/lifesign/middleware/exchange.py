@@ -114,6 +114,9 @@ class RequestExchange(AnswerClassification):
 
     async def _receive_upload(self) -> Message:
         """Receive while the request's body is not whole: a slow upload is the caller's time."""
+        noting = None if self.is_counted else self._observer.noting
+        if noting is not None:
+            self._observer = noting.suspended()
         now_ns = self._observer.now_ns
         self._upload_ns = asked_ns = now_ns()
         is_complete = False
@@ -129,6 +132,8 @@ class RequestExchange(AnswerClassification):
                 # future.
                 self._began_ns = began_ns if began_ns < until_ns else until_ns  # noqa: FURB136 - a call per request
             self._upload_ns = None if is_complete else 0
+            if noting is not None and not self.is_counted:
+                self._observer = noting.resumed(self._scope)
         return message
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901, PLR0912 - calls would cost more than the work
@@ -236,12 +241,16 @@ class RequestExchange(AnswerClassification):
                 sent = {**start, "headers": self._headers}
                 self._content = content = self._claimed_content(sent)
                 self._excludes_waits = content is not EVENTS or not observer.streams_by_first_byte
+                is_mcp = content is EVENTS and self._is_mcp()
+                if is_mcp and observer.noting is not None and self._is_no_interaction():
+                    # A stream of notifications, which may be open for as long as the worker runs.
+                    self._observer = observer.noting.suspended()
                 self._body = StreamedBody(
                     sent,
                     self._scope["method"],
                     content,
                     observer.max_inspected_bytes,
-                    is_mcp=content is EVENTS and self._is_mcp(),
+                    is_mcp=is_mcp,
                 )
             if self._shape is None or not has_shape(self._shape, piece):
                 self._body.append(piece)

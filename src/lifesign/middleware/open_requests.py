@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from lifesign.middleware.answer_classification import Observer
+from lifesign.middleware.answer_classification import Noting, Observer
 from lifesign.middleware.body import Message
 from lifesign.middleware.recorder import AgentHealth
 
@@ -12,6 +12,7 @@ class OpenRequests:
     """Observer of requests whose number is kept in the shared window until each of them is counted."""
 
     def __init__(self, observer: Observer, health: AgentHealth) -> None:
+        self.noting: Noting | None = self
         self._observer = observer
         self._end_request = health.end_request
         self._begin_request = health.begin_request
@@ -33,8 +34,13 @@ class OpenRequests:
         """Property of the server."""
         return self._observer.sends_may_raise
 
-    def begun(self, scope: Message) -> Observer:
-        """Note that a request has begun, and return its observer.
+    def suspended(self) -> Observer:
+        """Note that a request waits for its caller, and return its observer until it is resumed."""
+        self._end_request()
+        return self._observer
+
+    def resumed(self, scope: Message) -> Observer:
+        """Note that a request begins, or continues, and return its observer.
 
         Only a POST is noted: an event stream of a GET may be open for as long as the worker runs.
         """
