@@ -15,8 +15,14 @@ from tests.support.registry_server import RegistryServer
 
 from lifesign.cli import main
 from lifesign.domain.access.permissions import KEY_PREFIX
+from lifesign.storage.engine.schema_version import newest_revision
 from lifesign.storage.engine.table_definitions import keys
 from lifesign.storage.whole_database.backup_file import BackupHeader, writing
+
+_KEY = {
+    "is_suspended": False, "key_id": "key_1",
+    "digest": "0" * 64, "role": "admin", "name": "alice", "created_at_s": 1.0,
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -107,6 +113,20 @@ def test_invalid_backup_exits_with_3_and_creates_no_database(
     assert not (tmp_path / "new.db").exists()
 
 
+@pytest.mark.parametrize(("member", "value"), [("role", ""), ("digest", "x"), ("max_workers", 2**70)])
+def test_backup_with_an_invalid_value_exits_with_3_and_changes_nothing(
+    member: str, value: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, database = tmp_path / "registry.gz", f"sqlite:///{tmp_path}/new.db"
+    key = dict.fromkeys(keys.columns.keys()) | _KEY | {member: value}
+    with writing(file, BackupHeader(revision=newest_revision(), created_at_s=1.0)) as writer:
+        writer.begin_table("keys", list(key))
+        writer.add_row(list(key.values()))
+    assert main(["restore", str(file), "--database", database]) == 3
+    assert re.fullmatch(rf"lifesign: {file} cannot be restored: .*\n", capsys.readouterr().err)
+    assert main(["keys", "list", "--database", database]) != 0
+
+
 def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
     database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,10 +136,7 @@ def test_a_backup_of_an_older_version_is_restored_and_brought_up_to_date(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     use_next_version(monkeypatch, tmp_path)
-    key = dict.fromkeys(keys.columns.keys()) | {
-        "is_suspended": False, "key_id": "key_1",
-        "digest": "0" * 64, "role": "admin", "name": "alice", "created_at_s": 1.0,
-    }  # fmt: skip
+    key = dict.fromkeys(keys.columns.keys()) | _KEY
     with writing(file, BackupHeader(revision=BEFORE, created_at_s=1.0)) as writer:
         writer.begin_table("keys", list(key))
         writer.add_row(list(key.values()))

@@ -1,4 +1,6 @@
 import gzip
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +96,9 @@ def test_backup_with_a_changed_byte_is_refused_or_equal(tmp_path: Path) -> None:
         lambda lines: b"not json\n" + lines,
         lambda lines: b"",
         lambda lines: b"[" * 100_000 + b"\n",
+        lambda lines: _created_at(lines, b"1e300"),
+        lambda lines: _created_at(lines, b"NaN"),
+        lambda lines: _created_at(lines, b"-1"),
     ],
 )
 def test_altered_backup_with_a_valid_gzip_checksum_is_refused(
@@ -104,6 +109,13 @@ def test_altered_backup_with_a_valid_gzip_checksum_is_refused(
     file.write_bytes(gzip.compress(change(lines)))
     with pytest.raises(InvalidBackup):
         check(file)
+
+
+def _created_at(lines: bytes, at_s: bytes) -> bytes:
+    """Return the lines with this time of creation, and a valid checksum."""
+    *first, _ = lines.replace(b"1763640000.25", at_s, 1).splitlines(keepends=True)
+    end = {"rows": {"agents": 2_500, "keys": 0}, "sha256": hashlib.sha256(b"".join(first)).hexdigest()}
+    return b"".join(first) + json.dumps(end).encode() + b"\n"
 
 
 def test_endless_backup_row_is_refused_at_the_size_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,13 @@ A restored database has missed all time since the backup. No agent may die becau
 that was granted before or since the backup may be assumed to be valid.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lifesign.domain.access.permissions import Role, is_current
+from lifesign.errors import LifesignError
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, keep_withdrawn
 from lifesign.registry.keys.manage_keys import NewKey, create_key
 from lifesign.registry.leases.raise_epoch import raise_epoch
@@ -78,14 +81,26 @@ def restore(
     with replaced_rows.set_aside(transaction):
         all_rows.remove_all(transaction)
         counts = _replace_database(transaction, file)
-        _note_sleep(transaction, header)
-        _keep_installation(transaction, found)
-        above = [] if found is None else [found.token_floor]
-        epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
-        withdrawn = keep_withdrawn(transaction, actor, trusts_all_keys=trusts_all_keys)
-        admin_key = _admin_key(transaction, actor) if counts.get("keys") else None
+        with _refusing_invalid_rows(file):
+            _note_sleep(transaction, header)
+            _keep_installation(transaction, found)
+            above = [] if found is None else [found.token_floor]
+            epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
+            withdrawn = keep_withdrawn(transaction, actor, trusts_all_keys=trusts_all_keys)
+            admin_key = _admin_key(transaction, actor) if counts.get("keys") else None
     agents = counts.get("agents", 0) - len(withdrawn.erased_agents)
     return Restored(header, agents, epoch, withdrawn, admin_key)
+
+
+@contextmanager
+def _refusing_invalid_rows(file: Path) -> Iterator[None]:
+    """Turn an error in code that reads restored rows into InvalidBackup: SQLite takes values of any type."""
+    try:
+        yield
+    except LifesignError:
+        raise
+    except all_rows.INVALID_ROW as error:
+        raise InvalidBackup(str(file), f"a row has an invalid value ({type(error).__name__})") from error
 
 
 def _admin_key(transaction: Transaction, actor: str) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sqlalchemy import MetaData, Table, func, insert, select, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 
 from lifesign.storage.engine.database_faults import translated
 from lifesign.storage.engine.ownership import table_names
@@ -18,6 +18,8 @@ EXCLUDED_TABLE: Table = sessions
 """Excluded from backups, though older ones contain it: users have to log in again."""
 KEPT: tuple[Table, ...] = tuple(table for table in TABLES if table is not EXCLUDED_TABLE)
 """Tables in a backup."""
+INVALID_ROW = (ArithmeticError, DataError, IntegrityError, LookupError, TypeError, ValueError)
+"""Errors of code that uses a value of a wrong type or range."""
 
 
 def lock_all(transaction: Transaction) -> None:
@@ -64,7 +66,7 @@ def add(transaction: Transaction, batch: Batch) -> None:
     rows = [dict(zip(batch.columns, row, strict=True)) for row in batch.rows]
     try:
         transaction.connection.execute(insert(target), rows)
-    except (SQLAlchemyError, TypeError, ValueError) as error:
+    except (SQLAlchemyError, *INVALID_ROW) as error:
         raise RowRefused(batch.table) from error
 
 
@@ -83,7 +85,7 @@ def add_older(transaction: Transaction, batch: Batch) -> None:
     try:
         with translated():
             connection.execute(insert(there), rows)
-    except (SQLAlchemyError, TypeError, ValueError) as error:
+    except (SQLAlchemyError, *INVALID_ROW) as error:
         raise RowRefused(batch.table) from error
 
 

@@ -23,6 +23,8 @@ FORMAT = "lifesign-backup"
 FORMAT_VERSION = 1
 MAX_LINE_BYTES = 64 * 2**20
 """Maximum size of one row; the registry never writes longer ones."""
+MAX_CREATED_AT_S = 253_402_300_799
+"""End of the year 9999."""
 BATCH = 1_000
 """Number of rows in memory at a time."""
 COMPRESSION = 6
@@ -233,6 +235,8 @@ class _Reader:
             }:
                 if version != FORMAT_VERSION:
                     raise self._fault(f"its format is version {version}, not {FORMAT_VERSION}")
+                if not 0 <= created_at_s <= MAX_CREATED_AT_S:
+                    raise self._fault("its time of creation is invalid")
                 return BackupHeader(revision=revision, created_at_s=created_at_s)
             case _:
                 raise self._fault("it is not a backup of lifesign")
