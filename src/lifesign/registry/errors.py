@@ -251,8 +251,24 @@ class LastAdminKey(LifesignError):
         self.key_id = key_id
 
 
+class NewerMarker(LifesignError):
+    """A newer version of lifesign wrote the marker of the database; this version does not replace it."""
+
+    def __init__(self, file: str, found: int, supported: int) -> None:
+        super().__init__(
+            f"the database marker {file} has format {found}, this version supports at most {supported}"
+        )
+        self.file = file
+        self.found = found
+        self.supported = supported
+        self.hint = (
+            "install the version that wrote the marker. To serve the database with this version, move the "
+            "file away and run lifesign database adopt"
+        )
+
+
 class InvalidMarker(LifesignError):
-    """The marker of a database cannot be used: it is damaged, or of a newer version."""
+    """The marker of a database cannot be used: it is damaged."""
 
     def __init__(self, file: str, why: str) -> None:
         super().__init__(f"{file} is not a marker that this version can read: {why}")

@@ -14,6 +14,7 @@ from tests.support.registry_process import with_database
 from lifesign.cli import main
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.registry import run_server
 from lifesign.registry.database_identity.marker_check import current_marker
 from lifesign.registry.database_identity.marker_file import MarkerFile, marker_file
 
@@ -72,6 +73,22 @@ def test_adopting_works_without_a_marker(
     assert file.read() == current(url)
     assert adopt(url, file) == 0
     assert "nothing to adopt" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["serve", "database adopt"])
+def test_a_marker_of_a_newer_format_is_refused_and_kept(
+    command: str,
+    url: str,
+    file: MarkerFile,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_another(file)
+    file.path.write_text('{"format": 2}')
+    monkeypatch.setattr(run_server._AnnouncingServer, "run", lambda *_: None)
+    assert main([*command.split(), "--database", url, "--state-dir", str(file.directory)]) == 1
+    assert f"{file.path} has format 2" in capsys.readouterr().err
+    assert file.path.read_text() == '{"format": 2}'
 
 
 def test_adopting_a_missing_database_creates_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,6 +164,7 @@ def test_restore_succeeds_with_a_warning_if_the_marker_is_not_writable(
     ("same", "ok"),
     ("other", "fault"),
     ("damaged", "warning"),
+    ("newer", "fault"),
     ("unreadable", "fault"),
 ])  # fmt: skip
 def test_doctor_checks_the_marker(
@@ -160,6 +178,9 @@ def test_doctor_checks_the_marker(
         case "damaged":
             of_another(file)
             file.path.write_text("{")
+        case "newer":
+            of_another(file)
+            file.path.write_text('{"format": 2}')
         case "unreadable":
             file.path.mkdir(parents=True)
         case _:

@@ -19,7 +19,7 @@ from lifesign.registry.database_identity.marker_file import (
     same_for_all_spellings,
     state_directory,
 )
-from lifesign.registry.errors import InvalidMarker
+from lifesign.registry.errors import InvalidMarker, NewerMarker
 
 MARKER = DatabaseMarker(installation_id="ins_1", epoch=3, head=Checkpoint(10, "a" * 64))
 
@@ -47,7 +47,7 @@ def test_marker_reads_back_and_is_private(file: MarkerFile) -> None:
     (b"\0" * 300, "it is damaged"),
     (b"[" * 4_000, "it is damaged"),
     (b"x" * (MAX_BYTES + 1), f"larger than {MAX_BYTES} bytes"),
-    (b'{"format": 2}', "its format is 2, not 1"),
+    (b'{"format": 0}', "its format is 0, not 1"),
     ({"sequence": -1}, "it is damaged"),
     ({"sequence": 2**53}, "it is damaged"),
     ({"epoch": "3"}, "it is damaged"),
@@ -63,6 +63,14 @@ def test_a_damaged_marker_is_named(file: MarkerFile, content: bytes | dict[str, 
         file.read()
     assert refused.value.file == str(file.path)
     assert refused.value.why.endswith(why)
+
+
+def test_a_marker_of_a_newer_format_is_not_called_damaged(file: MarkerFile) -> None:
+    file.write(MARKER)
+    file.path.write_text('{"format": 2}')
+    with pytest.raises(NewerMarker) as refused:
+        file.read()
+    assert (refused.value.file, refused.value.found, refused.value.supported) == (str(file.path), 2, 1)
 
 
 def test_members_of_a_later_version_are_ignored(file: MarkerFile) -> None:

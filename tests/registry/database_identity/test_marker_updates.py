@@ -205,6 +205,14 @@ async def test_a_damaged_marker_is_written_again(api: RegistryApi, file: MarkerF
     assert file.read() == await current(api)
 
 
+async def test_a_marker_of_a_newer_format_is_kept(api: RegistryApi, file: MarkerFile) -> None:
+    await api.registry.marker.begin()
+    file.path.write_text('{"format": 2}')
+    await api.registry.marker.track_once()
+    await api.registry.marker.end()
+    assert file.path.read_text() == '{"format": 2}'
+
+
 @pytest.mark.parametrize("database_kind", ["sqlite"])
 async def test_a_lost_file_is_found_without_a_write_and_its_marker_stays(
     api: RegistryApi, file: MarkerFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -9,7 +9,7 @@ from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.errors import InvalidValue
 from lifesign.registry.database_identity.marker_check import KnownIdentity, check_known, check_present
 from lifesign.registry.database_identity.marker_file import MarkerFile, state_directory
-from lifesign.registry.errors import DatabaseMismatch
+from lifesign.registry.errors import DatabaseMismatch, NewerMarker
 from lifesign.storage.engine.database import read_url
 from lifesign.storage.engine.transaction import Transaction
 
@@ -33,6 +33,8 @@ def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckRes
         check_present(known, make_url(url))
     except InvalidValue as error:
         return _fault(error)
+    except NewerMarker as error:
+        return CheckResult("marker", "fault", str(error), error.hint)
     except DatabaseMismatch as error:
         return CheckResult("marker", "fault", str(error), ADVICE)
     return known

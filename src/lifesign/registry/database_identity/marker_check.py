@@ -36,7 +36,7 @@ class KnownIdentity:
 
     @classmethod
     def read(cls, file: MarkerFile) -> "KnownIdentity":
-        """Read it; InvalidValue if this user cannot."""
+        """Read it; InvalidValue if this user cannot, NewerMarker if this version cannot."""
         try:
             return cls(file.path, found_marker(file))
         except InvalidMarker as error:

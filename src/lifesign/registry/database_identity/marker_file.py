@@ -26,7 +26,7 @@ from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.text.times import utc_text
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.private_file import write_private
-from lifesign.registry.errors import InvalidMarker
+from lifesign.registry.errors import InvalidMarker, NewerMarker
 from lifesign.serving.state_home import state_home
 
 FORMAT: Final = 1
@@ -96,7 +96,7 @@ class MarkerFile:
         return None if database is None else cls(directory, database)
 
     def read(self) -> DatabaseMarker | None:
-        """Return the marker; None if there is none. InvalidMarker if it is damaged; OSError."""
+        """Return the marker; None if there is none. InvalidMarker if it is damaged; NewerMarker; OSError."""
         try:
             opened = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -168,7 +168,10 @@ def put_marker(file: MarkerFile, marker: DatabaseMarker) -> None:
 
 
 def found_marker(file: MarkerFile) -> DatabaseMarker | None:
-    """Return the marker, None if there is none; InvalidValue if this user cannot read it, InvalidMarker."""
+    """Return the marker, None if there is none.
+
+    InvalidValue if this user cannot read it; InvalidMarker, NewerMarker.
+    """
     try:
         return file.read()
     except OSError as error:
@@ -195,6 +198,8 @@ def _read(content: bytes, file: str) -> DatabaseMarker:
     except (ValueError, RecursionError):
         raise InvalidMarker(file, "it is damaged") from None
     match members:
+        case {"format": int(number)} if number > FORMAT:
+            raise NewerMarker(file, number, FORMAT)
         case {"format": int(number)} if number != FORMAT:
             raise InvalidMarker(file, f"its format is {number}, not {FORMAT}")
         case {
