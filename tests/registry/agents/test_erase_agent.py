@@ -57,6 +57,20 @@ async def test_erased_agent_leaves_only_its_id_in_the_log(api: RegistryApi) -> N
     assert (await api.record("agent-2"))["status"] == "active"
 
 
+@pytest.mark.both_databases
+async def test_an_agent_that_never_registered_is_erased(api: RegistryApi) -> None:
+    key = await api.add_agent_key("agent-1")
+    assert (await write_state(api, key, step=7)).status == 200
+    assert (await api.ask("DELETE", RECORD, headers={"if-match": '"9"'})).status == 404
+    answer = await api.ask("DELETE", RECORD)
+    assert answer.status == 200, answer.body
+    words = await api.database.read(_words)
+    assert {name for name, text in words.items() if "agent-1" in text} == {"archive_erasures", "events"}
+    assert (await api.ask("POST", "/api/v1/leases", {"resource": "r:1"}, key=key)).status == 401
+    assert (await report(api)).is_good
+    assert (await api.ask("DELETE", RECORD)).status == 404
+
+
 @pytest.mark.postgresql_only
 @pytest.mark.parametrize("request_of_the_agent", ["lease", "register", "write"])
 async def test_request_that_waits_for_an_erasure_is_refused(

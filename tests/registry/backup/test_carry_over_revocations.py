@@ -219,10 +219,15 @@ async def test_key_of_an_agent_erased_after_the_backup_stays_refused(
     await api.ask("DELETE", f"{AGENTS}/agent-2/record")
     api.clock.advance(1)
     reborn = (await api.register("agent-2"))["agent_key"]
+    unregistered = await api.add_agent_key("agent-3")
+    await api.ask("POST", "/api/v1/leases", {"resource": "r:1"}, key=unregistered)
     await back_up(api, tmp_path / "b.gz")
     await api.ask("DELETE", f"{AGENTS}/agent-1/record")
-    found = (await restored(api, tmp_path / "b.gz")).withdrawn
-    assert found.erased_agents == ("agent-1",)
+    await api.ask("DELETE", f"{AGENTS}/agent-3/record")
+    result = await restored(api, tmp_path / "b.gz")
+    found = result.withdrawn
+    assert (result.agents, found.erased_agents) == (1, ("agent-1", "agent-3"))
+    assert (await api.ask("GET", "/api/v1/leases?holder=agent-3")).json()["leases"] == []
     # The agent's key is revoked, so that the restore need not list it.
     assert knows_all(found)
     assert (await api.send_heartbeat("agent-1", key)).status == 401

@@ -18,12 +18,13 @@ from lifesign.domain.events.replay import Replay
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import ALIVE, Signal
 from lifesign.domain.models.agents import Erasure
+from lifesign.registry.errors import AgentNotFound
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
-from lifesign.registry.serializers.agent_records import etag, existing_agent
+from lifesign.registry.serializers.agent_records import etag
 from lifesign.registry.status_changes.agent_status import change_status
 from lifesign.registry.status_changes.agent_verdicts import Change
 from lifesign.registry.targets.link_decisions import end_link
-from lifesign.storage.agents import fenced_state
+from lifesign.storage.agents import agent_rows, fenced_state
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
@@ -36,22 +37,24 @@ def erase_agent(
     transaction: Transaction,
     agent_id: str,
     actor: str,
-    check: Callable[[StoredAgent], None] = lambda _: None,
+    check: Callable[[StoredAgent | None], None] = lambda _: None,
 ) -> Erasure:
     """End an agent's incarnation; remove its record, keys and target, and the payloads of its events.
 
     The id stays in the log as actor and subject, since the hash chain covers it. Tasks and intent states on
-    which it worked stay, without its name. `check` may raise an error once the record is locked.
+    which it worked stay, without its name. An agent with a key or a lease needs no record. `check` may raise
+    an error once the record is locked; it gets None if there is no record. AgentNotFound.
     """
     # Locked before the agent, as an import does it.
     directories.unlist(transaction, agent_id)
     end_link(transaction, agent_id)
-    agent = existing_agent(transaction, agent_id, to_change=True)
+    agent = agent_rows.find(transaction, agent_id, to_change=True)
+    if agent is None and not stored_states.has_key_or_lease(transaction, agent_id):
+        raise AgentNotFound(agent_id)
     check(agent)
-    agent_id = agent.agent_id
     # Leases are locked before the log's head, which the first event takes.
     stored_states.lock_leases_of(transaction, agent_id)
-    if agent.status in ALIVE:
+    if agent is not None and agent.status in ALIVE:
         change = Change(
             agent=agent,
             signals=(Signal.DEREGISTERED,),
@@ -84,8 +87,11 @@ def erase_agent(
 
 
 def _erase(transaction: Transaction, call: Call) -> OperationReply:
-    def check(agent: StoredAgent) -> None:
-        call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
+    def check(agent: StoredAgent | None) -> None:
+        if agent is not None:
+            call.check_version(agent.incarnation, agent.version, etag(agent), is_required=False)
+        elif "if-match" in call.headers:
+            raise AgentNotFound(call.agent_id)
 
     return OperationReply(content=erase_agent(transaction, call.agent_id, call.actor, check))
 

@@ -14,6 +14,7 @@ from lifesign.errors import LifesignError
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, keep_withdrawn
 from lifesign.registry.keys.manage_keys import NewKey, create_key
 from lifesign.registry.leases.raise_epoch import raise_epoch
+from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
@@ -88,8 +89,7 @@ def restore(
             epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
             withdrawn = keep_withdrawn(transaction, actor, trusts_all_keys=trusts_all_keys)
             admin_key = _admin_key(transaction, actor) if counts.get("keys") else None
-    agents = counts.get("agents", 0) - len(withdrawn.erased_agents)
-    return Restored(header, agents, epoch, withdrawn, admin_key)
+    return Restored(header, agent_rows.count(transaction), epoch, withdrawn, admin_key)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 from pydantic_core import to_json
-from sqlalchemy import ColumnElement, Row, bindparam, delete, insert, select, text, update
+from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, text, update
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of, last_interface
@@ -184,6 +184,11 @@ def find_named(
     if to_change:
         wanted = wanted.with_for_update(of=(agents, heartbeats))
     return [_stored(row) for row in transaction.connection.execute(wanted, given(transaction, agent_ids))]
+
+
+def count(transaction: Transaction) -> int:
+    """Return the number of agents."""
+    return transaction.connection.scalar(select(func.count()).select_from(agents)) or 0
 
 
 def names_of(transaction: Transaction, agent_ids: Sequence[str]) -> list[tuple[str, str | None, str | None]]:

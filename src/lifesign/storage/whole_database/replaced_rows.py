@@ -116,16 +116,21 @@ def limited_keys(transaction: Transaction) -> list[StoredKey]:
 
 
 def erased_agents(transaction: Transaction) -> list[str]:
-    """Return the ids of restored agents that had been erased since their record began."""
-    there = table_definitions.agents
-    wanted = (
-        select(there.c.agent_id)
-        .distinct()
-        .select_from(there.join(_ERASURES, there.c.agent_id == _ERASURES.c.agent_id))
-        .where(there.c.registered_at_s <= _ERASURES.c.erased_at_s)
-        .order_by(there.c.agent_id)
+    """Return the ids of restored agents that had been erased since their record began.
+
+    Agents without a record count since their first key.
+    """
+    there, own_keys = table_definitions.agents, table_definitions.keys
+    recorded = select(there.c.agent_id).where(
+        there.c.agent_id == _ERASURES.c.agent_id, there.c.registered_at_s <= _ERASURES.c.erased_at_s
     )
-    return list(transaction.connection.scalars(wanted))
+    keyed = select(own_keys.c.agent_id).where(
+        own_keys.c.agent_id == _ERASURES.c.agent_id,
+        own_keys.c.created_at_s <= _ERASURES.c.erased_at_s,
+        ~select(there.c.agent_id).where(there.c.agent_id == own_keys.c.agent_id).exists(),
+    )
+    wanted = select(_ERASURES.c.agent_id).distinct().where(recorded.exists() | keyed.exists())
+    return list(transaction.connection.scalars(wanted.order_by(_ERASURES.c.agent_id)))
 
 
 def keys_of_erased(transaction: Transaction) -> list[StoredKey]:

@@ -139,6 +139,13 @@ def key_states(transaction: Transaction) -> Iterator[KeyState]:
         last = page[-1].key_id
 
 
+def has_key_or_lease(transaction: Transaction, agent_id: str) -> bool:
+    """Return whether the agent has a key, valid or not, or is the last holder of a lease."""
+    has_key = select(keys.c.key_id).where(keys.c.agent_id == agent_id).exists()
+    has_lease = select(leases.c.number).where(leases.c.holder == agent_id).exists()
+    return bool(transaction.connection.scalar(select(has_key | has_lease)))
+
+
 def lock_leases_of(transaction: Transaction, holder: str) -> None:
     """Lock all leases that a holder has or had, in the common order."""
     wanted = select(leases.c.number).where(leases.c.holder == holder)
