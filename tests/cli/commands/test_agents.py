@@ -16,7 +16,7 @@ from tests.support.reporting import report
 from tests.support.suspension import suspend
 
 from lifesign.cli import main
-from lifesign.cli.output.agent_page import page, status_text
+from lifesign.cli.output.agent_page import health_with_age, page, status_text
 from lifesign.client import RegistryClient
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role
@@ -522,6 +522,16 @@ def test_record_with_old_evidence_shows_reason_and_age() -> None:
     lines = [(line.label, line.text) for line in page(record)]
     place = lines.index(("health", "unknown (no_prober)"))
     assert "3 h 5 min ago" in lines[place + 1][1]
+
+
+@pytest.mark.parametrize(("age", "expected"), [
+    (None, "unknown (no_prober)"),
+    (timedelta(hours=3, minutes=5), "unknown (no_prober, last measured 3 h 5 min ago)"),
+])  # fmt: skip
+def test_list_shows_the_age_of_old_evidence(age: timedelta | None, expected: str) -> None:
+    now = datetime.now(UTC)
+    record = record_of(unknown_reason="no_prober", evidence_at=None if age is None else now - age)
+    assert health_with_age(record, now.timestamp()) == expected
 
 
 @pytest.mark.parametrize(

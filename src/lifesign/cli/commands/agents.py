@@ -1,6 +1,7 @@
 """Commands about agents: list, show and register; `drain.py` and others add commands."""
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,7 +23,7 @@ from lifesign.cli.options.secret_file import WriteKey, new_key_file
 from lifesign.cli.options.shell_completion import offering
 from lifesign.cli.options.suspension_notice import are_decisions_suspended, say_suspended
 from lifesign.cli.output.agent_page import (
-    health_text,
+    health_with_age,
     load_text,
     status_text,
     time_text,
@@ -203,7 +204,7 @@ def _row(agent: "AgentSummary") -> tuple[str, ...]:
     return (
         agent.agent_id,
         status_text(agent),
-        health_text(agent),
+        health_with_age(agent, time.time()),
         load_text(agent),
         agent.role_id or "",
         "" if agent.last_heartbeat_at is None else time_text(agent.last_heartbeat_at),

@@ -12,7 +12,7 @@ from lifesign.cli.output.terminal import Colour, PageLine, has_colours, listed, 
 from lifesign.domain.access.event_actor import with_key_names
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.text.counts import pluralize
-from lifesign.domain.text.durations import precise_text
+from lifesign.domain.text.durations import duration_text, precise_text
 from lifesign.domain.text.times import utc_text
 
 if TYPE_CHECKING:
@@ -192,6 +192,14 @@ def failing_text(failures: int) -> str:
 def health_text(agent: "AgentSummary") -> str:
     """Return an agent's health, with the reason if the last observation is too old."""
     return agent.health if agent.unknown_reason is None else f"{agent.health} ({agent.unknown_reason})"
+
+
+def health_with_age(agent: "AgentSummary", now_s: float) -> str:
+    """Return an agent's health; if the last observation is too old, with the reason and the age."""
+    if agent.unknown_reason is None or agent.evidence_at is None:
+        return health_text(agent)
+    age = duration_text(now_s - agent.evidence_at.timestamp())
+    return f"{agent.health} ({agent.unknown_reason}, last measured {age} ago)"
 
 
 def time_text(at: datetime) -> str:
