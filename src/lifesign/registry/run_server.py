@@ -191,28 +191,30 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
     known = KnownIdentity.read(file)
     check_present(known, url)
 
-    def function(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker]:
+    def function(transaction: Transaction) -> tuple[str | None, bool, DatabaseMarker, bool]:
         # Its lock also serialises processes that would create the first key.
         schema_version.lock(transaction)
         check_filled(transaction, known)
-        schema_version.set_up_or_check(transaction)
+        is_empty = schema_version.set_up_or_check(transaction)
         check_known(transaction, known)
         if may_show_key:
             admin_key, needs_one = create_first_admin_key(transaction, ACTOR), False
         else:
             admin_key, needs_one = None, key_rows.count(transaction, Role.ADMIN) == 0
-        return admin_key, needs_one, current_marker(transaction)
+        return admin_key, needs_one, current_marker(transaction), is_empty
 
     opened = open_database(settings.database)
     try:
-        admin_key, needs_one, marker = await opened.write(function)
+        admin_key, needs_one, marker, is_empty = await opened.write(function)
     finally:
         await opened.close()
-    _write_marker(file, known, marker)
+    _write_marker(file, known, marker, is_announced=known.is_new and not is_empty)
     return admin_key, needs_one
 
 
-def _write_marker(file: MarkerFile, known: KnownIdentity, marker: DatabaseMarker) -> None:
+def _write_marker(
+    file: MarkerFile, known: KnownIdentity, marker: DatabaseMarker, *, is_announced: bool
+) -> None:
     if known.damage:
         _log.warning("%s is written again: %s", file.path, known.damage)
     try:
@@ -221,7 +223,7 @@ def _write_marker(file: MarkerFile, known: KnownIdentity, marker: DatabaseMarker
         # It could be written just now; the server tries again every two seconds.
         _log.warning("the marker of the database cannot be written: %s: %s", file.path, error.strerror)
     else:
-        if known.is_new:
+        if is_announced:
             members = {"file": str(file.path), "installation_id": marker.installation_id}
             _log.info("no marker of this database on this host: created one", extra=members)
 

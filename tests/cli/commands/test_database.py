@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import logging
+import logging.config
 import re
 import subprocess
 import sys
@@ -75,6 +77,20 @@ def test_adopting_works_without_a_marker(
     assert "nothing to adopt" in capsys.readouterr().out
 
 
+def test_serve_logs_a_created_marker_of_an_existing_database_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(run_server._AnnouncingServer, "run", lambda *_: None)
+    monkeypatch.setattr(logging.config, "dictConfig", lambda _: None)
+    caplog.set_level(logging.INFO, "lifesign.registry")
+    url = f"sqlite:///{tmp_path}/new.db"
+    for expected in (0, 1):
+        file = marker_file(url, tmp_path / "state")
+        assert main(["serve", "--database", url, "--state-dir", str(file.directory), "--port", "0"]) == 0
+        assert sum("created one" in line for line in caplog.messages) == expected
+        file.path.unlink()
+
+
 @pytest.mark.parametrize("command", ["serve", "database adopt"])
 def test_a_marker_of_a_newer_format_is_refused_and_kept(
     command: str,
@@ -86,6 +102,7 @@ def test_a_marker_of_a_newer_format_is_refused_and_kept(
     of_another(file)
     file.path.write_text('{"format": 2}')
     monkeypatch.setattr(run_server._AnnouncingServer, "run", lambda *_: None)
+    monkeypatch.setattr(logging.config, "dictConfig", lambda _: None)
     assert main([*command.split(), "--database", url, "--state-dir", str(file.directory)]) == 1
     assert f"{file.path} has format 2" in capsys.readouterr().err
     assert file.path.read_text() == '{"format": 2}'
