@@ -13,6 +13,7 @@ from lifesign.registry import sweep
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.status_changes.lease_expiry import Reaper, reap
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.whole_database import clock_shift
 
 QUICK = {"interval_seconds": 1, "unhealthy_after_seconds": 10, "dead_after_seconds": 20}
@@ -143,6 +144,22 @@ async def test_reaper_continues_after_a_failed_round(
     with pytest.raises(asyncio.CancelledError):
         await Reaper(api.database, 0.0, api.clock.now_s).run()
     assert len(rounds) == 2
+
+
+async def test_an_outage_of_the_database_is_logged_once(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    unreachable = StoreUnavailable("on purpose")
+    rounds = iter([unreachable, unreachable, None, unreachable, asyncio.CancelledError()])
+
+    async def reap_or_fail(_reaper: object) -> None:
+        if (failure := next(rounds)) is not None:
+            raise failure
+
+    monkeypatch.setattr(Reaper, "reap_once", reap_or_fail)
+    with pytest.raises(asyncio.CancelledError):
+        await Reaper(api.database, 0.0, api.clock.now_s).run()
+    assert [record.args for record in caplog.records] == [(unreachable,)] * 2
 
 
 @pytest.mark.both_databases

@@ -49,11 +49,15 @@ class Reaper:
 
     async def run(self) -> None:
         """Reap until cancelled; a round that fails is followed by the next one."""
+        is_unreachable = False
         while True:
             try:
                 await self.reap_once()
+                is_unreachable = False
             except StoreUnavailable as error:
-                _log.warning("expired leases are not ended: %s", error)
+                if not is_unreachable:
+                    _log.warning("expired leases are not ended: %s", error)
+                is_unreachable = True
             except Exception:  # noqa: BLE001 - whatever fails, leases are looked at again
                 _log.exception("ending expired leases failed; it is tried again")
             await asyncio.sleep(self._period_s)
