@@ -81,6 +81,7 @@ async def test_pool_is_described_with_totals_and_one_line_per_agent(model: Model
     result = await model.call("find_agents", role_id="bill")
     content: Any = result.structured_content
     assert (content["pool"]["available_capacity"], content["notice"]) == (5, NOTICE)
+    assert next(iter(content)) == "notice"
     assert text_of(result).splitlines() == [
         "2 of 2 matching agents",
         NOTICE,

@@ -66,7 +66,8 @@ class AgentSearch(Arguments):
     ] = None
 
 
-class FoundAgents(AnswerQuotingAgents, AgentList):
+# The base that comes last gives the first members: the notice comes before the quotes.
+class FoundAgents(AgentList, AnswerQuotingAgents):
     """A page of the registry's listing, and how to read it."""
 
 
