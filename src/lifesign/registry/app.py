@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -53,6 +52,7 @@ from lifesign.registry.warm_up import warm_up
 from lifesign.serving.connection_limits import REFUSES, STOPS
 from lifesign.serving.error_body import REFUSAL_MEMBER
 from lifesign.serving.garbage_collection import rarely_collected
+from lifesign.serving.loop_threads import use_enough_threads
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.database_deadline import DeadlineDatabase
@@ -62,12 +62,6 @@ from lifesign.storage.errors import StoreUnavailable
 
 MAX_KEYS_COUNTED = 10_000
 """Maximum of keys with a rate limit counter; beyond it, the least recently used are dropped."""
-MAX_THREADS = 256
-"""Maximum of threads of the event loop, which start when they are needed.
-
-If the name servers of a host are silent, a lookup keeps its thread after its request was given up. With few
-threads, some such hosts would delay all other webhooks, and the files that are written beside the loop.
-"""
 HOUSEKEEPING_APART_SECONDS = 0.5
 """Delay of housekeeping after the start, and between the starts of two jobs."""
 
@@ -182,7 +176,7 @@ class Registry:
 
         Background work runs beside it.
         """
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(MAX_THREADS, "registry-loop"))
+        use_enough_threads("registry-loop")
         loops = (
             *beside,
             self.dispatcher.pauses.run(),

@@ -1,13 +1,17 @@
+import asyncio
 import re
 import socket
+import threading
 from pathlib import Path
 
 import pytest
 from tests.support.complaints import problems_in
+from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.cli import main
 from lifesign.cli.commands.mcp import TOKEN_VARIABLE
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
+from lifesign.mcp import over_stdio
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +59,16 @@ def test_mcp_server_on_an_occupied_port_exits_with_1(capsys: pytest.CaptureFixtu
         port = taken.getsockname()[1]
         assert main(["mcp", "--transport", "http", "--port", str(port)]) == 1
     assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+
+
+def test_lookups_of_the_server_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    # More than the threads that an event loop has by default.
+    all_run = threading.Barrier(100)
+
+    async def look_up(_server: object) -> None:
+        await asyncio.gather(
+            *(asyncio.to_thread(all_run.wait, PATIENCE_SECONDS) for _ in range(all_run.parties))
+        )
+
+    monkeypatch.setattr(over_stdio, "over_stdio", look_up)
+    assert main(["mcp"]) == 0

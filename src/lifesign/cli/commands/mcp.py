@@ -182,7 +182,9 @@ async def _serve(
     from lifesign.client import RegistryClient  # noqa: PLC0415 - see mcp
     from lifesign.mcp.tool_definition import ToolContext  # noqa: PLC0415
     from lifesign.mcp.vetted_get import vetted_get  # noqa: PLC0415
+    from lifesign.serving.loop_threads import use_enough_threads  # noqa: PLC0415
 
+    use_enough_threads("mcp-loop")
     async with AsyncExitStack() as opened:
         get = await opened.enter_async_context(vetted_get(networks))
         client = None
