@@ -18,7 +18,6 @@ from lifesign.registry.app import Registry, create_app
 from lifesign.registry.openapi import document
 from lifesign.registry.openapi.document import openapi_document, openapi_json
 from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, EndpointDoc, described
-from lifesign.registry.openapi.examples import EXAMPLES
 from lifesign.registry.openapi.schemas import docstrings_of
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.settings import RegistrySettings
@@ -26,6 +25,7 @@ from lifesign.registry.settings import RegistrySettings
 STORED = REPOSITORY / "schemas" / "openapi.json"
 DOCUMENT = openapi_document(OPERATIONS)
 WAYS = [*map(described, OPERATIONS), *EXTRA_ENDPOINTS]
+EXAMPLES = {way.body.__name__: dict(way.example) for way in WAYS if way.body and way.example}
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -87,11 +87,10 @@ def test_each_operation_has_a_unique_id_and_described_parameters() -> None:
 @pytest.mark.parametrize("way", [way for way in WAYS if way.body is not None], ids=lambda way: way.name)
 def test_every_body_has_an_example_that_its_model_and_its_schema_take(way: EndpointDoc) -> None:
     assert way.body is not None
-    name = way.body.__name__
-    assert name in EXAMPLES, f"add {name!r} to EXAMPLES of registry/openapi/examples.py"
-    example = EXAMPLES[name]
+    assert way.example is not None, f"add `example` to the operation of {way.name}"
+    example = dict(way.example)
     way.body.model_validate_json(json.dumps(example))
-    assert validator_of(name).is_valid(example)
+    assert validator_of(way.body.__name__).is_valid(example)
 
 
 def test_docstrings_of_own_and_inherited_members_are_descriptions() -> None:

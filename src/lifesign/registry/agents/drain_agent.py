@@ -91,6 +91,7 @@ OPERATIONS = (
         action=Permission.DRAIN,
         function=set_status,
         body=StatusChange,
+        example={"status": "draining", "drain_timeout_seconds": 120},
         answer=AgentRecord,
         errors=(404, 409, 412, 428),
         needs_version=True,

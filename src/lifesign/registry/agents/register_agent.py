@@ -249,6 +249,13 @@ REGISTER_AGENT = Operation(
     one_of=(Permission.REGISTER, Permission.RE_REGISTER),
     function=register_agent,
     body=Registration,
+    example={
+        "agent_id": "agent_billing_01",
+        "role_id": "billing-processor",
+        "name": "Billing Processor",
+        "capabilities": ["billing", "invoicing"],
+        "capacity": {"max_concurrent_tasks": 5},
+    },
     answer=AgentRecord,
     status=201,
     errors=(409,),

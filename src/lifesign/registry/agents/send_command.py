@@ -94,6 +94,7 @@ OPERATIONS = (
         action=Permission.SEND_COMMAND,
         function=send_command,
         body=CommandRequest,
+        example={"command": "drain", "reason": "maintenance_window", "drain_timeout_seconds": 120},
         answer=SentCommand,
         status=201,
         errors=(404, 409, 410),

@@ -103,6 +103,7 @@ OPERATIONS = (
         action=Permission.UPDATE,
         function=update_agent,
         body=AgentUpdate,
+        example={"capabilities": ["billing"], "max_concurrent_tasks": 3},
         answer=AgentRecord,
         errors=(404, 410, 412, 428),
         needs_version=True,

@@ -145,6 +145,7 @@ OPERATIONS = (
         action=Permission.WRITE_STATE,
         function=write_state,
         body=State,
+        example={"progress": 0.5, "next_step": "compare the sources"},
         answer=StateRecord,
         errors=(403, 412, 422, 428),
         headers=(TOKEN_HEADER,),

@@ -29,7 +29,6 @@ from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.agents.check_ready import STATUS_HEADER, AgentReadiness
 from lifesign.registry.events.manage_webhooks import WebhookDelivery
 from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, JSON_TYPE, EndpointDoc, described
-from lifesign.registry.openapi.examples import EXAMPLES, EXAMPLES_IN_PATH
 from lifesign.registry.openapi.schemas import WireSchemas, with_one_name_each, without_direction
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
@@ -150,23 +149,30 @@ _DELIVERY_HEADERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
 # lease.read_resource refuses it.
 _DOT_PART = r"(^|/)(\.|%2[eE]){1,2}(/|$)"
 _PATH_PARAMETERS: Mapping[str, Mapping[str, Any]] = MappingProxyType({
-    "agent_id":   {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
-    "intent_id":  {"type": "string", "pattern": r"^[!#-&(-.0-_a-~]{1,128}$", "not": {"pattern": _DOT_PART}},
+    "agent_id":   {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$", "example": "agent_billing_01"},
+    "intent_id":  {"type": "string", "pattern": r"^[!#-&(-.0-_a-~]{1,128}$", "not": {"pattern": _DOT_PART},
+                   "example": "intent_42"},
     "scope":      {"type": "string", "pattern": r"^[!#-&(-_a-~]{1,256}$", "not": {"pattern": _DOT_PART},
+                   "example": "research",
                    "description": "May contain slashes. No part may be `.` or `..`, with or without `%2e`."},
-    "lease_id":   {"type": "string", "minLength": 1, "maxLength": 128},
-    "key_id":     {"type": "string", "minLength": 1, "maxLength": 64},
+    "lease_id":   {"type": "string", "minLength": 1, "maxLength": 128,
+                   "example": "lease_1_4294967297_abcdefghijklmnopqrstuvwxyz"},
+    "key_id":     {"type": "string", "minLength": 1, "maxLength": 64,
+                   "example": "key_01jd0000000000000000000000"},
     "command_id": {"type": "string", "minLength": 1, "maxLength": 64},
-    "role_id":    {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
-    "webhook_id": {"type": "string", "minLength": 1, "maxLength": 64},
-    "target_id":  {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$"},
-    "shard":      {"type": "integer", "minimum": 0, "maximum": SHARDS - 1},
-    "directory":  {"type": "string", "pattern": DIRECTORY_PATTERN},
-    "import_id":  {"type": "string", "pattern": IMPORT_PATTERN},
-    "run_id":     {"type": "string", "pattern": RUN_PATTERN},
-    "page":       {"type": "integer", "minimum": 1, "maximum": MAX_PAGES},
-    "task_id":    {"type": "string", "pattern": TASK_ID_PATTERN},
-    "call_id":    {"type": "string", "pattern": CALL_ID_PATTERN},
+    "role_id":    {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$", "example": "billing-processor"},
+    "webhook_id": {"type": "string", "minLength": 1, "maxLength": 64,
+                   "example": "webhook_01jd0000000000000000000000"},
+    "target_id":  {"type": "string", "pattern": f"^{AGENT_ID_CHARACTERS}$",
+                   "example": "tgt_0123456789abcdef0123456789abcdef"},
+    "shard":      {"type": "integer", "minimum": 0, "maximum": SHARDS - 1, "example": 17},
+    "directory":  {"type": "string", "pattern": DIRECTORY_PATTERN, "example": "a2aregistry.org"},
+    "import_id":  {"type": "string", "pattern": IMPORT_PATTERN, "example": "2026-02-08"},
+    "run_id":     {"type": "string", "pattern": RUN_PATTERN, "example": "2026-02-08"},
+    "page":       {"type": "integer", "minimum": 1, "maximum": MAX_PAGES, "example": 1},
+    "task_id":    {"type": "string", "pattern": TASK_ID_PATTERN,
+                   "example": "task_01kgxw0f7t3v2m9q8s4r5n6b01"},
+    "call_id":    {"type": "string", "pattern": CALL_ID_PATTERN, "example": "call-1"},
 })  # fmt: skip
 
 _PARAMETER_IN_PATH = re.compile(r"{(\w+)(?::\w+)?}")
@@ -264,8 +270,8 @@ def _operation(
         shown["parameters"] = parameters
     if way.body is not None:
         media: dict[str, Any] = {"schema": {"$ref": references[way.body, "validation"]}}
-        if (example := EXAMPLES.get(way.body.__name__)) is not None:
-            media["example"] = example
+        if way.example is not None:
+            media["example"] = dict(way.example)
         shown["requestBody"] = {"required": True, "content": {JSON_TYPE: media}}
     shown["responses"] = {
         str(way.status): _answer(way, references),
@@ -322,7 +328,7 @@ def _refusal(status: int) -> dict[str, Any]:
 def _path_parameter(name: str) -> dict[str, Any]:
     schema = dict(_PATH_PARAMETERS.get(name, {"type": "string", "minLength": 1}))
     words = {"description": schema.pop("description")} if "description" in schema else {}
-    example = {"example": EXAMPLES_IN_PATH[name]} if name in EXAMPLES_IN_PATH else {}
+    example = {"example": schema.pop("example")} if "example" in schema else {}
     return {"name": name, "in": "path", "required": True, **words, "schema": schema, **example}
 
 

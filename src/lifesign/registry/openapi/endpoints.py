@@ -60,6 +60,8 @@ class EndpointDoc:
     action: Permission | None = None
     needs_key: bool = True
     body: type[BaseModel] | None = None
+    example: Mapping[str, Any] | None = None
+    """Example of a body."""
     query: type[BaseModel] | None = None
     answer: type[BaseModel] | Mapping[str, Any] | None = None
     """Model of the answer, or a schema if it is not JSON."""
@@ -124,6 +126,7 @@ EXTRA_ENDPOINTS = (
         ),
         action=Permission.HEARTBEAT,
         body=Heartbeat,
+        example={"status": "active", "current_load": 3, "client_timestamp": "2026-02-08T10:30:00Z"},
         answer=HeartbeatReply,
         errors=(404, 410),
         headers=("X-Agent-Incarnation",),
@@ -139,6 +142,7 @@ EXTRA_ENDPOINTS = (
         ),
         action=Permission.LEASE,
         body=LeaseRequest,
+        example={"resource": "intent:intent_42/research", "ttl_seconds": 300},
         answer=LeaseRecord,
         status=201,
         errors=(404, 409, 410),
@@ -152,6 +156,7 @@ EXTRA_ENDPOINTS = (
         description="A lease that has expired cannot be renewed, even if the resource is still free: 412.",
         action=Permission.LEASE,
         body=LeaseRenewal,
+        example={"fencing_token": 4294967297, "ttl_seconds": 300},
         answer=LeaseRecord,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),
@@ -180,6 +185,7 @@ EXTRA_ENDPOINTS = (
         ),
         action=Permission.WORK_TASKS,
         body=TaskClaim,
+        example={"role_id": "writers", "wait_seconds": 30},
         answer=TaskGrant,
         errors=(204, 404, 409, 410),
         headers=("X-Agent-Incarnation",),
@@ -260,6 +266,7 @@ def described(operation: Operation) -> EndpointDoc:
         description=_ERROR_NAME.sub(lambda found: _CODES[found[0]], inspect.getdoc(function) or ""),
         action=operation.action,
         body=operation.body,
+        example=operation.example,
         query=operation.query,
         answer=operation.answer,
         status=operation.status,

@@ -501,6 +501,21 @@ OPERATIONS = (
         action=Permission.REPORT_OBSERVATIONS,
         function=accept_observations,
         body=ObservationBatch,
+        example={
+            "observations": [
+                {
+                    "agent_id": "agent_billing_01",
+                    "observed_at": "2026-02-08T10:30:00Z",
+                    "transport": {"result": "ok", "status_code": 200, "latency_ms": 41.5},
+                    "network_class": "public_ipv4",
+                    "address": "192.0.2.7",
+                }
+            ],
+            "tokens": {"311": 4_294_967_297},
+            "ages_s": [1.5],
+            "numbers": [42],
+            "interval_s": 300.0,
+        },
         answer=ObservationAnswer,
         errors=(404, 412),
         max_body_bytes=MAX_BATCH_BYTES,

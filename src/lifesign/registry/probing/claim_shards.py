@@ -468,6 +468,7 @@ OPERATIONS = (
         action=Permission.LEASE_SHARDS,
         function=claim_shards,
         body=ShardClaimRequest,
+        example={"worker": "prober-1", "ttl_seconds": 60, "held": {"17": 4294967297}},
         answer=ShardGrant,
         errors=(409,),
         max_body_bytes=MAX_CLAIM_BYTES,

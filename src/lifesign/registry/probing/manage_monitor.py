@@ -222,6 +222,7 @@ OPERATIONS = (
         action=Permission.CONFIRM_OUTAGE,
         function=confirm_outage,
         body=Confirmation,
+        example={"network_class": "10.1.0.0/16"},
         answer=Confirmed,
         errors=(404, 410),
     ),

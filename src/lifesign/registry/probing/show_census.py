@@ -256,6 +256,7 @@ OPERATIONS = (
         function=put_run,
         prefetch=_count_before,
         body=RunRequest,
+        example={"name": "census", "is_over": True},
         answer=CensusRun,
     ),
 )

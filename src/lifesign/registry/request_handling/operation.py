@@ -123,6 +123,8 @@ class Operation:
     The function gets the result as `Call.prefetched`. The facts in it may have changed since.
     """
     body: type[BaseModel] | None = None
+    example: Mapping[str, Any] | None = None
+    """Example of a body, for the OpenAPI document."""
     query: type[BaseModel] | None = None
     answer: type[BaseModel] | None = None
     status: int = 200

@@ -109,6 +109,7 @@ OPERATIONS = (
         action=Permission.UPDATE,
         function=issue_token,
         body=LinkRequest,
+        example={"url": "https://agent.example/"},
         answer=LinkToken,
         status=201,
         errors=(404, 409, 410),

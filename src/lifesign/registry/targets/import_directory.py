@@ -270,6 +270,10 @@ OPERATIONS = (
         action=Permission.IMPORT_TARGETS,
         function=put_page,
         body=ImportPageRequest,
+        example={
+            "urls": ["https://agent.example/.well-known/agent-card.json", "other.example"],
+            "source": "https://a2aregistry.org/api/agents",
+        },
         answer=ImportRecord,
         errors=(409,),
         max_body_bytes=MAX_PAGE_BYTES,
@@ -281,6 +285,7 @@ OPERATIONS = (
         action=Permission.IMPORT_TARGETS,
         function=apply_import,
         body=ImportEndRequest,
+        example={"pages": 1},
         answer=ImportRecord,
         errors=(404, 409),
     ),

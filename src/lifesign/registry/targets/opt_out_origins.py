@@ -211,6 +211,7 @@ OPERATIONS = (
         action=Permission.MANAGE_OPT_OUTS,
         function=request_opt_out,
         body=OptOutRequest,
+        example={"url": "https://agent.example"},
         answer=OptOutRecord,
         status=201,
         errors=(409,),

@@ -41,6 +41,7 @@ CANCEL_TASK = Operation(
     action=Permission.CREATE_TASKS,
     function=cancel_task,
     body=TaskCancellation,
+    example={"reason": "no longer needed"},
     answer=TaskRecord,
     errors=(404, 409),
 )

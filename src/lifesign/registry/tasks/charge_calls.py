@@ -14,7 +14,7 @@ from lifesign.errors import LifesignError
 from lifesign.registry.errors import CallNotFound, CallOver, KeyReused, TooMany
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.tasks.create_task import PATH
-from lifesign.registry.tasks.run_guard import AuthorizedRun, enter_run
+from lifesign.registry.tasks.run_guard import EXAMPLE_OF_A_RUN, AuthorizedRun, enter_run
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.tasks import task_budgets, task_runs
 from lifesign.storage.tasks.task_budgets import StoredCall
@@ -108,6 +108,12 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=reserve_call,
         body=CallReservation,
+        example={
+            **EXAMPLE_OF_A_RUN,
+            "call_id": "call-1",
+            "tool": "fetch",
+            "most": {"tokens": 0, "usd": 0.01},
+        },
         answer=CallRecord,
         status=201,
         errors=(402, 404, 409, 410, 412),
@@ -120,6 +126,10 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=settle_call,
         body=CallSettlement,
+        example={
+            **EXAMPLE_OF_A_RUN,
+            "cost": {"tokens": 0, "usd": 0.004},
+        },
         answer=CallRecord,
         errors=(404, 409, 410, 412),
         headers=("X-Agent-Incarnation",),
@@ -131,6 +141,7 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=release_call,
         body=RunWrite,
+        example=EXAMPLE_OF_A_RUN,
         answer=CallRecord,
         errors=(404, 409, 410, 412),
         headers=("X-Agent-Incarnation",),

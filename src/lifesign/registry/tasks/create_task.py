@@ -133,6 +133,12 @@ OPERATIONS = (
         action=Permission.CREATE_TASKS,
         function=create_task,
         body=TaskCreation,
+        example={
+            "title": "Write the landing page",
+            "role_id": "writers",
+            "input": {"brief": "https://example.com/brief"},
+            "budget": {"tokens": 250000, "usd": 1.5},
+        },
         answer=TaskRecord,
         status=201,
         max_body_bytes=MAX_TASK_BYTES,

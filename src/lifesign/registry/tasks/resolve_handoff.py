@@ -42,6 +42,7 @@ RESOLVE_HANDOFF = Operation(
     action=Permission.CREATE_TASKS,
     function=resolve_handoff,
     body=HandoffResolution,
+    example={"resolution": "requeue", "comment": "logo-2026.svg"},
     answer=TaskRecord,
     errors=(404, 409),
     max_body_bytes=MAX_TASK_BYTES,

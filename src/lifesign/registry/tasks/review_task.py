@@ -134,6 +134,7 @@ REVIEW_TASK = Operation(
     one_of=(Permission.CREATE_TASKS, Permission.WORK_TASKS),
     function=review_task,
     body=TaskReview,
+    example={"verdict": "reject", "comment": "The logo is last year's."},
     answer=ReviewAnswer,
     errors=(402, 404, 409, 412, 428),
     max_body_bytes=MAX_TASK_BYTES,

@@ -7,6 +7,8 @@ repeated write gets its first answer, even if the lease has ended since.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from types import MappingProxyType
+from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
@@ -34,6 +36,11 @@ from lifesign.storage.tasks.task_runs import StoredRunWrite, StoredTaskRun
 
 MAX_WRITES = 10_000
 """Maximum of writes per task whose answers are kept; writes that end a run are accepted beyond it."""
+
+EXAMPLE_OF_A_RUN: Final[Mapping[str, Any]] = MappingProxyType(
+    {"run_id": "run_01kgxw0f7t3v2m9q8s4r5n6b02", "fencing_token": 4294967297}
+)
+"""Members of an example of a body that each write of a run has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

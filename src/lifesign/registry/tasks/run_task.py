@@ -29,6 +29,7 @@ from lifesign.registry.status_changes import task_events
 from lifesign.registry.status_changes.task_status import Move, move
 from lifesign.registry.tasks.create_task import MAX_TASK_BYTES, PATH, TaskOrigin, add_task
 from lifesign.registry.tasks.run_guard import (
+    EXAMPLE_OF_A_RUN,
     AuthorizedRun,
     answer_once,
     end_lease,
@@ -187,6 +188,15 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=report_progress,
         body=ProgressWrite,
+        example={
+            **EXAMPLE_OF_A_RUN,
+            "idempotency_key": "report-1",
+            "report": {
+                "summary": "Drafted the hero section",
+                "attempted": [{"action": "fetch brand assets", "outcome": "success"}],
+                "nextStep": "Write three variants of the hero copy",
+            },
+        },
         answer=TaskWriteResult,
         errors=(404, 409, 410, 412),
         headers=("X-Agent-Incarnation",),
@@ -199,6 +209,11 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=mark_complete,
         body=CompletionWrite,
+        example={
+            **EXAMPLE_OF_A_RUN,
+            "idempotency_key": "done",
+            "output": {"page": "index.html"},
+        },
         answer=TaskWriteResult,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),
@@ -211,6 +226,11 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=request_human_help,
         body=HelpWrite,
+        example={
+            **EXAMPLE_OF_A_RUN,
+            "idempotency_key": "help",
+            "reason": "Which logo is the current one?",
+        },
         answer=TaskWriteResult,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),
@@ -223,6 +243,11 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=delegate_subtask,
         body=DelegationWrite,
+        example={
+            **EXAMPLE_OF_A_RUN,
+            "idempotency_key": "child-1",
+            "task": {"title": "Crop the photographs", "budget": {"tokens": 20000, "usd": 0.25}},
+        },
         answer=TaskWriteResult,
         status=201,
         errors=(402, 404, 409, 410, 412),
@@ -236,6 +261,12 @@ OPERATIONS = (
         action=Permission.WORK_TASKS,
         function=release_run,
         body=RunRelease,
+        example={
+            **EXAMPLE_OF_A_RUN,
+            "idempotency_key": "end",
+            "exit_reason": "crash",
+            "exit_code": 1,
+        },
         answer=TaskWriteResult,
         errors=(404, 410, 412),
         headers=("X-Agent-Incarnation",),

@@ -36,6 +36,7 @@ TOP_UP = Operation(
     action=Permission.CREATE_TASKS,
     function=top_up,
     body=BudgetTopUp,
+    example={"add": {"tokens": 100000, "usd": 0.5}},
     answer=TaskRecord,
     errors=(404, 409),
 )
