@@ -24,6 +24,8 @@ class Policies:
     """Interval at which a sweep counts silent network classes and agents with old evidence."""
     evidence_lost_seconds: float = 300.0
     """Agents have old evidence for so long before it is reported: one interval of a crawl."""
+    command_seconds: float = 3_600.0
+    """A command waits for its agent so long, unless the request says otherwise."""
     prober_workers: int = DEFAULT_MAX_WORKERS
     """Workers that may probe with one key at a time, unless the key has a number of its own."""
 

@@ -58,7 +58,7 @@ class RegistrySettings(BaseModel):
     """Requests per second and key on average, in each server process. One key may serve a whole fleet."""
     request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
     """Requests per key in a burst, in each server process."""
-    command_seconds: Annotated[float, Field(ge=1, le=604_800)] = 3_600
+    command_seconds: Annotated[float, Field(ge=1, le=604_800)] = DEFAULT_POLICIES.command_seconds
     """Time for which a command waits for its agent, unless the request says otherwise."""
     event_retention_seconds: Annotated[float, Field(ge=DAY_SECONDS, le=MAX_RETENTION_SECONDS)] | None = None
     """Age at which events are archived to a file; None keeps all in the database."""
@@ -161,6 +161,7 @@ class RegistrySettings(BaseModel):
             clock_offset_seconds=self.clock_offset_seconds,
             watch_seconds=self.watch_seconds,
             evidence_lost_seconds=self.evidence_lost_seconds,
+            command_seconds=self.command_seconds,
             prober_workers=self.prober_workers,
         )
 

@@ -3,6 +3,7 @@ import time
 
 import pytest
 from sqlalchemy import text
+from tests.support.databases import WoundClock
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_api import create, steer, worker
@@ -11,7 +12,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.postgresql import PostgresqlDatabase
-from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.engine.transaction import Database, Transaction
 
 _WAITING = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
 
@@ -162,11 +163,17 @@ async def test_command_is_in_each_heartbeat_reply_until_the_agent_follows_it(api
     assert types[-3:] == ["agent.command_sent", "agent.lifecycle", "agent.command_honoured"]
 
 
-async def test_ignored_command_expires(api: RegistryApi) -> None:
+@pytest.mark.parametrize(("given", "seconds"), [({"expires_in_seconds": 10}, 10), ({}, 20)])
+async def test_ignored_command_expires(
+    database: Database, clock: WoundClock, given: dict[str, int], seconds: int
+) -> None:
+    api = RegistryApi(database, clock, command_seconds=20)
+    await api.add_keys()
     key = (await api.register("agent-1"))["agent_key"]
-    body = {"command": "drain", "expires_in_seconds": 10}
-    await api.ask("POST", f"{AGENTS}/agent-1/commands", body)
-    api.clock.advance(10)
+    await api.ask("POST", f"{AGENTS}/agent-1/commands", {"command": "drain", **given})
+    api.clock.advance(seconds - 1)
+    assert len((await api.send_heartbeat("agent-1", key)).json()["pending_commands"]) == 1
+    api.clock.advance(1)
     assert (await api.send_heartbeat("agent-1", key)).json()["pending_commands"] == []
     await api.sweep()
     assert "agent.command_expired" in [event["type"] for event in await api.events()]

@@ -160,7 +160,8 @@ class CommandRequest(Body):
     command: Literal["drain"]
     reason: Name | None = None
     drain_timeout_seconds: Seconds | None = None
-    expires_in_seconds: Seconds = 3600
+    expires_in_seconds: Seconds | None = None
+    """Time for which the command waits for its agent; without it, the server's `command_ttl`."""
 
 
 RENEW_LEASES: Final = "renew_leases"

@@ -36,6 +36,7 @@ def send_command(transaction: Transaction, call: Call) -> OperationReply:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
     if len(commands.waiting(transaction, [agent.id])) >= MAX_WAITING:
         raise TooManyCommands(agent.agent_id, MAX_WAITING)
+    waits_s = body.expires_in_seconds or call.policies.command_seconds
     command = StoredCommand(
         id=f"command_{str(ULID()).lower()}",
         agent=agent.id,
@@ -43,7 +44,7 @@ def send_command(transaction: Transaction, call: Call) -> OperationReply:
         reason=body.reason,
         drain_timeout_s=body.drain_timeout_seconds,
         created_at_s=transaction.now_s,
-        expires_at_s=transaction.now_s + body.expires_in_seconds,
+        expires_at_s=transaction.now_s + waits_s,
     )
     commands.add(transaction, command)
     payload = CommandSent(
