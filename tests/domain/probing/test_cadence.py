@@ -581,15 +581,21 @@ def test_confirming_probe_waits_for_retry_after() -> None:
 # Effects of a result
 
 
-def test_a_liveness_signal_and_its_network_class_are_remembered() -> None:
-    answered = observed(START_S + 1, ANSWERS).model_copy(update={"network_class": "public_ipv6"})
-    failed = observed(START_S + 301, SILENT).model_copy(update={"network_class": "public_ipv4"})
+def test_a_liveness_signal_and_its_place_are_remembered() -> None:
+    six, four = ("public_ipv6", "2606:2800::/64"), ("public_ipv4", "93.184.216.34")
+    answered, failed = (
+        observed(at_s, layer).model_copy(update={"network_class": network_class, "address": address})
+        for at_s, layer, (network_class, address) in (
+            (START_S + 1, ANSWERS, six),
+            (START_S + 301, SILENT, four),
+        )
+    )
     first = after_probe(ProbeMemory(), failed, CADENCE, START_S + 300)
-    assert (first.alive_at_s, first.network_class) == (None, "public_ipv4")
+    assert (first.alive_at_s, first.network_class, first.address) == (None, "public_ipv4", None)
     alive = after_probe(first, answered, CADENCE, START_S)
-    assert (alive.alive_at_s, alive.network_class) == (START_S + 1, "public_ipv6")
+    assert (alive.alive_at_s, alive.network_class, alive.address) == (START_S + 1, *six)
     later = after_probe(alive, failed, CADENCE, START_S + 300)
-    assert (later.alive_at_s, later.network_class) == (START_S + 1, "public_ipv6")
+    assert (later.alive_at_s, later.network_class, later.address) == (START_S + 1, *six)
 
 
 def test_card_time_is_the_liveness_signal_of_a_memory_without_one() -> None:

@@ -33,6 +33,8 @@ async def test_redirect_to_another_origin_needs_permission_of_the_caller() -> No
             allowed = await asker.get(url, may_leave_origin=True)
             assert allowed.result is ResultClass.OK
             assert str(allowed.url) == location
+            assert allowed.is_foreign
+            assert not (await asker.get(location)).is_foreign
 
 
 @pytest.mark.parametrize("name", ["Authorization", "Cookie", "X-Api-Key", "X-Anything"])

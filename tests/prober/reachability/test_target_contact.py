@@ -38,12 +38,13 @@ class Traces:
     requests: dict[str, Fetched]
     known_class: str | None = None
     with_canaries: Sequence[str] = ()
+    known_address: str | None = None
     entry: TargetEntry = field(init=False)
     exchanges: list[Exchange] = field(init=False)
     deciding: LayerResult | None = None
 
     def __post_init__(self) -> None:
-        memory = ProbeMemory(network_class=self.known_class)
+        memory = ProbeMemory(network_class=self.known_class, address=self.known_address)
         self.entry = TargetEntry(subject_id=target_id(URL_HERE), url=URL_HERE, memory=memory)
         self.exchanges = [
             Exchange(each, 100.0 + number) for number, each in enumerate(self.requests.values())
@@ -136,6 +137,53 @@ def test_last_answering_class_counts_for_failed_addresses() -> None:
 def test_a_name_that_did_not_resolve_has_the_class_of_its_last_address() -> None:
     contact = contact_of(PUBLIC_IPV6, discovery=fetched(result="dns_failure"))
     assert (contact.network_class, contact.is_name_failure) == (PUBLIC_IPV6, True)
+
+
+@pytest.mark.parametrize(
+    ("known", "address", "tried", "is_name_failure"),
+    [
+        (None, FOUR, (), False),
+        (str(FOUR), FOUR, (), False),
+        (str(FOUR), OTHER_FOUR, (FOUR, OTHER_FOUR), False),
+        (str(FOUR), OTHER_FOUR, (OTHER_FOUR,), True),
+        ("2606:2800::/64", SIX, (), False),
+    ],
+)
+def test_name_that_leads_elsewhere_than_to_the_last_answer_fails_like_one_that_leads_nowhere(
+    known: str | None, address: Any, tried: Any, *, is_name_failure: bool
+) -> None:
+    """A name server may answer for all names with the address of a page of its own."""
+    failed = fetched(result="refused", address=address, tried=tried)
+    contact = Traces({"discovery": failed}, known_address=known).read()
+    assert contact.is_name_failure is is_name_failure
+
+
+@pytest.mark.parametrize(
+    ("known_class", "found"), [(None, THIS_MACHINE), (THIS_MACHINE, THIS_MACHINE), (PUBLIC_IPV4, PUBLIC_IPV4)]
+)
+def test_name_that_leads_to_this_machine_since_it_failed_keeps_its_class(
+    known_class: str | None, found: str
+) -> None:
+    failed = fetched(result="refused", address=ip_address("127.0.0.1"))
+    assert contact_of(known_class, discovery=failed).network_class == found
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+@pytest.mark.parametrize("address", [FOUR, TEN])
+def test_other_host_after_a_redirect_without_tls_is_no_evidence(address: Any, *, is_foreign: bool) -> None:
+    """A captive portal redirects all requests without TLS to a host with a good certificate."""
+    page = fetched(
+        "https://portal.example/",
+        "not_an_agent",
+        status=200,
+        address=address,
+        phases=NEW,
+        is_foreign=is_foreign,
+    )
+    contact = contact_of(PUBLIC_IPV4, discovery=page)
+    assert contact.has_answered_itself is not is_foreign
+    assert (contact.answered is None) is is_foreign
+    assert contact.network_class == (PUBLIC_IPV4 if is_foreign else CLASSES.of(address))
 
 
 def test_wrong_date_is_reported() -> None:

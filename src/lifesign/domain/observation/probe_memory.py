@@ -22,6 +22,7 @@ from lifesign.domain.observation.results import (
     MAX_ETAG_CHARS,
     MAX_URL_CHARS,
     NetworkClassName,
+    ProbedAddress,
     ResultClass,
 )
 
@@ -124,6 +125,8 @@ class ProbeMemory(BaseModel):
     """Time of the last liveness signal; None without one."""
     network_class: NetworkClassName | None = None
     """Network class of the address that answered last; before the first answer, of the one asked first."""
+    address: ProbedAddress | None = None
+    """Address that answered last, IPv6 as its /64 network; None before the first answer."""
 
     @property
     def is_excluded(self) -> bool:

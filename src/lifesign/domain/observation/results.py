@@ -36,6 +36,8 @@ MAX_ADDRESS_CHARS: Final = 64
 NETWORK_CLASS_PATTERN: Final = rf"^[A-Za-z0-9_.:/-]{{1,{MAX_NETWORK_CLASS_CHARS}}}$"
 NetworkClassName = Annotated[str, Field(pattern=NETWORK_CLASS_PATTERN)]
 """`this_machine`, `public_ipv4`, `public_ipv6`, or a network such as `10.1.0.0/16`."""
+ProbedAddress = Annotated[str, Field(pattern=rf"^[0-9A-Fa-f.:/]{{1,{MAX_ADDRESS_CHARS}}}$")]
+"""An IPv4 address, or an IPv6 /64 network."""
 MAX_PATHS: Final = 8
 MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
@@ -289,7 +291,7 @@ class Observation(_Wire):
     """
     network_class: NetworkClassName | None = None
     """Network class of the target's address (`network_class.network_class_of`); None if unknown."""
-    address: Annotated[str, Field(pattern=rf"^[0-9A-Fa-f.:/]{{1,{MAX_ADDRESS_CHARS}}}$")] | None = None
+    address: ProbedAddress | None = None
     """Address that was contacted, IPv6 as its /64 network (`network_class.address_key`); None if unknown."""
 
     @model_validator(mode="after")

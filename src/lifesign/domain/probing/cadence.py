@@ -41,7 +41,7 @@ MIN_GAP_RATIO: Final = 0.5
 _SLOW_DOWN: Final = frozenset({402, 429})
 _OF_A_RESULT: Final = (
     "probed_at_s", "result", "failures_in_row", "confirm_at_s", "not_before_s", "slowdowns", "alive_at_s",
-    "network_class",
+    "network_class", "address",
 )  # fmt: skip
 """Members of a memory that follow from the result of a probe."""
 
@@ -233,6 +233,7 @@ def after_probe(
             "slowdowns": slowdowns,
             "alive_at_s": ended_at_s if is_alive else last_alive_s(memory),
             "network_class": _network_class(memory, observation, is_alive=is_alive),
+            "address": (is_alive and observation.address) or memory.address,
             **(learned or {}),
         }
     )

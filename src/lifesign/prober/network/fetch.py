@@ -155,6 +155,8 @@ class Fetched(Answer):
     """Whether only the date of the certificate was wrong, by this machine's calendar."""
     tried: tuple[Address, ...] = ()
     """All addresses to which no connection could be made, if none was."""
+    is_foreign: bool = False
+    """Whether a redirect without TLS led to another host: anybody on the route may have sent it."""
     is_opted_out: bool = False
     """Whether nothing was sent because of an opt-out."""
     allow: str = ""
@@ -247,9 +249,12 @@ class Fetcher:
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
         hop = _Hop(request.url, request, deadline_s, perf_counter())
         followed = 0
+        is_foreign = False
         asked = [] if request.target is None else [request.target]
         while True:
             fetched, location = await self._ask(hop)
+            if is_foreign:
+                fetched = replace(fetched, is_foreign=True)
             if self._credentials:
                 # An origin that redirects may have passed on what it received.
                 asked.append(hop.url)
@@ -264,6 +269,7 @@ class Fetcher:
             target = await self._next_hop(hop, fetched, location, followed)
             if isinstance(target, str):
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=target)
+            is_foreign = is_foreign or (hop.url.scheme == "http" and hop.url.raw_host != target.raw_host)
             hop.url = target
             followed += 1
 

@@ -96,7 +96,11 @@ class ContactReader:
     def place(self, traces: Traces) -> tuple[str | None, str | None]:
         """Return the network class and the address that decided; the class may be a remembered one."""
         layer = traces.deciding
-        return self._place_of(traces, None if layer is None else traces.fetched_for(layer))
+        fetched = None if layer is None else traces.fetched_for(layer)
+        if layer is not None and layer.has_failed and fetched is not None and fetched.is_foreign:
+            # The address of the other host says nothing about the route to the target.
+            fetched = None
+        return self._place_of(traces, fetched)
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
         """Return the facts about the network path to the target of `observation`."""
@@ -108,7 +112,7 @@ class ContactReader:
         return ProbeConnection(
             network_class=observation.network_class,
             has_answered_itself=fetched is not None and self._has_answered_itself(fetched),
-            is_name_failure=layer is not None and layer.result is ResultClass.DNS_FAILURE,
+            is_name_failure=layer is not None and self._is_name_failure(traces, layer, fetched),
             is_date_failure=fetched is not None and fetched.is_date_fault,
             answered=answered,
         )
@@ -143,6 +147,18 @@ class ContactReader:
             )
         return ProbeConnection(network_class=observation.network_class, answered=answered)
 
+    def _is_name_failure(self, traces: Traces, layer: LayerResult, fetched: Fetched | None) -> bool:
+        """Return whether the name did not resolve, or leads to another address than the one that answered.
+
+        A name server may answer for all names with the address of a page of its own.
+        """
+        known = traces.entry.memory.address
+        if layer.result is ResultClass.DNS_FAILURE or fetched is None or fetched.address is None:
+            return layer.result is ResultClass.DNS_FAILURE
+        if known is None or fetched.is_foreign:
+            return False
+        return known not in map(self._classes.key_of, (fetched.address, *fetched.tried))
+
     def _place_of(self, traces: Traces, fetched: Fetched | None) -> tuple[str | None, str | None]:
         """Return the network class and address that decide about a request.
 
@@ -157,7 +173,11 @@ class ContactReader:
             if self._classes.of(each) == known_class:
                 address = each
                 break
-        return self._classes.of(address), self._classes.key_of(address)
+        network_class = self._classes.of(address)
+        if network_class == THIS_MACHINE and known_class is not None and not is_loopback(traces.entry.url):
+            # It answered from another machine: a name server that leads here may do so for all names.
+            network_class = known_class
+        return network_class, self._classes.key_of(address)
 
     def _last_witness_answer(self, exchanges: Iterable[Exchange]) -> Answered | None:
         """Return the last answer that can be a witness: of the host itself, over a new connection."""
@@ -190,7 +210,7 @@ class ContactReader:
         That is one over TLS, since certificates are verified, or one from this machine or an allowed network.
         Canaries of an allowed network decide instead: they notice a gateway that answers for all hosts.
         """
-        if fetched.status is None or fetched.address is None:
+        if fetched.status is None or fetched.address is None or fetched.is_foreign:
             return False
         return fetched.url.scheme == "https" or self._classes.of(fetched.address) not in self._unproven
 
