@@ -165,6 +165,16 @@ class LeaseOver(LifesignError):
         self.end_reason = end_reason
 
 
+class LeaseEndUncertain(LifesignError):
+    """The deadline of the lease has passed, but the clock may have been set: the next sweep decides."""
+
+    def __init__(self, resource: str) -> None:
+        super().__init__(
+            f"the lease of {resource} may have ended: the registry stopped, or its clock was set; try again"
+        )
+        self.resource = resource
+
+
 class StaleToken(LifesignError):
     """A newer fencing token was granted for this resource, or another holder has it.
 

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from lifesign.domain.access.permissions import Role
 from lifesign.registry import sweep
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.registry.status_changes.lease_expiry import Reaper, reap
+from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.whole_database import clock_shift
 
+LEASES = "/api/v1/leases"
 QUICK = {"interval_seconds": 1, "unhealthy_after_seconds": 10, "dead_after_seconds": 20}
 
 
@@ -194,6 +197,42 @@ async def test_case_19_reaper_ends_no_lease_until_a_sweep_corrects_a_changed_clo
     monotonic.advance(30)
     await reaper.reap_once()
     assert (await task(api, made["task_id"]))["status"] == "queued"
+
+
+@pytest.mark.both_databases
+async def test_case_19_requests_about_an_overdue_lease_wait_for_the_sweep_after_the_clock_was_set(
+    api: RegistryApi,
+) -> None:
+    resource, state = "intent:i1/s1", "/api/v1/intents/i1/state/s1"
+    await create(api)
+    one, other = await worker(api), await worker(api, "agent-2")
+    await api.sweep()
+    grant = await one.granted(ttl_seconds=60)
+    held = (await api.ask("POST", LEASES, {"resource": resource, "ttl_seconds": 60}, key=one.key)).json()
+    token, lease = held["fencing_token"], f"{LEASES}/{held['lease_id']}"
+
+    async def ask_all() -> list[object]:
+        answers = [
+            await api.ask("POST", LEASES, {"resource": resource}, key=other.key),
+            await api.ask("POST", f"{lease}/renew", {"fencing_token": token}, key=one.key),
+            await api.ask("PUT", state, {}, key=one.key, headers={"x-fencing-token": str(token)}),
+            await one.report(grant),
+            await api.ask("DELETE", lease, key=one.key),
+        ]
+        return [each.status if each.status < 400 else status_and_code(each) for each in answers]
+
+    def mend(transaction: Transaction) -> None:
+        clock_shift.move_leases(transaction, 3_600, api.clock.at_s - 3_600)
+        row = registry_row.lock(transaction)
+        registry_row.store(transaction, replace(row, swept_at_s=api.clock.at_s))
+
+    api.clock.advance(3_600)
+    assert set(await ask_all()) == {(503, "lease_end_uncertain")}
+    assert not await api.events(type="fenced_write_rejected")
+    await api.database.write(mend)
+    api.clock.advance(1)
+    assert await ask_all() == [(409, "lease_held"), 200, 200, 200, 204]
+    assert (await log_report(api)).is_good
 
 
 async def test_case_19_reaper_waits_for_two_sweeps_if_sweeps_are_rare(api: RegistryApi) -> None:

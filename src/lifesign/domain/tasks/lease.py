@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.errors import InvalidResource, TokensExhausted
+from lifesign.domain.lifecycle.heartbeat_timeout import MAX_CLOCK_DIFFERENCE_S
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.errors import InvalidValue
 
@@ -275,6 +276,20 @@ def is_unexpired(claim: Claim, now_s: float) -> bool:
     At the deadline it has expired.
     """
     return claim.lease_id is not None and claim.ended_at_s is None and claim.expires_at_s > now_s
+
+
+def is_end_uncertain(claim: Claim, now_s: float, swept_at_s: float | None) -> bool:
+    """Return whether an overdue claim may be current: the next sweep decides.
+
+    If no sweep has run for a while, the clock may have been set ahead, and a sweep then moves the deadline.
+    """
+    return (
+        claim.lease_id is not None
+        and claim.ended_at_s is None
+        and swept_at_s is not None
+        and swept_at_s < claim.expires_at_s <= now_s
+        and now_s - swept_at_s > MAX_CLOCK_DIFFERENCE_S
+    )
 
 
 def decide_acquire(

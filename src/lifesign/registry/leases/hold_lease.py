@@ -5,7 +5,7 @@ are decided one after another in the order of their arrival, and one statement s
 """
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
@@ -34,17 +34,19 @@ from lifesign.domain.tasks.lease import (
     decide_renew,
     ended,
     for_stranger,
+    is_end_uncertain,
     read_resource,
 )
 from lifesign.domain.tasks.lease_id import number_in, was_granted_to
 from lifesign.domain.tasks.task_states import task_in
 from lifesign.errors import LifesignError
-from lifesign.registry.errors import AgentGone, AgentNotFound, LeaseNotFound, UnknownKey
+from lifesign.registry.errors import AgentGone, AgentNotFound, LeaseEndUncertain, LeaseNotFound, UnknownKey
 from lifesign.registry.serializers.lease_records import refused
 from lifesign.registry.status_changes import lease_events
 from lifesign.registry.status_changes.agent_status import MONITOR
 from lifesign.registry.status_changes.task_status import lose_tasks
 from lifesign.storage.agents import agent_rows
+from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_rows
@@ -102,6 +104,8 @@ class _Facts:
     """Row numbers by resource."""
     lease_s: Mapping[int, float]
     """Maximum lifetime of task leases that are to be renewed, by row number."""
+    uncertain: Collection[int]
+    """Row numbers of leases of which only the next sweep knows whether they have ended."""
     changed: dict[int, Claim] = field(default_factory=dict)
     drafts: list[EventDraft] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
@@ -144,6 +148,12 @@ def hold_leases(transaction: Transaction, operations: Sequence[LeaseOperation]) 
 def holder_of(caller: Principal) -> str:
     """Return the name under which a caller holds leases; no agent can have the same name."""
     return caller.agent_id or f"{KEY_ACTOR_PREFIX}{caller.key_id}"
+
+
+def check_end(transaction: Transaction, claim: Claim, now_s: float) -> None:
+    """Raise LeaseEndUncertain if only the next sweep knows whether the lease has ended."""
+    if _uncertain(transaction, {0: claim}, now_s):
+        raise LeaseEndUncertain(claim.resource)
 
 
 def refusal_for(refusal: Refusal, caller: Principal) -> Refusal:
@@ -190,14 +200,26 @@ def _fetch(transaction: Transaction, allowed: Sequence[LeaseOperation], askers: 
     )
     renewed = _numbers_in({one.lease_id for one in allowed if isinstance(one, Renew)})
     of_tasks = [number for number in renewed if number in rows and task_in(rows[number].resource) is not None]
+    now_s = transaction.now_s
     return _Facts(
-        now_s=transaction.now_s,
+        now_s=now_s,
         token_floor=askers.token_floor,
         holders=askers.holders,
         rows=rows,
         numbers={row.resource: number for number, row in rows.items()},
         lease_s=task_rows.leases_of(transaction, of_tasks),
+        uncertain=_uncertain(transaction, rows, now_s),
     )
+
+
+def _uncertain(transaction: Transaction, rows: Mapping[int, Claim], now_s: float) -> list[int]:
+    """Return the numbers of the claims whose end is uncertain; the clock was read after they were locked."""
+    overdue = {
+        number: row for number, row in rows.items() if row.ended_at_s is None and row.expires_at_s <= now_s
+    }
+    registry = registry_row.find(transaction) if overdue else None
+    swept_at_s = None if registry is None else registry.swept_at_s
+    return [number for number, row in overdue.items() if is_end_uncertain(row, now_s, swept_at_s)]
 
 
 def _numbers_in(lease_ids: set[str]) -> list[int]:
@@ -233,6 +255,8 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
         raise InvalidResource(one.resource, "a shard to be claimed at /api/v1/shards/claim")
     number = facts.numbers[one.resource]
     before = facts.rows[number]
+    if number in facts.uncertain:
+        raise LeaseEndUncertain(one.resource)
     status = None if agent is None else Status(agent.status)
     decision = decide_acquire(
         before, status, token_floor=facts.token_floor, now_s=facts.now_s, ttl_seconds=one.ttl_s
@@ -319,6 +343,8 @@ def _row_of(lease_id: str, caller: Principal, facts: _Facts) -> tuple[int, Claim
     is_permitted = claim.holder == holder or may(caller, Permission.RELEASE_LEASE)
     if not ((is_current and is_permitted) or was_granted_to(holder, lease_id, claim.id_secret)):
         raise LeaseNotFound(lease_id)
+    if number in facts.uncertain:
+        raise LeaseEndUncertain(claim.resource)
     return number, claim
 
 

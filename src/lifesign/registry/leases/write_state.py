@@ -14,10 +14,10 @@ from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.domain.models.base import moment
 from lifesign.domain.models.leases import StateRecord
 from lifesign.domain.parsing.json_limits import check_json_depth
-from lifesign.domain.tasks.lease import check_write, intent_scope_resource, is_unexpired
+from lifesign.domain.tasks.lease import RefusalCode, check_write, intent_scope_resource, is_unexpired
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import StateNotFound, TokenRequired
-from lifesign.registry.leases.hold_lease import holder_of, refusal_for
+from lifesign.registry.leases.hold_lease import check_end, holder_of, refusal_for
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.serializers.lease_records import refused
 from lifesign.registry.status_changes.lease_events import MAX_INTENT_ID_CHARACTERS, intent_of, write_rejected
@@ -58,6 +58,8 @@ def write_state(transaction: Transaction, call: Call) -> OperationReply | Lifesi
         claim = None
     refusal = check_write(claim, writer, token, now_s)
     if refusal is not None:
+        if claim is not None and refusal.code is RefusalCode.LEASE_ENDED:
+            check_end(transaction, claim, now_s)
         refusal = refusal_for(refusal, call.caller)
         event = write_rejected(refusal, resource, writer=writer, token=token, agent_id=call.caller.agent_id)
         event_log.append(transaction, [event])

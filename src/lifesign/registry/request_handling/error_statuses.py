@@ -77,6 +77,7 @@ STATUS_AND_CODE: Mapping[type[LifesignError], tuple[int, str]] = MappingProxyTyp
     domain_errors.TokensExhausted:   (503, "tokens_exhausted"),
     errors.TooManyStreams:    (503, "too_many_streams"),
     errors.TooManyClaims:     (503, "too_many_claims"),
+    errors.LeaseEndUncertain: (503, "lease_end_uncertain"),
 })  # fmt: skip
 
 
@@ -126,7 +127,12 @@ def headers_of(error: LifesignError) -> dict[str, str]:
             return {"WWW-Authenticate": "Bearer"}
         case errors.TooManyRequests():
             return {"Retry-After": str(max(1, math.ceil(error.wait_s)))}
-        case storage_errors.StoreUnavailable() | errors.TooManyStreams() | errors.TooManyClaims():
+        case (
+            storage_errors.StoreUnavailable()
+            | errors.TooManyStreams()
+            | errors.TooManyClaims()
+            | errors.LeaseEndUncertain()
+        ):
             return {"Retry-After": str(RETRY_SECONDS)}
         case errors.StaleVersion():
             return {"ETag": error.etag}

@@ -21,7 +21,7 @@ from lifesign.domain.tasks.lease import Claim, EndReason, Refusal, RefusalCode, 
 from lifesign.domain.tasks.task_states import task_resource
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import AgentGone, KeyReused, RunOfAnotherTask, TaskNotFound, TooMany
-from lifesign.registry.leases.hold_lease import holder_of, refusal_for
+from lifesign.registry.leases.hold_lease import check_end, holder_of, refusal_for
 from lifesign.registry.request_handling.execution import incarnation_in
 from lifesign.registry.request_handling.operation import Call, OperationReply
 from lifesign.registry.serializers.lease_records import refused
@@ -123,6 +123,8 @@ def authorize_run(
     held = None if claim.lease_id is None else claim
     refusal = check_write(held, holder_of(call.caller), token, transaction.now_s)
     if refusal is not None:
+        if refusal.code is RefusalCode.LEASE_ENDED:
+            check_end(transaction, claim, transaction.now_s)
         return refusal_for(refusal, call.caller)
     run = task_runs.find(transaction, run_id)
     if run is None or (run.task, run.number) != (task.number, task.runs):
