@@ -67,6 +67,13 @@ SPECIAL_RANGES: Final = (
         ("fd00:ec2::254/128", "a cloud metadata address"),
         ("fd00:ec2::23/128", "a cloud metadata address"),
         ("fd20:ce::254/128", "a cloud metadata address"),
+        # Tencent, Scaleway, Oracle, Alibaba and Linode.
+        ("169.254.0.23/32", "a cloud metadata address"),
+        ("169.254.42.42/32", "a cloud metadata address"),
+        ("fd00:42::42/128", "a cloud metadata address"),
+        ("fd00:c1::a9fe:a9fe/128", "a cloud metadata address"),
+        ("fd00:100::100:200/128", "a cloud metadata address"),
+        ("fd00:a9fe:a9fe::1/128", "a cloud metadata address"),
         # Linux connects 0.0.0.0 and :: to the machine itself.
         ("0.0.0.0/8", "unspecified (RFC 1122)"),
         ("192.0.0.0/24", "reserved for protocols (RFC 6890)"),
