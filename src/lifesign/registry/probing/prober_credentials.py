@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
-from lifesign.domain.credentials.acceptance import FAULTS
+from lifesign.domain.credentials.acceptance import FAULTS, CredentialState
 from lifesign.domain.credentials.credential_watch import (
     CredentialChange,
     WatchedCredential,
@@ -32,22 +32,20 @@ def missing_for(
 ) -> list[MissingCredential]:
     """Return the places for which a prober has no credential, and another living one has.
 
-    A credential with a fault is as good as none.
+    If the prober's own credential has a fault, it lacks one only if that of another prober works: the others
+    have not used theirs if no target of theirs needs it.
     """
     others: dict[str, list[OtherCredential]] = {}
-    own = [
-        each.scope
-        for prober in living
-        if prober.holder == holder
-        for each in prober.credentials
-        if each.state not in FAULTS
-    ]
+    of_holder = [each for prober in living if prober.holder == holder for each in prober.credentials]
+    own = [each.scope for each in of_holder if each.state not in FAULTS]
+    faulty = {each.scope.place for each in of_holder if each.state in FAULTS}
     for prober in living:
         if prober.holder != holder and prober.credentials:
             others.setdefault(key_of(prober.holder), []).extend(
                 OtherCredential(holder=prober.holder, scope=each.scope)
                 for each in prober.credentials
-                if each.state not in FAULTS
+                if each.state is CredentialState.WORKS
+                or (each.state is None and each.scope.place not in faulty)
             )
     return missing_of(holder, missing_credentials(own, others, limit))
 
