@@ -28,6 +28,7 @@ from lifesign.prober.definition.credentials import (
     OAuthClient,
     sources_of,
 )
+from lifesign.prober.secrets.changed_files import ChangedFiles
 from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.secret_reader import (
     FileStamp,
@@ -224,7 +225,9 @@ class CredentialStore:
         """Names of the credentials that the log has reported as rejected."""
         self._clock = clock
         self._read_at_s = clock()
-        self._stamps = {name: _stamp(source, setting) for name, setting, source in self._sources}
+        self._files = ChangedFiles(
+            "secret", {name: _stamp(source, setting) for name, setting, source in self._sources}
+        )
         self._scrubbers: dict[str, Scrubber] = {}
         """Scrubbers by origin."""
         self._renew_scrubber()
@@ -337,20 +340,13 @@ class CredentialStore:
         self._read_at_s = now_s
         self._tls_files.reload()
         for name, setting, source in self._sources:
-            stamp = _stamp(source, setting)
-            if stamp == self._stamps[name]:
-                continue
-            self._stamps[name] = stamp
-            try:
-                secret = read_secret(source, setting, _log.warning)
-            except InvalidValue as error:
-                _log.warning("the last secret of the credential %s stays in use: %s", name, error)
-                continue
-            if secret != self._credentials[name].secret:
+            secret = self._files.read_again(
+                name, _stamp(source, setting), partial(read_secret, source, setting)
+            )
+            if secret is not None and secret != self._credentials[name].secret:
                 self._credentials[name].change(secret)
                 self._uses[name].forget()
                 self._renew_scrubber()
-            _log.warning("the secret of the credential %s was read again", name)
 
     def scrubber_of(self, url: URL) -> Scrubber:
         """Return the scrubber of the secrets that the origin of a URL may have received.

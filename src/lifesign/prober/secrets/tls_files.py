@@ -1,12 +1,13 @@
 """Client certificates and authorities of a prober's credentials; files that changed are read again."""
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings
+from lifesign.prober.secrets.changed_files import ChangedFiles
 from lifesign.prober.secrets.secret_reader import (
     FileStamp,
     file_of,
@@ -19,8 +20,6 @@ from lifesign.prober.secrets.secret_reader import (
 if TYPE_CHECKING:
     from lifesign.prober.secrets.client_tls import ClientTls
 
-_log = logging.getLogger("lifesign.prober")
-
 _Stamps = tuple[FileStamp | None, ...]
 
 
@@ -32,7 +31,7 @@ class TlsFiles:
         self._settings = [each for each in settings if has_tls(each)]
         self._tls = {each.name: tls[each.name] for each in self._settings}
         self._by_origin: dict[str, ClientTls] = {}
-        self._stamps = {each.name: _stamps_of(each) for each in self._settings}
+        self._files = ChangedFiles("certificate", {each.name: _stamps_of(each) for each in self._settings})
         self._renew_origins()
 
     def __bool__(self) -> bool:
@@ -53,20 +52,15 @@ class TlsFiles:
     def reload(self) -> None:
         """Read changed files again; if they are unusable, the last certificates stay in use."""
         for each in self._settings:
-            stamps = _stamps_of(each)
-            if stamps == self._stamps[each.name]:
-                continue
-            self._stamps[each.name] = stamps
-            try:
-                tls = read_tls(each, self._key_of(each), _log.warning)
-            except InvalidValue as error:
-                _log.warning("the last certificate of the credential %s stays in use: %s", each.name, error)
-                continue
-            self._tls[each.name] = tls
-            self._renew_origins()
-            _log.warning("the certificate of the credential %s was read again", each.name)
+            tls = self._files.read_again(each.name, _stamps_of(each), partial(self._read, each))
+            if tls is not None:
+                self._tls[each.name] = tls
+                self._renew_origins()
 
-    def _key_of(self, credential: CredentialSettings) -> str | None:
+    def _read(self, credential: CredentialSettings, complain: Callable[[str], None]) -> "ClientTls":
+        return read_tls(credential, self._key_of(credential, complain), complain)
+
+    def _key_of(self, credential: CredentialSettings, complain: Callable[[str], None]) -> str | None:
         source = credential.client_key
         if source is None:
             return None
@@ -74,7 +68,7 @@ class TlsFiles:
         if source.env is not None and certificate is not None:
             # The variable has left the environment.
             return certificate.key
-        return read_secret(source, f"credentials.{credential.name}.{KEY_MEMBER}", _log.warning)
+        return read_secret(source, f"credentials.{credential.name}.{KEY_MEMBER}", complain)
 
     def _renew_origins(self) -> None:
         self._by_origin = {

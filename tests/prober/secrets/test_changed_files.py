@@ -1,0 +1,48 @@
+from collections.abc import Callable
+
+import pytest
+
+from lifesign.errors import InvalidValue
+from lifesign.prober.secrets.changed_files import ChangedFiles
+
+Read = Callable[[Callable[[str], None]], str]
+
+
+def reading(value: str, warning: str = "") -> Read:
+    def read(complain: Callable[[str], None]) -> str:
+        if warning:
+            complain(warning)
+        return value
+
+    return read
+
+
+def failing(reason: str) -> Read:
+    def read(complain: Callable[[str], None]) -> str:
+        complain("the group can read it")
+        raise InvalidValue("lab", None, reason)
+
+    return read
+
+
+def test_files_are_read_after_a_change_only(caplog: pytest.LogCaptureFixture) -> None:
+    files = ChangedFiles("secret", {"lab": 1})
+    assert files.read_again("lab", 1, reading("former")) is None
+    assert files.read_again("lab", 2, reading("new", "the group can read it")) == "new"
+    assert files.read_again("lab", 2, reading("new")) is None
+    assert caplog.messages == ["the group can read it", "the secret of the credential lab was read again"]
+
+
+def test_files_that_could_not_be_read_are_read_again_without_a_change(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A certificate may be valid from a later time, and a file descriptor may be missing for a moment."""
+    files = ChangedFiles("certificate", {"bank": 1})
+    for reason in ("valid later", "valid later", "Too many open files", "Too many open files"):
+        assert files.read_again("bank", 2, failing(reason)) is None
+    # Each reason once.
+    assert len(caplog.messages) == 3
+    assert [reason in "".join(caplog.messages) for reason in ("valid later", "Too many")] == [True, True]
+    assert files.read_again("bank", 2, reading("new", "the group can read it")) == "new"
+    assert caplog.messages[3:] == ["the certificate of the credential bank was read again"]
+    assert files.read_again("bank", 2, reading("new")) is None
