@@ -147,8 +147,8 @@ async def test_a_prober_whose_credential_is_rejected_lacks_one(api: RegistryApi)
     rejected = ACME | {"state": "credentials_rejected"}
     await missing(api, "a", ACME | {"state": "works"})
     assert [each["held_by"] for each in await missing(api, "b", rejected)] == [f"{HOLDER}/a"]
-    # If it works nowhere, the answer counts as `gated` for all of them. The targets of a host have one prober:
-    # the others do not know the state.
+    # If it works nowhere, the answer counts as `gated` for all of them. A host has one prober: the others do
+    # not know the state.
     for state in ({"state": "credentials_rejected"}, {}):
         await missing(api, "a", ACME | state)
         assert await missing(api, "b", rejected) == []
