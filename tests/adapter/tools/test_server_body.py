@@ -30,6 +30,18 @@ async def test_body_is_returned_completely_or_fails(spare_bytes: int, code: int 
         assert (answer.json()["id"], answer.json()["error"]["code"]) == (7, code)
 
 
+@pytest.mark.parametrize("media_type", ["application/json", "text/event-stream"])
+async def test_half_of_a_surrogate_pair_becomes_the_replacement_character(media_type: str) -> None:
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(
+            200, headers={"content-type": media_type}, stream=_InParts(rb'data: "\ud83d"', 3)
+        )
+
+    async with httpx2.AsyncClient(transport=BoundedBodies(httpx2.MockTransport(answer), 100)) as http:
+        answered = await http.post("http://tools.example/", json={"method": "tools/call", "id": 1})
+    assert answered.content == rb'data: "\ufffd"'
+
+
 async def test_compressed_body_is_not_decompressed() -> None:
     answer = await post_call(1_000_000, id=8, params={"name": "packed"})
     assert (answer.json()["id"], answer.json()["error"]["code"]) == (8, UNREADABLE)

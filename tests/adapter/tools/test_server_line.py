@@ -16,6 +16,12 @@ def test_an_answer_is_read() -> None:
     assert (result.id, result.result) == (7, {"content": []})
 
 
+def test_half_of_a_surrogate_pair_is_read_as_the_replacement_character() -> None:
+    result = read_line(rb'{"jsonrpc": "2.0", "id": 7, "result": {"content": ["\ud83d"]}}')
+    assert isinstance(result, JSONRPCResponse)
+    assert result.result == {"content": ["\ufffd"]}
+
+
 @pytest.mark.parametrize(
     "line",
     [

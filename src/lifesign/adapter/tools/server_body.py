@@ -24,6 +24,7 @@ from lifesign.adapter.tools.server_line import (
     error_in,
     substitute_error,
 )
+from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
 
 AS_IT_IS: Final = "identity"
 """The only encoding of a body that is requested and accepted."""
@@ -89,7 +90,7 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             body += part
             if len(body) > self._max_bytes:
                 return None
-        return bytes(body)
+        return replace_half_pairs(bytes(body))
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
@@ -180,7 +181,8 @@ def _event(request: httpx2.Request, words: str) -> bytes:
 
 
 def _relayed_event(event: bytes) -> bytes:
-    """Return a server's event for the SDK: only its error may be changed."""
+    """Return a server's event for the SDK: only its error and half surrogate pairs may be changed."""
+    event = replace_half_pairs(event)
     lines = event.splitlines()
     data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
     error = error_in(data)

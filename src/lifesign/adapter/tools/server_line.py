@@ -14,6 +14,8 @@ from mcp_types import (
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
+
 UNREADABLE: Final = -31_001
 """Our own error in place of an answer that cannot be read."""
 TOO_LONG: Final = -31_002
@@ -54,6 +56,7 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
         line.decode()
     except UnicodeDecodeError:
         raise NotText("the server wrote text that is not UTF-8") from None
+    line = replace_half_pairs(line)
     try:
         # Read once: `validate_json` reads it for each kind of message, 90 ms of 1 MB.
         message = jsonrpc_message_adapter.validate_python(from_json(line), by_name=False)
