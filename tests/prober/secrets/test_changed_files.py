@@ -19,7 +19,7 @@ def reading(value: str, warning: str = "") -> Read:
 
 def failing(reason: str) -> Read:
     def read(complain: Callable[[str], None]) -> str:
-        complain("the group can read it")
+        complain("readable")
         raise InvalidValue("lab", None, reason)
 
     return read
@@ -28,7 +28,7 @@ def failing(reason: str) -> Read:
 def test_files_are_read_after_a_change_only(caplog: pytest.LogCaptureFixture) -> None:
     files = ChangedFiles("secret", {"lab": 1})
     assert files.read_again("lab", 1, reading("former")) is None
-    assert files.read_again("lab", 2, reading("new", "the group can read it")) == "new"
+    assert files.read_again("lab", 2, reading("new", "readable")) == "new"
     assert files.read_again("lab", 2, reading("new")) is None
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
 
@@ -42,6 +42,6 @@ def test_files_that_could_not_be_read_are_read_again_without_a_change(
         assert files.read_again("bank", 2, failing(reason)) is None
     # Each reason once.
     assert len(caplog.records) == 3
-    assert files.read_again("bank", 2, reading("new", "the group can read it")) == "new"
+    assert files.read_again("bank", 2, reading("new", "readable")) == "new"
     assert len(caplog.records) == 4
     assert files.read_again("bank", 2, reading("new")) is None
