@@ -231,6 +231,36 @@ async def test_exception_after_a_complete_answer_is_no_error(steps: list[Step]) 
     assert played.latency_ms < 50
 
 
+@pytest.mark.parametrize("declared", [0, 6, 8])
+@pytest.mark.parametrize("headers", [JSON, PLAIN])
+@pytest.mark.parametrize("messages", [[final(b'{"a":1}')], [chunk(b'{"a"'), chunk(b":1"), final(b"}")]])
+async def test_answer_of_another_length_than_declared_is_malformed(
+    messages: list[Step], headers: dict[str, str], declared: int
+) -> None:
+    played = await play([start(headers=headers | {"content-length": str(declared)}), *messages])
+    assert played.outcome == "malformed"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [start(headers=JSON_7), chunk(b'{"a"'), final(b":1}")],
+        [start(headers=JSON | {"content-length": "07"}), final(b'{"a":1}')],
+        [start(headers=JSON | {"content-length": "7, 7"}), final(b'{"a":1}')],
+        [start(headers=JSON_7), PATHSEND],
+        [start(204, JSON_7), final()],
+        [start(304, JSON_7), final()],
+    ],
+)
+async def test_answer_without_another_length_is_answered(steps: list[Step]) -> None:
+    assert (await play(steps)).outcome in {"answered", "not_inspected"}
+
+
+async def test_length_is_not_compared_without_inspection() -> None:
+    steps: list[Step] = [start(headers=JSON_7), final(b"{}")]
+    assert (await play(steps, max_inspected_bytes=0)).outcome == "answered"
+
+
 async def test_an_error_that_was_answered_and_raised_counts_once() -> None:
     error = ValueError()
     played = await play([start(500), final(b"Internal Server Error"), error])

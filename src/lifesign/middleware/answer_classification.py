@@ -53,6 +53,7 @@ from lifesign.middleware.body import (
     StreamedBody,
     classified,
     content_of,
+    declared_bytes,
     header,
     is_compressed,
     is_partial,
@@ -222,10 +223,22 @@ class AnswerClassification:
         sent = {**start, "headers": self._headers}
         if self._body is None:
             self._content = self._claimed_content(sent)
+        if self._has_other_length(sent):
+            return Outcome.MALFORMED, None
         is_uninspected = self._content is OTHER or is_partial(sent, self._scope["method"])
         if is_uninspected or (self._content is UNCLAIMED and not self._expects_json()):
             return ANSWERED, None
         return self._classify_body(sent)
+
+    def _has_other_length(self, sent: Message) -> bool:
+        """Return whether an answer is longer or shorter than it declares, which not every server checks."""
+        declared = declared_bytes(sent)
+        if declared is None or self._is_sent_by_server or sent["status"] == 204:
+            return False
+        if self._body is None:
+            return len(self._last or b"") != declared
+        # Not all events pass through the body that counts bytes.
+        return self._content is not EVENTS and not self._body.is_as_long_as_declared(self._last)
 
     def _classify_body(self, sent: Message) -> Classified:
         """Judge a 2xx answer that claims JSON or an event stream; `sent` is its start as the app sent it."""

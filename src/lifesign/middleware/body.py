@@ -66,6 +66,12 @@ def is_compressed(start: Message) -> bool:
     return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
 
 
+def declared_bytes(start: Message) -> int | None:
+    """Return the `Content-Length` of an answer; None without a valid one."""
+    declared = header(start, b"content-length")
+    return int(declared) if declared.isdigit() else None
+
+
 def is_partial(start: Message, method: str) -> bool:
     """Return whether an answer is a requested `Range`, which only a GET may have (RFC 9110 14.2)."""
     return method == "GET" and (start.get("status") == 206 or bool(header(start, b"content-range")))
@@ -232,8 +238,7 @@ class StreamedBody:
             is_stream = content == EVENTS
             self.kept = EventsBody(max_bytes, is_mcp=is_mcp) if is_stream else JsonBody(max_bytes)
         self._keep = _drop if self.kept is None else self.kept.append
-        declared = header(start, b"content-length")
-        self._declared_bytes = int(declared) if declared.isdigit() else None
+        self._declared_bytes = declared_bytes(start)
         self._seen_bytes = 0
         self.append = self._keep if self._declared_bytes is None else self._store_and_measure
 

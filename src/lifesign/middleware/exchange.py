@@ -335,6 +335,10 @@ class RequestExchange(AnswerClassification):
                     and start.get("status") == 200
                     and latency_ns < observer.quick_ns
                     and not self._left_ns
+                    and (
+                        not observer.max_inspected_bytes
+                        or header(start, b"content-length") in {b"", b"%d" % len(body)}
+                    )
                 ):
                     if self._content is OTHER and (
                         self._request is None
