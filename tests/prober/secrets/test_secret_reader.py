@@ -107,11 +107,13 @@ def test_api_key_that_does_not_fit_a_cookie_is_refused(tmp_path: Path, content: 
     assert read_secret(source, "credentials.box.header", lambda _: None) == content
 
 
-def test_a_missing_file_and_a_pipe_are_refused_at_once(tmp_path: Path) -> None:
+def test_what_is_no_regular_file_is_refused_at_once_and_leaves_none_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
+    before = sorted(Path("/proc/self/fd").iterdir())
     for name in ("none", "pipe", "."):
         with pytest.raises(InvalidValue):
             read(SecretPlace(file=tmp_path / name))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
 
 
 @pytest.mark.parametrize(

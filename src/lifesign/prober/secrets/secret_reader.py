@@ -196,12 +196,15 @@ def forbid_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
+def _open_at_once(file: str, flags: int) -> int:
+    """Open a file; a pipe without a writer would block."""
+    return os.open(file, flags | os.O_NONBLOCK)
+
+
 def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_secret: bool = True) -> str:
     """Return the text of a file. One that is no secret may be read by all; only its owner may change it."""
     try:
-        # A pipe without a writer would block.
-        opened = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        with os.fdopen(opened, "rb") as reader:
+        with open(file, "rb", opener=_open_at_once) as reader:
             mode = os.fstat(reader.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise InvalidValue(setting, str(file), "a regular file")
