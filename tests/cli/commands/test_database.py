@@ -91,7 +91,7 @@ def test_serve_logs_a_created_marker_of_an_existing_database_only(
         file.path.unlink()
 
 
-@pytest.mark.parametrize("command", ["serve", "database adopt"])
+@pytest.mark.parametrize("command", ["serve --port 0", "database adopt"])
 def test_a_marker_of_a_newer_format_is_refused_and_kept(
     command: str,
     url: str,

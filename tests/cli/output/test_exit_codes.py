@@ -55,6 +55,7 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "restore": ("backup.gz",),
     "run": ("--once", "--", "true"),
     "completion": ("bash",),
+    "serve": ("--port", "0"),
 }
 """Arguments of a correct call of each command; options of the tests come before them."""
 

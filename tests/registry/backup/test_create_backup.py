@@ -299,6 +299,7 @@ async def test_stores_restored_simultaneously_grant_different_tokens(
             body = {"resource": "task:2", "ttl_seconds": 1}
             answer = (await target.ask("POST", LEASES, body, key=key)).json()
             granted.append((answer["fencing_token"], answer["lease_id"]))
+            await target.ask("DELETE", f"{LEASES}/{answer['lease_id']}", key=key)
             clock.advance(1)
     assert [token for token, _ in granted] == sorted({token for token, _ in granted})
     assert len({lease_id for _, lease_id in granted}) == len(granted)
