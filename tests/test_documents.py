@@ -1,5 +1,6 @@
 """Commands and examples of the documentation can be used as written."""
 
+import ast
 import asyncio
 import json
 import re
@@ -82,6 +83,29 @@ def test_crawl_examples_name_a_contact() -> None:
     lists = [words for words in shown if len(words) > 1 and words[1].endswith((".txt", ".json"))]
     assert len(lists) >= 8
     assert [words for words in lists if not {"--contact", "--allow-network"} & set(words)] == []
+
+
+def texts_said(program: Path) -> Iterator[str]:
+    """Yield a pattern for each line that a demo says: each value in the line stands for any text."""
+    for node in ast.walk(ast.parse(program.read_text())):
+        match node:
+            case ast.Call(func=ast.Name("say"), args=[ast.Constant(str(text))]):
+                yield re.escape(text)
+            case ast.Call(func=ast.Name("say"), args=[ast.JoinedStr(parts)]):
+                yield "".join(
+                    re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in parts
+                )
+
+
+def test_readme_shows_lines_that_the_demos_print() -> None:
+    programs = sorted((REPOSITORY / "docs" / "examples").glob("*_demo.py"))
+    said = [re.compile(pattern) for program in programs for pattern in texts_said(program)]
+    readme = (REPOSITORY / "README.md").read_text()
+    fenced = re.findall(r"^```\w*\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    shown = [block for block in fenced if "is killed (SIGKILL)" in block]
+    assert len(shown) == 2
+    lines = [re.sub(r"^ +[\d.]+ s +", "", line) for block in shown for line in block.splitlines()]
+    assert [line for line in lines if not any(pattern.fullmatch(line) for pattern in said)] == []
 
 
 def test_documented_commands_exist() -> None:
