@@ -145,7 +145,9 @@ async def test_sweep_ends_expired_shard_claims_with_few_events(api: RegistryApi,
     clock.advance(61)
     await api.sweep()
     ended = await api.events(type="shards.ended")
-    assert [len(event["payload"]["shards"]) for event in ended] == [256] * 4
+    assert [[lease["shard"] for lease in event["payload"]["shards"]] for event in ended] == [
+        list(range(first, first + 256)) for first in range(0, 1024, 256)
+    ]
     assert {event["payload"]["reason"] for event in ended} == {"expired"}
     assert (await api.ask("GET", "/api/v1/leases")).json()["total"] == 0
     await assert_log_is_good(api)

@@ -66,7 +66,7 @@ def leases_ended(claims: Iterable[Claim], actor: str) -> Iterator[EventDraft]:
         else:
             yield lease_ended(claim, actor)
     for (holder, reason), several in shards.items():
-        for some in _portions(several):
+        for some in _portions(sorted(several, key=_shard_number)):
             ended = ShardsEnded(holder=holder, shards=[_shard_lease(claim) for claim in some], reason=reason)
             yield EventDraft(type=EventType.SHARDS_ENDED, actor=actor, payload=ended)
 
@@ -133,9 +133,13 @@ def _portions(claims: Sequence[Claim]) -> Iterator[Sequence[Claim]]:
         yield claims[first : first + MAX_SHARDS]
 
 
+def _shard_number(claim: Claim) -> int:
+    return int(claim.resource.removeprefix(_SHARD_PREFIX))
+
+
 def _shard_lease(claim: Claim) -> ShardLease:
     return ShardLease(
-        shard=int(claim.resource.removeprefix(_SHARD_PREFIX)),
+        shard=_shard_number(claim),
         lease_id=claim.lease_id or "",
         fencing_token=claim.token,
     )
