@@ -183,8 +183,8 @@ def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
     if detail_token is not None and (
         len(detail_token) > MAX_TOKEN_CHARS or not _TOKEN.fullmatch(detail_token)
     ):
-        expected = f"1 to {MAX_TOKEN_CHARS} visible ASCII characters"
-        raise InvalidValue("detail_token", "something else (not shown)", expected)
+        expected = f"1 to {MAX_TOKEN_CHARS} visible ASCII characters (the given token is not shown)"
+        raise InvalidValue("detail_token", None, expected)
 
 
 def _networks(allowed: Sequence[str]) -> "Sequence[Network]":

@@ -42,7 +42,7 @@ def check_findings(
     if card.card is not None and not is_same_origin(card.answer.url, visit.given.url):
         found.append(Finding("card_on_other_origin", "", f"the card was read at {_origin(card.answer.url)}"))
     if (named := _named_elsewhere(visit, card, health)) is not None:
-        message = f"it belongs to {named} by its name, and was read at {_origin(health.answer.url)}"
+        message = f"it names the host {named}, but the document was read at {_origin(health.answer.url)}"
         found.append(Finding("agent_id_elsewhere", "/agent_id", message, "draft 4.2"))
     served_at = health.answer.served_at
     if served_at is not None:

@@ -404,5 +404,5 @@ def is_loopback(host: str) -> bool:
 def check_key(key: str | None) -> None:
     """Raise InvalidValue, without the key, for a key that is no valid header value."""
     if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
-        expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters"
-        raise InvalidValue("key", "something else (not shown)", expected)
+        expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters (the given key is not shown)"
+        raise InvalidValue("key", None, expected)
