@@ -78,7 +78,7 @@ class Observer(Protocol):
     streams_by_first_byte: bool
     now_ns: Callable[[], int]
     noting: "Noting | None"
-    """This observer, if a kill of the worker counts the request."""
+    """This observer, if the request counts as `unfinished` should its worker be killed; else None."""
 
     @property
     def sends_may_raise(self) -> bool | None:
@@ -114,13 +114,13 @@ class Observer(Protocol):
 
 
 class Noting(Observer, Protocol):
-    """The observer of a request that a kill of the worker counts."""
+    """The observer of a request that counts as `unfinished` if its worker is killed."""
 
     def suspended(self) -> Observer:
-        """Return the observer while a kill does not count the request."""
+        """Return the observer of the request while it would not count."""
 
     def resumed(self, scope: Message) -> Observer:
-        """Return the observer while it does."""
+        """Return its observer from now on, while it would count again."""
 
 
 class AnswerClassification:

@@ -329,7 +329,7 @@ class RequestExchange(AnswerClassification):
             if self._body is None:
                 if observer.max_inspected_bytes:
                     self._content = content_of(start)
-                # Surely good and soon: the most frequent cases, counted in short.
+                # Surely good, whole and soon: the most frequent cases, counted in short.
                 if (
                     body
                     and start.get("status") == 200

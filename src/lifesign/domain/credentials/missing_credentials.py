@@ -32,7 +32,10 @@ class OtherCredential:
 
 
 def lacking_place(origin: str, path: str, target_origins: Sequence[str]) -> str:
-    """Return where a credential is missing, for people; it exists but lacks `card_origins` if so."""
+    """Return where a credential is missing, for people.
+
+    If it is there, but its `card_origins` lack the origins of some targets, these origins are named too.
+    """
     place = f"{origin}{'' if path == '/' else path}"
     if not target_origins or origin in target_origins:
         return place

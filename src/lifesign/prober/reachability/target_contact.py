@@ -152,10 +152,10 @@ class ContactReader:
 
         A name server may answer for all names with the address of a page of its own.
         """
+        if layer.result is ResultClass.DNS_FAILURE:
+            return True
         known = traces.entry.memory.address
-        if layer.result is ResultClass.DNS_FAILURE or fetched is None or fetched.address is None:
-            return layer.result is ResultClass.DNS_FAILURE
-        if known is None or fetched.is_foreign:
+        if known is None or fetched is None or fetched.address is None or fetched.is_foreign:
             return False
         return known not in map(self._classes.key_of, (fetched.address, *fetched.tried))
 

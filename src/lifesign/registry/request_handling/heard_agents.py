@@ -59,7 +59,7 @@ def unwitnessed(
 ) -> Sequence[MissedHeartbeat]:
     """Return those whose missed heartbeats are not confirmed by a request of any agent."""
     heard_at_s, refused_at_s = last_requests.last(transaction)
-    # The companions are read only if one could matter.
+    # First as if each had a companion: only for those that would be unwitnessed then, companions are read.
     alone = [
         each for each in missed if is_unwitnessed(each.missed_s, heard_at_s, each.missed_s, refused_at_s)
     ]
