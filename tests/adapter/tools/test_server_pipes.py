@@ -37,7 +37,7 @@ def program(script: str, directory: Path, run_deadline: RunDeadline | None = Non
 def is_gone(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # The latter if it goes between `open` and `read`.
         return True
     return state == "Z"
 
@@ -146,4 +146,4 @@ async def test_server_ends_with_the_lease_of_its_run(tmp_path: Path) -> None:
         pid = await asyncio.to_thread(pid_in, tmp_path / "pid")
         run_deadline.set(0.0)
         await asyncio.wait_for(end.is_there.wait(), PATIENCE_SECONDS)
-        until("nothing of it is left", lambda: is_gone(pid))
+        await asyncio.to_thread(until, "nothing of it is left", lambda: is_gone(pid))
