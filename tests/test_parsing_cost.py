@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 from aiohttp.http_exceptions import HttpProcessingError
 from starlette.requests import Request
+from tests.domain.credentials.test_disguise import UNITS as ESCAPED_UNITS
 from tests.support import long_inputs as inputs
 from tests.support.definitions import definition_of
 from tests.support.long_inputs import UNITS, repeated
@@ -37,8 +38,10 @@ from lifesign.dashboard.safe_redirect import local_path
 from lifesign.domain.a2a.agent_card import read_agent_card
 from lifesign.domain.a2a.stream_outcome import read_event_stream
 from lifesign.domain.activity.opencode_event import read_event
+from lifesign.domain.credentials.secret import MAX_SECRET_CHARS, Scrubber
 from lifesign.domain.files.workflow_file import read_workflow
 from lifesign.domain.health.document_reader import read_document
+from lifesign.domain.mcp.event_reader import ReplyReader
 from lifesign.domain.net.allowed_addresses import vet_url, without_password, without_passwords
 from lifesign.domain.net.public_url import is_own_host
 from lifesign.domain.observation.message_answer import classify_answer
@@ -213,6 +216,12 @@ def stream(body: bytes) -> None:
         parser.feed(body[begin : begin + 50])
 
 
+def reply_in_pieces(body: bytes) -> None:
+    reader = ReplyReader(1)
+    for begin in range(0, len(body), 2):
+        reader.feed(body[begin : begin + 2])
+
+
 def answer(content_type: str, body: bytes) -> None:
     classify_answer(200, content_type, body, is_rpc=True)
 
@@ -252,6 +261,7 @@ PARSERS: dict[str, tuple[Callable[[Any], object], Sequence[Callable[[int], Any]]
     "an answer in events": (partial(answer, "text/event-stream"), inputs.EVENTS),
     "an inspected stream": (read_event_stream, inputs.EVENTS),
     "an event stream": (stream, inputs.EVENTS),
+    "a reply in events": (reply_in_pieces, inputs.EVENTS),
     "an event of a session": (lambda body: read_event(body.decode("utf-8", "replace")), inputs.JSON),
     "a robots.txt": (robots, inputs.ROBOTS),
     "catalogs of a robots.txt": (lambda body: agentmaps(body, "https://a/robots.txt"), inputs.ROBOTS),
@@ -272,6 +282,10 @@ PARSERS: dict[str, tuple[Callable[[Any], object], Sequence[Callable[[int], Any]]
     "a NANDA index": (partial(directory, "nanda"), inputs.NANDA_INDEXES),
     "a definition": (definition, inputs.YAML),
     "a workflow": (read_workflow, inputs.WORKFLOWS),
+    "a text without secrets": (
+        Scrubber(["canary-or-not", "canary of another credential"]).clean,
+        inputs.as_bytes(repeated(unit.decode() for unit in ESCAPED_UNITS)),
+    ),
 }
 
 
@@ -280,3 +294,11 @@ def test_a_parser_takes_linear_time(name: str) -> None:
     act, makers = PARSERS[name]
     for make in makers:
         check(act, make)
+
+
+@pytest.mark.parametrize("secret", ["a" * (MAX_SECRET_CHARS - 1) + "b", "ab" * (MAX_SECRET_CHARS // 2)])
+@pytest.mark.parametrize("unit", ["%" + "a" * 65_535, "%61", "\\u0061b ", "%2561", "a"])
+def test_a_long_repetitive_secret_costs_little_more_than_a_short_one(secret: str, unit: str) -> None:
+    data = unit.encode() * (1_048_576 // len(unit))
+    # A search that starts again at each byte takes thousands of times as long.
+    assert seconds(Scrubber([secret]).clean, data) < 100 * seconds(Scrubber(["canary"]).clean, data)

@@ -2,7 +2,6 @@ import json
 from base64 import b64encode, encodebytes
 from collections.abc import Callable
 from html import escape
-from time import process_time
 from urllib.parse import quote
 
 import pytest
@@ -190,8 +189,7 @@ UNITS = [
     b"%" + b"a" * 65_535, b"\\u0061b ", PLAIN.encode(),
     b"".join(b"\\u%04x" % each for each in PLAIN.encode()), b"&#x0000", b"&#0000", b"&plus", b"&lb&rb",
 ]  # fmt: skip
-MIB = 1_048_576
-ENOUGH = MIB // 4
+ENOUGH = 262_144
 """Size at which work for each escape, or for each pair of them, is far over its limit."""
 
 
@@ -219,27 +217,6 @@ def test_the_bytes_that_are_decoded_are_a_small_multiple_of_the_text(
         scrubber.clean(data)
         # The last step may go over the limit.
         assert sum(sizes) <= MAX_LEVELS * (WORK_FACTOR + 1) * len(data)
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_scrubbing_a_mebibyte_takes_less_than_half_a_second(unit: bytes) -> None:
-    scrubber = Scrubber([PLAIN, "canary-of-another-credential"])
-    for data in (unit * (MIB // len(unit)), _hidden_in(unit, PLAIN, MIB)):
-        began_s = process_time()
-        scrubber.clean(data)
-        scrubber.clean_text(data.decode())
-        # It takes 15 to 100 ms. A loop in Python over the escapes takes seconds.
-        assert process_time() - began_s < 0.5
-
-
-@pytest.mark.parametrize("unit", [b"%" + b"a" * 65_535, b"%61", b"\\u0061b ", b"%2561", b"a"])
-@pytest.mark.parametrize("secret", ["a" * (MAX_SECRET_CHARS - 1) + "b", "ab" * 4_096, "a" * MAX_SECRET_CHARS])
-def test_a_long_repetitive_secret_takes_no_quadratic_time(secret: str, unit: bytes) -> None:
-    data = unit * (MIB // len(unit))
-    began_s = process_time()
-    Scrubber([secret]).clean(data)
-    # A search that starts again at each byte takes minutes.
-    assert process_time() - began_s < 2
 
 
 @given(

@@ -1,6 +1,5 @@
 """Assertions in a probe definition."""
 
-import time
 from typing import Any
 
 import pytest
@@ -84,9 +83,6 @@ def test_glob_matches_the_whole_value(glob: str, text: str, is_met: bool) -> Non
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(.*a){20}$", glob_pattern("*a" * 30 + "b")])
-def test_pattern_takes_linear_time_on_a_hostile_text(pattern: str) -> None:
-    text = "a" * 200_000 + "!"
-    began_s = time.process_time()
-    assert compiled(pattern).search(text) is None
+def test_pattern_does_not_backtrack_on_a_hostile_text(pattern: str) -> None:
     # An engine that backtracks takes longer than the age of the universe.
-    assert time.process_time() - began_s < 20
+    assert compiled(pattern).search("a" * 200_000 + "!") is None
