@@ -1,6 +1,8 @@
 """Install lines name what `pip install` takes now. After a change: `make schemas`."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,15 @@ def test_messages_name_the_distribution(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(project, "DISTRIBUTION", "lifesign")
     assert install_command() == "pip install lifesign"
     assert install_hint("client") == "run pip install 'lifesign[client]'"
+
+
+@pytest.mark.parametrize(("package", "name"), [("client", "fetch_health"), ("agent", "run_agent")])
+def test_import_without_the_extra_names_it(package: str, name: str) -> None:
+    without = f"import sys; sys.modules['aiohttp'] = None; from lifesign.{package} import {name}"
+    ended = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, check=False)
+    *_, problem, hint = ended.stderr.splitlines()
+    assert problem.startswith("ModuleNotFoundError: ")
+    assert hint == f"hint: {install_hint(package)}"
 
 
 def test_no_source_file_has_an_install_line_of_its_own() -> None:

@@ -1,7 +1,8 @@
 """SDK for agent authors: registration, heartbeats, drain, tasks. Needs the extra `agent`."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from lifesign.domain.common.project import import_with_extra
 
 if TYPE_CHECKING:
     from lifesign.agent.asgi_link import AgentLink
@@ -53,5 +54,5 @@ def __getattr__(name: str) -> Any:
     # Imported late: a program that links an app does not need the runner, and the package name alone needs
     # neither.
     if name in _MODULES:
-        return getattr(import_module(f"lifesign.{_MODULES[name]}"), name)
+        return getattr(import_with_extra(f"lifesign.{_MODULES[name]}", "agent"), name)
     raise AttributeError(f"module 'lifesign.agent' has no attribute {name!r}")

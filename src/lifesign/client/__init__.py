@@ -1,7 +1,8 @@
 """Asks an agent for its health, and the registry for everything else. Needs the extra `client`."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from lifesign.domain.common.project import import_with_extra
 
 if TYPE_CHECKING:
     from lifesign.client.call_advice import should_call
@@ -22,5 +23,5 @@ def __getattr__(name: str) -> Any:
     # Imported late: a check of one agent does not need the registry's client, and reading a key does not need
     # aiohttp.
     if name in _MODULES:
-        return getattr(import_module(f"lifesign.client.{_MODULES[name]}"), name)
+        return getattr(import_with_extra(f"lifesign.client.{_MODULES[name]}", "client"), name)
     raise AttributeError(f"module 'lifesign.client' has no attribute {name!r}")

@@ -1,5 +1,7 @@
 """Constants about the project itself."""
 
+from importlib import import_module
+from types import ModuleType
 from typing import Final
 
 PROJECT_URL: Final[str] = ""
@@ -26,6 +28,15 @@ def install_hint(*extras: str) -> str:
     """Return the command with where to run it."""
     place = " in a checkout of lifesign" if DISTRIBUTION == "." else ""
     return f"run {install_command(*extras)}{place}"
+
+
+def import_with_extra(module: str, extra: str) -> ModuleType:
+    """Return a module; if a package is missing for it, the error's note names the extra that installs it."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        error.add_note(f"hint: {install_hint(extra)}")
+        raise
 
 
 def project_suffix(contact: str | None = None) -> str:
