@@ -401,8 +401,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_key(key: str | None) -> None:
-    """Raise InvalidValue, without the key, for a key that is no valid header value."""
+def check_key(key: str | None, place: str = "key") -> None:
+    """Raise InvalidValue for a key that is no valid header value; it has the key's place, not the key."""
     if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
         expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters (the given key is not shown)"
-        raise InvalidValue("key", None, expected)
+        raise InvalidValue(place, None, expected)

@@ -80,8 +80,11 @@ def ask(
 
 
 def read_key(file: Path | None) -> str:
-    """Read the key from a file, else from the environment; InvalidValue if there is none."""
+    """Read the key from a file, else from the environment; InvalidValue if there is none, or no valid one."""
+    from lifesign.client.registry_connection import check_key  # noqa: PLC0415 - loads aiohttp, as `ask`
+
     key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:
         raise InvalidValue("key", None, f"a key in ${KEY_VARIABLE} or --key-file", hint=NO_KEY_HINT)
+    check_key(key, f"${KEY_VARIABLE}" if file is None else f"--key-file {file}")
     return key
