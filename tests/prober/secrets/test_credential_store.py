@@ -495,6 +495,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     file, now = tmp_path / "lab.token", [0.0]
     write_secret(file, "first-secret")
     store = store_of(file, lambda: now[0])
+    assert bearer_of(store) == "Bearer first-secret"
     write_secret(file, "second-secret")
     assert bearer_of(store) == "Bearer first-secret"
     now[0] += RELOAD_SECONDS
@@ -502,6 +503,18 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     # A target may still send back the former one.
     scrubber = store.scrubber_of(URL("https://lab.example/x"))
     assert scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
+
+
+def test_file_that_changed_before_the_start_of_a_process_is_read_again(tmp_path: Path) -> None:
+    """A process that replaces a dead one gets the secrets that were read at the start of the crawl."""
+    file = tmp_path / "lab.token"
+    write_secret(file, "first-secret")
+    each = CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "bearer": {"file": str(file)}}
+    )
+    secrets = read_secrets([each]).for_worker([each])
+    write_secret(file, "second-secret")
+    assert bearer_of(CredentialStore([each], secrets)) == "Bearer second-secret"
 
 
 def test_refresh_token_that_is_replaced_ends_no_fault(

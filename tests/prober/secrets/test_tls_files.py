@@ -31,7 +31,8 @@ def settings(authority: Authority, directory: Path, **members: object) -> Creden
 
 
 def files_of(each: CredentialSettings) -> TlsFiles:
-    return TlsFiles([each], read_secrets([each]).tls)
+    secrets = read_secrets([each])
+    return TlsFiles([each], secrets.tls, secrets.stamps)
 
 
 def test_client_certificate_is_used_only_with_its_credential(authority: Authority, tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_client_certificate_is_used_only_with_its_credential(authority: Authorit
     assert files.of("other") is files.of_origin("https://other.example") is None
     assert files.has_certificate_for(ORIGIN)
     assert not files.has_certificate_for("https://other.example")
-    assert not TlsFiles([], {})
+    assert not TlsFiles([], {}, {})
 
 
 def test_a_renewed_certificate_is_used_within_seconds(
@@ -74,6 +75,19 @@ def test_a_renewed_certificate_is_used_within_seconds(
     (tmp_path / "next.key").rename(tmp_path / "client.key")
     assert in_use() is not second
     assert "PRIVATE" not in caplog.text
+
+
+def test_certificate_that_was_renewed_before_the_start_of_a_process_is_used(
+    authority: Authority, tmp_path: Path
+) -> None:
+    each = settings(authority, tmp_path)
+    secrets = read_secrets([each]).for_worker([each])
+    authority.client(tmp_path)
+    store = CredentialStore([each], secrets)
+    tls = store.tls_for(URL(ORIGIN), store.for_url(ORIGIN))
+    assert tls is not None
+    assert tls.certificate is not None
+    assert tls.certificate.chain == (tmp_path / "client.pem").read_text()
 
 
 def test_private_key_from_a_removed_variable_is_kept_for_certificate_renewals(

@@ -5,6 +5,7 @@ import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from yarl import URL
@@ -188,7 +189,7 @@ class CredentialStore:
         """
         secrets = secrets or Secrets()
         values = secrets.values
-        self._tls_files = TlsFiles(settings, secrets.tls)
+        self._tls_files = TlsFiles(settings, secrets.tls, secrets.stamps)
         self._credentials = {
             each.name: Credential(each, _secret_of(each, values, owns_tokens=owns_tokens))
             for each in settings
@@ -224,9 +225,11 @@ class CredentialStore:
         self._rejected: set[str] = set()
         """Names of the credentials that the log has reported as rejected."""
         self._clock = clock
-        self._read_at_s = clock()
+        # At the first use: the files may have changed since they were read.
+        self._read_at_s = clock() - RELOAD_SECONDS
         self._files = ChangedFiles(
-            "secret", {name: _stamp(source, setting) for name, setting, source in self._sources}
+            "secret",
+            {name: _stamp(source, setting, secrets.stamps.get) for name, setting, source in self._sources},
         )
         self._scrubbers: dict[str, Scrubber] = {}
         """Scrubbers by origin."""
@@ -384,9 +387,11 @@ def _basic(username: str, password: str) -> str:
     return b64encode(f"{username}:{password}".encode()).decode()
 
 
-def _stamp(source: SecretPlace, setting: str) -> FileStamp | None:
+def _stamp(
+    source: SecretPlace, setting: str, stamp_of: Callable[[Path], FileStamp | None] = file_stamp
+) -> FileStamp | None:
     """Return a value that changes with the file of a secret; None if the file is missing."""
     try:
-        return file_stamp(file_of(source, setting))
+        return stamp_of(file_of(source, setting))
     except InvalidValue:
         return None

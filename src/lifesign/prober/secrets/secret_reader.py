@@ -4,7 +4,7 @@ import logging
 import os
 import resource
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -35,6 +35,8 @@ MISSING_SECRET_HINT = (
 )
 """What to do about a secret that is missing or not accepted, if its error does not say so."""
 
+FileStamp = tuple[int, ...]
+
 _log = logging.getLogger("lifesign.prober")
 
 
@@ -45,6 +47,8 @@ class Secrets:
     values: Mapping[SecretPlace, str] = field(default_factory=dict, repr=False)
     tls: Mapping[str, ClientTls] = field(default_factory=dict, repr=False)
     """Client certificates and authorities, by the names of their credentials."""
+    stamps: Mapping[Path, FileStamp | None] = field(default_factory=dict, repr=False)
+    """Stamps of the files when they were read: a process may start long after that."""
 
     @property
     def scrubber(self) -> Scrubber:
@@ -66,7 +70,7 @@ class Secrets:
         ]
         needed = {place for _, place in sources_of(kept)} | {each.client_key for each in credentials}
         values = {place: value for place, value in self.values.items() if place in needed}
-        return Secrets(values, self.tls)
+        return Secrets(values, self.tls, self.stamps)
 
 
 def read_secrets(
@@ -84,6 +88,8 @@ def read_secrets(
         if credential.oauth2 is not None and credential.oauth2.token_file is not None:
             # Read again before each use: it changes with each use.
             _check_refresh_token(credential.name, credential.oauth2.token_file, warn)
+    # First, so that a change while a file is read is noticed too.
+    stamps = {file: file_stamp(file) for file in _files_of(credentials)}
     values = {source: read_secret(source, setting, warn) for setting, source in sources_of(credentials)}
     tls = {
         credential.name: read_tls(
@@ -92,7 +98,16 @@ def read_secrets(
         for credential in credentials
         if has_tls(credential)
     }
-    return Secrets(values, tls)
+    return Secrets(values, tls, stamps)
+
+
+def _files_of(credentials: Sequence[CredentialSettings]) -> Iterator[Path]:
+    """Yield the files with secrets and certificates."""
+    for setting, source in sources_of(credentials):
+        if source.env is None:
+            yield file_of(source, setting)
+    for credential in credentials:
+        yield from filter(None, (credential.client_certificate, credential.ca_file))
 
 
 def probed_providers(
@@ -168,9 +183,6 @@ def _check_refresh_token(name: str, file: Path, complain: Callable[[str], None])
 def file_of(source: SecretPlace, setting: str) -> Path:
     """Return the file of a secret. InvalidValue if systemd passes on no credentials."""
     return source.file or systemd_file(source.systemd or "", setting)
-
-
-FileStamp = tuple[int, ...]
 
 
 def file_stamp(file: Path) -> FileStamp | None:

@@ -26,12 +26,19 @@ _Stamps = tuple[FileStamp | None, ...]
 class TlsFiles:
     """TLS of each credential, and of each origin for requests that carry none."""
 
-    def __init__(self, settings: Sequence[CredentialSettings], tls: Mapping[str, "ClientTls"]) -> None:
-        """`tls`: the result of `read_secrets` for those of `settings` that have TLS files."""
+    def __init__(
+        self,
+        settings: Sequence[CredentialSettings],
+        tls: Mapping[str, "ClientTls"],
+        stamps: Mapping[Path, FileStamp | None],
+    ) -> None:
+        """`tls` and `stamps`: those of the result of `read_secrets` for `settings`."""
         self._settings = [each for each in settings if has_tls(each)]
         self._tls = {each.name: tls[each.name] for each in self._settings}
         self._by_origin: dict[str, ClientTls] = {}
-        self._files = ChangedFiles("certificate", {each.name: _stamps_of(each) for each in self._settings})
+        self._files = ChangedFiles(
+            "certificate", {each.name: _stamps_of(each, stamps.get) for each in self._settings}
+        )
         self._renew_origins()
 
     def __bool__(self) -> bool:
@@ -78,7 +85,9 @@ class TlsFiles:
         }
 
 
-def _stamps_of(credential: CredentialSettings) -> _Stamps:
+def _stamps_of(
+    credential: CredentialSettings, stamp_of: Callable[[Path], FileStamp | None] = file_stamp
+) -> _Stamps:
     """Return values that change with the files of a credential's TLS."""
     files: list[Path | None] = [credential.client_certificate, credential.ca_file]
     source = credential.client_key
@@ -87,4 +96,4 @@ def _stamps_of(credential: CredentialSettings) -> _Stamps:
             files.append(file_of(source, credential.name))
         except InvalidValue:
             files.append(None)
-    return tuple(None if file is None else file_stamp(file) for file in files)
+    return tuple(None if file is None else stamp_of(file) for file in files)
