@@ -191,6 +191,16 @@ async def test_listening_and_ending_a_session_are_no_interactions(status: int) -
     assert await outcome_of_call(start(200, PLAIN), final(b"ended"), http="DELETE", headers=()) == "answered"
 
 
+@pytest.mark.parametrize("http", ["GET", "DELETE"])
+@pytest.mark.parametrize(
+    ("status", "outcome"), [(200, "answered"), (404, "no_operation"), (500, "server_fault")]
+)
+async def test_other_api_that_accepts_both_types_is_not_mcp(http: str, status: int, outcome: str) -> None:
+    steps = (start(status, JSON), final(b'{"forecast": "sunny"}'))
+    found = await outcome_of_call(*steps, http=http, headers=(ACCEPT,), server=Server(request(b"")))
+    assert found == outcome
+
+
 async def test_error_counts_unless_its_mcp_operation_is_no_interaction() -> None:
     failed = sent(error(-32603), JSON)["one"]
     assert await outcome_of_call(*failed, method="tools/list") == "excluded"

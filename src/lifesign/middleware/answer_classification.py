@@ -369,7 +369,8 @@ class AnswerClassification:
 
         Not called for a certain A2A request: the headers take 0.5 µs.
         """
-        return is_mcp(self._scope.get("headers") or ()) or calls_mcp(self._parsed_call())
+        scope = self._scope
+        return is_mcp(scope["method"], scope.get("headers") or ()) or calls_mcp(self._parsed_call())
 
     def _mcp_operation(self) -> str:
         return operation_of(self._scope.get("headers") or (), self._parsed_call())

@@ -222,7 +222,7 @@ def _metrics_page(recorder: AgentHealth, settings: MiddlewareSettings) -> "Metri
 
 
 def _is_never_sampled(scope: Scope) -> bool:
-    return scope["method"] != "DELETE" or is_mcp(scope.get("headers") or ())
+    return scope["method"] != "DELETE" or is_mcp("DELETE", scope.get("headers") or ())
 
 
 def _root_path(scope: Scope) -> str:

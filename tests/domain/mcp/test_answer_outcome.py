@@ -57,7 +57,7 @@ def as_mcp(message: dict[str, Any], operation: str = "tools/call", status: int =
 def test_mcp_request_is_recognised_by_its_headers(
     headers: list[tuple[bytes, bytes]], *, is_known: bool
 ) -> None:
-    assert is_mcp(headers) is is_known
+    assert is_mcp("POST", headers) is is_known
 
 
 def test_body_names_the_operation_before_the_header() -> None:

@@ -69,10 +69,11 @@ _REFUSED_BY_TRANSPORT: Final = frozenset({400, 404, 406, 415})
 _TRANSPORT_CODES: Final = frozenset({-32000, -32001})
 
 
-def is_mcp(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def is_mcp(http_method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Return whether a request with these headers (names in lower case) belongs to MCP.
 
-    It has a header of MCP, or accepts both JSON and event streams.
+    It has a header of MCP, or is a POST that accepts both JSON and event streams. Clients of other APIs may
+    accept both for a GET: it is not taken for MCP, as then its failures would not count.
     """
     accepted = b""
     for name, value in headers:
@@ -81,7 +82,7 @@ def is_mcp(headers: Iterable[tuple[bytes, bytes]]) -> bool:
         if name == b"accept":
             # A header that was sent twice is a list.
             accepted += value.lower()
-    return b"text/event-stream" in accepted and b"application/json" in accepted
+    return http_method == "POST" and b"text/event-stream" in accepted and b"application/json" in accepted
 
 
 def calls_mcp(call: object) -> bool:
