@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from ipaddress import ip_address
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ async def test_redirect_to_another_origin_needs_permission_of_the_caller() -> No
             allowed = await asker.get(url, may_leave_origin=True)
             assert allowed.result is ResultClass.OK
             assert str(allowed.url) == location
-            assert allowed.is_foreign
+            assert allowed.redirected_by == ip_address("127.0.0.1")
             assert not (await asker.get(location)).is_foreign
 
 

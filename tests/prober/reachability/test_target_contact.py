@@ -159,6 +159,19 @@ def test_name_that_leads_elsewhere_than_to_the_last_answer_fails_like_one_that_l
 
 
 @pytest.mark.parametrize(
+    ("known", "is_name_failure"), [(None, False), (TEN, False), (OTHER_FOUR, False), (FOUR, True)]
+)
+def test_name_that_leads_to_a_redirect_of_another_host_fails_like_one_that_leads_nowhere(
+    known: Any, *, is_name_failure: bool
+) -> None:
+    page = fetched(
+        "http://portal.example/", "not_an_agent", status=200, address=OTHER_FOUR, redirected_by=TEN
+    )
+    contact = Traces({"discovery": page}, known_address=known and str(known)).read()
+    assert contact.is_name_failure is is_name_failure
+
+
+@pytest.mark.parametrize(
     ("known_class", "found"), [(None, THIS_MACHINE), (THIS_MACHINE, THIS_MACHINE), (PUBLIC_IPV4, PUBLIC_IPV4)]
 )
 def test_name_that_leads_to_this_machine_since_it_failed_keeps_its_class(
@@ -178,7 +191,7 @@ def test_other_host_after_a_redirect_without_tls_is_no_evidence(address: Any, *,
         status=200,
         address=address,
         phases=NEW,
-        is_foreign=is_foreign,
+        redirected_by=address if is_foreign else None,
     )
     contact = contact_of(PUBLIC_IPV4, discovery=page)
     assert contact.has_answered_itself is not is_foreign

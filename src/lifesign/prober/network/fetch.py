@@ -155,8 +155,8 @@ class Fetched(Answer):
     """Whether only the date of the certificate was wrong, by this machine's calendar."""
     tried: tuple[Address, ...] = ()
     """All addresses to which no connection could be made, if none was."""
-    is_foreign: bool = False
-    """Whether a redirect without TLS led to another host: anybody on the route may have sent it."""
+    redirected_by: Address | None = None
+    """Address that sent a redirect without TLS to another host; anybody on the route may have sent it."""
     is_opted_out: bool = False
     """Whether nothing was sent because of an opt-out."""
     allow: str = ""
@@ -170,6 +170,11 @@ class Fetched(Answer):
 
     It says so by a TLS alert, or by a page of nginx.
     """
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether a redirect without TLS led to another host."""
+        return self.redirected_by is not None
 
 
 @dataclass(slots=True)
@@ -249,12 +254,12 @@ class Fetcher:
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
         hop = _Hop(request.url, request, deadline_s, perf_counter())
         followed = 0
-        is_foreign = False
+        redirected_by: Address | None = None
         asked = [] if request.target is None else [request.target]
         while True:
             fetched, location = await self._ask(hop)
-            if is_foreign:
-                fetched = replace(fetched, is_foreign=True)
+            if redirected_by is not None:
+                fetched = replace(fetched, redirected_by=redirected_by)
             if self._credentials:
                 # An origin that redirects may have passed on what it received.
                 asked.append(hop.url)
@@ -269,7 +274,8 @@ class Fetcher:
             target = await self._next_hop(hop, fetched, location, followed)
             if isinstance(target, str):
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=target)
-            is_foreign = is_foreign or (hop.url.scheme == "http" and hop.url.raw_host != target.raw_host)
+            if redirected_by is None and hop.url.scheme == "http" and hop.url.raw_host != target.raw_host:
+                redirected_by = fetched.address
             hop.url = target
             followed += 1
 

@@ -150,14 +150,16 @@ class ContactReader:
     def _is_name_failure(self, traces: Traces, layer: LayerResult, fetched: Fetched | None) -> bool:
         """Return whether the name did not resolve, or leads to another address than the one that answered.
 
-        A name server may answer for all names with the address of a page of its own.
+        A name server may answer for all names with the address of a page of its own, or of a host that
+        redirects to such a page.
         """
         if layer.result is ResultClass.DNS_FAILURE:
             return True
         known = traces.entry.memory.address
-        if known is None or fetched is None or fetched.address is None or fetched.is_foreign:
+        if known is None or fetched is None or fetched.address is None:
             return False
-        return known not in map(self._classes.key_of, (fetched.address, *fetched.tried))
+        found = (fetched.redirected_by or fetched.address, fetched.address, *fetched.tried)
+        return known not in map(self._classes.key_of, found)
 
     def _place_of(self, traces: Traces, fetched: Fetched | None) -> tuple[str | None, str | None]:
         """Return the network class and address that decide about a request.
