@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -226,6 +227,14 @@ def test_payment_required_and_proxy_login_keep_their_class_with_a_token() -> Non
     for status in (402, 407):
         fetched = fetched_as(request, ResultClass.GATED, status=status, token_fault="no token")
         assert with_credential_fault(fetched, ResultClass.GATED, "x") == (ResultClass.GATED, "x, no token")
+
+
+def test_credential_that_is_too_long_for_the_server_is_its_fault() -> None:
+    request = Request(url=URL("https://acme.example/"), max_bytes=1, deadline_s=0)
+    fetched = fetched_as(request, ResultClass.HTTP_ERROR, status=431)
+    assert with_credential_fault(fetched, ResultClass.HTTP_ERROR, "x")[0] == "http_error"
+    sent = replace(fetched, credential="acme")
+    assert with_credential_fault(sent, ResultClass.HTTP_ERROR, "x")[0] == REJECTED
 
 
 @pytest.mark.parametrize(

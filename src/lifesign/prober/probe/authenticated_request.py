@@ -23,6 +23,7 @@ UNAUTHORIZED: Final = 401
 _SAYS_NOTHING: Final = REJECTED | {407, 429}
 BAD_REQUEST: Final = 400
 """Answer of nginx to a client without a certificate."""
+HEADERS_TOO_LARGE: Final = 431
 _SERVER_ERROR: Final = 500
 _STATED: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,
@@ -78,16 +79,17 @@ async def send_after_refusal(
 def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) -> tuple[ResultClass, str]:
     """Return the class and the reason of a layer, including the fault of its credential.
 
-    A refusal of a request with a credential is `credentials_rejected`, and one without it, for want of a
-    token, `token_error`. So is any other failure that an answer to the latter states, except one of the
-    server: what is behind a login may be hidden by a 404 or a page.
+    A refusal of a request with a credential is `credentials_rejected`, as is 431: a secret may be longer than
+    the server allows. A refusal of one without it, for want of a token, is `token_error`. So is any other
+    failure that an answer to the latter states, except one of the server: what is behind a login may be
+    hidden by a 404 or a page.
     """
     is_refused = result is ResultClass.GATED and (
         fetched.status in REJECTED or fetched.is_certificate_refused
     )
     note = fetched.token_fault
     if fetched.credential is not None:
-        if is_refused:
+        if is_refused or fetched.status == HEADERS_TOO_LARGE:
             text = f"{rejection(fetched)} although credential {fetched.credential} was sent"
             return ResultClass.CREDENTIALS_REJECTED, text if note is None else f"{text}, {note}"
         note = f"with credential {fetched.credential}"
