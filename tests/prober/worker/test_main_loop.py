@@ -20,6 +20,7 @@ from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.domain.targets.target import SHARDS, phase_of, target_id
+from lifesign.prober.definition import lag_limits
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.network.clock import SYSTEM_CLOCK
@@ -35,12 +36,20 @@ from lifesign.prober.registry_exchange.ledger import (
 )
 from lifesign.prober.secrets.credential_store import CredentialStore
 from lifesign.prober.secrets.secret_reader import read_secrets
+from lifesign.prober.worker import lag_watch
 from lifesign.prober.worker.dispatch import BEGUN_AT_ONCE
 from lifesign.prober.worker.main_loop import GRACE_SECONDS, MAX_REREADS, ProbeWorker
 from lifesign.prober.worker.progress_counts import Progress
 
 INTERVAL_S = 300.0
 OK, TIMEOUT, REFUSED = ResultClass.OK, ResultClass.TIMEOUT, ResultClass.REFUSED
+
+
+@pytest.fixture(autouse=True)
+def _few_lag_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check for lag once per second: ten times per second of virtual time is most of the work of a test."""
+    for module in (lag_watch, lag_limits):
+        monkeypatch.setattr(module, "LAG_EVERY_SECONDS", 1.0)
 
 
 def urls_of(count: int) -> list[str]:
