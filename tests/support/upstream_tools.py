@@ -18,10 +18,17 @@ from typing import Any
 import uvicorn
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
-from mcp_types import CallToolRequestParams, CallToolResult, ListToolsResult, TextContent, Tool
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+)
 
 COST_KEY = "acme/cost"
-NAMES = ("fetch", "report_progress", "costly", "fail", "die", "wait", "long", "environment", "refuse")
+NAMES = ("fetch", "report_progress", "costly", "fail", "die", "wait", "long", "environment", "refuse", "grow")
 SCHEMA = {"type": "object", "additionalProperties": True}
 TYPED = Tool(
     name="typed",
@@ -35,14 +42,24 @@ TYPED = Tool(
     },
 )
 """It promises which form its structured content has."""
+GROWN = Tool(name="grown", description="Does grown.", input_schema=SCHEMA)
+"""It is listed once `grow` was called."""
+PAGES = {None: "empty", "empty": "last", "last": None}
+"""Cursors of the pages of the list of tools, each with the next one."""
 
 
 def new_server(record: Path) -> Server[dict[str, Any]]:
     """Return a server whose tools do what their names say."""
 
-    async def list_tools(_context: ServerRequestContext[dict[str, Any]], _asked: object) -> ListToolsResult:
+    added: list[Tool] = []
+
+    async def list_tools(
+        _context: ServerRequestContext[dict[str, Any]], asked: PaginatedRequestParams | None
+    ) -> ListToolsResult:
+        cursor = asked.cursor if asked else None
         plain = [Tool(name=name, description=f"Does {name}.", input_schema=SCHEMA) for name in NAMES]
-        return ListToolsResult(tools=[*plain, TYPED])
+        pages = {None: plain, "empty": [], "last": [TYPED, *added]}
+        return ListToolsResult(tools=pages[cursor], next_cursor=PAGES[cursor])
 
     async def call_tool(
         _context: ServerRequestContext[dict[str, Any]], asked: CallToolRequestParams
@@ -50,6 +67,8 @@ def new_server(record: Path) -> Server[dict[str, Any]]:
         with record.open("a") as result:
             result.write(f"{asked.name}\n")
         arguments = asked.arguments or {}
+        if asked.name == "grow":
+            added.append(GROWN)
         if asked.name == "wait":
             await _exists(Path(arguments.get("until", "/never")))
         cost = arguments.get("cost")

@@ -70,6 +70,20 @@ async def test_offer_all_offers_each_tool_and_prefixes_duplicate_names(
         assert text_of(await work.call("acme_report_progress")) == "report_progress"
 
 
+async def test_tool_that_its_server_adds_later_is_offered(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    named = {"url": upstream.url, "tools": {"grow": FREE, "grown": FREE}}
+    whole = {"url": upstream.url, "prefix": "o.", "offer_all": True, "price": FREE}
+    async with proxied(registry, "later", read(upstreams={"acme": named, "other": whole})) as work:
+        assert work.model is not None
+        before = {tool.name for tool in (await work.model.list_tools()).tools}
+        await work.call("grow")
+        assert [text_of(await work.call(name)) for name in ("grown", "o.grown")] == ["grown", "grown"]
+        after = {tool.name for tool in (await work.model.list_tools()).tools}
+    assert after - before == {"grown", "o.grown"}
+
+
 async def test_unreachable_server_leaves_the_tools_of_others(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:

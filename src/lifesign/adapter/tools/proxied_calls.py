@@ -179,8 +179,8 @@ class ProxiedCalls:
         return offered
 
     async def _learn(self) -> None:
-        """Start all servers, and offer their tools in addition to those that the file names."""
-        await asyncio.gather(*(server.ready() for server in self._servers.values()))
+        """Start all servers, or have them list their tools again; offer tools that the file does not name."""
+        await asyncio.gather(*(server.learn() for server in self._servers.values()))
         known = {(offered.server.name, offered.tool) for offered in self._offered.values()}
         for upstream, server in self._servers.items():
             if self._upstreams.upstreams[upstream].offer_all:

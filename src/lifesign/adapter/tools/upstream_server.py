@@ -42,6 +42,8 @@ STEADY_SECONDS: Final = 60.0
 """A server that ran for so long restarts without a delay."""
 CLOSE_SECONDS: Final = 8.0
 """Time for a server to end on request; the SDK kills it before that."""
+LIST_SECONDS: Final = 5.0
+"""Time for a running server to list its tools again; then its last list counts."""
 MAX_WORDS_CHARS: Final = 500
 """Maximum length of a server's own text in an error."""
 
@@ -71,7 +73,7 @@ class UpstreamServer:
     ) -> None:
         self.name = name
         self.tools: Mapping[str, Tool] = MappingProxyType({})
-        """Tools at its last start, by its own names."""
+        """Tools when it last listed them, by its own names."""
         self._upstream = upstream
         self._limits = limits
         self._environment = environment
@@ -96,9 +98,28 @@ class UpstreamServer:
             self._living = asyncio.create_task(self._live(), name=f"upstream {self.name}")
         await self._is_tried.wait()
 
+    async def learn(self) -> None:
+        """Start it; or have it list its tools again, as it may have added some since its start."""
+        if not self._is_tried.is_set():
+            await self.ready()
+            return
+        if (client := self._client) is None:
+            return
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                tools = await _tools_of(client)
+        except Exception as error:  # noqa: BLE001 - the last list counts; a call notices what is wrong
+            _log.info("%s did not list its tools again: %s", self.name, _words(error))
+            return
+        # A server that has restarted meanwhile has listed its tools itself.
+        if client is self._client:
+            self.tools = tools
+
     async def check(self, tool: str) -> None:
         """Start it, if that was not done; ToolFailed if it has run and has no such tool."""
         await self.ready()
+        if self._has_run and tool not in self.tools:
+            await self.learn()
         if self._has_run and tool not in self.tools:
             what = f"{self.name} has no tool {tool!r}, although the tools file names it"
             raise ToolFailed(
@@ -305,12 +326,13 @@ class UpstreamServer:
 async def _tools_of(client: Client) -> Mapping[str, Tool]:
     found: dict[str, Tool] = {}
     cursor: str | None = None
-    while len(found) < MAX_TOOLS:
+    for _ in range(MAX_TOOLS):
         page = await client.list_tools(cursor=cursor)
         found.update({tool.name: tool for tool in page.tools[: MAX_TOOLS - len(found)]})
-        if page.next_cursor is None or not page.tools:
-            break
         cursor = page.next_cursor
+        # A page may be empty and not the last one.
+        if cursor is None or len(found) >= MAX_TOOLS:
+            break
     return MappingProxyType(found)
 
 
