@@ -244,6 +244,21 @@ async def test_second_name_failure_needs_a_resolved_witness() -> None:
     assert [one.result for one in desk.results] == [ResultClass.DNS_FAILURE]
 
 
+@pytest.mark.parametrize("ends", ["dns_failure", "ok"])
+def test_name_counts_as_unresolved_only_after_two_rounds(ends: str) -> None:
+    @in_virtual_time
+    async def take() -> None:
+        by_name = ProbeConnection(network_class=PUBLIC_IPV4, is_name_failure=True)
+        desk = Desk()
+        desk.take(discovery="dns_failure", contact=by_name)
+        desk.take(first=desk.witness(is_looked_up=True), discovery="dns_failure", contact=by_name)
+        assert (len(desk.failures), desk.results) == (1, [])
+        desk.take(first=desk.witness(is_looked_up=True), discovery=ends, contact=by_name)
+        assert [one.result for one in desk.results] == [ends]
+
+    take()
+
+
 @in_virtual_time
 async def test_a_second_failure_in_another_class_needs_a_witness_of_that_class() -> None:
     desk = Desk()

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 MAX_ROUNDS: Final = 3
 """Maximum number of witness rounds for one failure, if the second request is late or fails in another way."""
+NAME_ROUNDS: Final = 2
+"""Number of rounds with a witness before a name counts as one that does not resolve.
+
+A name server may answer wrongly only now and then, such as one of two behind one address.
+"""
 
 _ASKING: Final = frozenset({WitnessNeed.ASK_CANARIES, WitnessNeed.ASK_TARGETS})
 
@@ -222,16 +227,19 @@ class Intake:
 
     def _is_second_failure(self, probed: FinishedProbe, network_class: str) -> bool:
         """Return whether a failure follows one that has a witness, which is a witness for this one too."""
-        first = probed.first
+        first, contact = probed.first, probed.report.contact
+        # A living target waits for one round only, or its other results would come late.
+        has_one_round = not contact.is_name_failure or bool(contact.unreached_layers)
         return (
             first is not None
             and first.answer is not None
+            and first.rounds >= (1 if has_one_round else NAME_ROUNDS)
             and is_second_request_in_time(first.answered_at_s, probed.began_s, self._policy)
             and bears_out(
                 first.answer,
                 network_class,
                 first.failed_at_s,
-                is_name_failure=probed.report.contact.is_name_failure,
+                is_name_failure=contact.is_name_failure,
             )
         )
 
