@@ -1,5 +1,6 @@
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,41 @@ def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() ->
     assert problem.startswith("lifesign: mcp ")
     assert {"hint:", "--registry", "--key-file", "LIFESIGN_REGISTRY", "LIFESIGN_KEY"} <= set(hint.split())
     assert "Traceback" not in ended.stderr
+
+
+def test_client_that_ends_during_a_call_ends_the_stdio_server_with_exit_code_0() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        subprocess.Popen(
+            [sys.executable, *COMMAND, "--allow-network", "127.0.0.0/8"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={},
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            arguments = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/"}
+            params = {"name": "check_agent", "arguments": arguments}
+            call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+            begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+            for message in (INITIALIZE, begun, call):
+                process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            silent.settimeout(PATIENCE_SECONDS)
+            with silent.accept()[0]:
+                process.stdout.close()
+                process.stdin.close()
+                code = process.wait(PATIENCE_SECONDS)
+            errors = process.stderr.read()
+        finally:
+            process.kill()
+    assert code == 0, errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

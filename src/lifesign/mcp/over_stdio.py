@@ -24,8 +24,12 @@ async def over_stdio(server: Server) -> None:
         # A thread waits for the next line, and cannot be called back: there is nothing to save either.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     incoming_lines: Any = _StandardInput()
-    async with stdio_server(stdin=incoming_lines) as (incoming, outgoing):
-        await server.run(incoming, outgoing, server.create_initialization_options())
+    try:
+        async with stdio_server(stdin=incoming_lines) as (incoming, outgoing):
+            await server.run(incoming, outgoing, server.create_initialization_options())
+    except* BrokenPipeError:
+        # The client has ended during a call.
+        pass
 
 
 class _StandardInput:
