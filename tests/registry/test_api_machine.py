@@ -191,7 +191,7 @@ class ApiMachine(RegistryMachine):
             granted = answer.json()
             lease_id, token = granted["lease_id"], granted["fencing_token"]
             self.model.granted(Lease(resource, lease_id, agent.agent_id, token, self.clock.at_s + ttl_s))
-        elif agent.status in {"active", "unhealthy"}:
+        elif status == 409 and agent.status in {"active", "unhealthy"}:
             assert answer.json()["existing_lease"]["holder"] == self.model.leases[resource].holder
 
     @precondition(lambda self: self.model.leases)

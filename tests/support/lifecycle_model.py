@@ -12,6 +12,8 @@ WORKING = ("active", "unhealthy")
 DRAIN_SECONDS = 120.0
 SLEEPY_SWEEP_SECONDS = 1.5
 """A longer time between two sweeps is our own downtime: three periods of 0.5 s."""
+MAX_CLOCK_DIFFERENCE_SECONDS = 5.0
+"""After a longer time without a sweep, only the next one knows which leases have ended."""
 MAX_COMMANDS = 16
 
 
@@ -228,6 +230,8 @@ class Model:
 
     def acquire(self, agent: Agent, resource: str) -> int:
         """Return the status of a request; a grant follows by `granted`."""
+        if self._is_uncertain(self.leases.get(resource)):
+            return 503
         if agent.status == "draining":
             return 409
         if agent.status not in ALIVE:
@@ -247,6 +251,8 @@ class Model:
         if lease.holder != agent.agent_id:
             return 404
         current = self.leases[lease.resource]
+        if self._is_uncertain(current):
+            return 503
         if current.lease_id != lease.lease_id:
             return 412
         if refused := self._unfenced(agent, current, token):
@@ -260,9 +266,13 @@ class Model:
         if agent is not None and not is_own:
             return 404
         current = self.leases[lease.resource]
-        if current.lease_id != lease.lease_id:
+        if current.lease_id != lease.lease_id and not is_own:
             # Only its holder's id is recognized once the resource was granted again.
-            return 412 if is_own else 404
+            return 404
+        if self._is_uncertain(current):
+            return 503
+        if current.lease_id != lease.lease_id:
+            return 412
         end = "released" if is_own else "revoked"
         if self._is_running(current):
             current.end = end
@@ -346,6 +356,15 @@ class Model:
     def _is_running(self, lease: Lease) -> bool:
         return lease.end is None and self.now_s < lease.expires_at_s
 
+    def _is_uncertain(self, lease: Lease | None) -> bool:
+        return (
+            lease is not None
+            and lease.end is None
+            and self._swept_at_s is not None
+            and self._swept_at_s < lease.expires_at_s <= self.now_s
+            and self.now_s - self._swept_at_s > MAX_CLOCK_DIFFERENCE_SECONDS
+        )
+
     def _unmatched(self, agent: Agent, if_match: str | None) -> int:
         if if_match is None:
             return 428
@@ -353,4 +372,6 @@ class Model:
 
     def _unfenced(self, agent: Agent, lease: Lease, token: int) -> int:
         is_current = token == lease.token and lease.holder == agent.agent_id
+        if is_current and self._is_uncertain(lease):
+            return 503
         return 0 if is_current and self._is_running(lease) else 412
