@@ -2,7 +2,7 @@ import json
 from base64 import b64encode, encodebytes
 from collections.abc import Callable
 from html import escape
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import given
@@ -147,6 +147,18 @@ def test_a_text_with_too_many_numeric_entities_is_replaced_as_a_whole() -> None:
         assert scrubber.clean(unit * (MAX_ENTITIES + 1)) == b"REMOVED-SECRET"
     # Other characters are no part of a secret.
     assert scrubber.clean(b"&#20013;" * 50_000) == b"&#20013;" * 50_000
+
+
+@pytest.mark.parametrize("sent", [lambda secret: quote(secret, safe=""), quote_plus])
+@pytest.mark.parametrize("encode", [bytes.hex, lambda text: b64encode(text).decode()])
+@pytest.mark.parametrize("offset", range(3))
+def test_repeated_request_with_an_escaped_secret_is_cleaned(
+    offset: int, encode: Callable[[bytes], str], sent: Callable[[str], str]
+) -> None:
+    secret = "canary+of a query/with=marks"
+    request = "x" * offset + f"?key={sent(secret)}&more"
+    cleaned = Scrubber([secret]).clean(encode(request.encode()).encode())
+    assert b"REMOVED-SECRET" in cleaned
 
 
 @pytest.mark.parametrize("offset", range(3))

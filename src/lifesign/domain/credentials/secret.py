@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
+from urllib.parse import quote, quote_plus
 
 from lifesign.domain.credentials.disguise import MIN_FOUND_BYTES, Disguises, needles_of
 
@@ -53,13 +54,17 @@ class Scrubber:
     """Removes secrets from what is stored, logged or shown.
 
     It finds a secret in upper and lower case, in base64 and base64url at each of the three alignments, and in
-    hexadecimal. Each of them may be wrapped into lines, in UTF-16, and have any characters escaped as in a
-    URL, in JSON or in HTML, up to three times. The replacement is never longer than the secret, unless the
-    whole text is replaced.
+    hexadecimal; so it finds the form that the secret has in a query, as a target may repeat the request. Each
+    of them may be wrapped into lines, in UTF-16, and have any characters escaped as in a URL, in JSON or in
+    HTML, up to three times. The replacement is never longer than the secret, unless the whole text is
+    replaced.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = sorted({secret.encode() for secret in secrets}, key=len, reverse=True)
+        sent = {
+            form.encode() for secret in secrets for form in (secret, quote(secret, ""), quote_plus(secret))
+        }
+        self._secrets = sorted(sent, key=len, reverse=True)
         forms = [form for secret in self._secrets for form in (secret, *_base64_forms(secret))]
         self._literals = list(dict.fromkeys(forms))
         spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
