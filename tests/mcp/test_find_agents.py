@@ -10,9 +10,13 @@ from tests.support.task_tools import failed
 
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.models.agents import AgentSummary
+from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import TargetKind, target_id
+from lifesign.mcp import find_agents
 from lifesign.mcp.tool_definition import MAX_ANSWER_BYTES, NOTICE
 
 AGENTS: Mapping[str, Mapping[str, Any]] = {
@@ -205,3 +209,29 @@ async def test_work_of_a_dead_agent_is_not_shown(model: Model) -> None:
     # Other tests of this file deregister agents as well.
     message = text_of(await model.call("find_agents", status=["deregistered"], role_id="gone"))
     assert message.splitlines()[2].removeprefix("gone: ").split(", ") == ["deregistered", "health unknown"]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({"health": HealthStatus.HEALTHY}, "healthy"),
+        (
+            {"health": HealthStatus.UNKNOWN, "unknown_reason": UnknownReason.NO_WITNESS},
+            "unknown (no_witness)",
+        ),
+        (
+            {
+                "health": HealthStatus.UNKNOWN,
+                "unknown_reason": UnknownReason.NO_PROBER,
+                "evidence_at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+                "failing_probes": 2,
+            },
+            "unknown (no_prober, last measured 2026-01-02T03:04:05Z; last 2 probes failed)",
+        ),
+        ({"health": HealthStatus.HEALTHY, "is_unreachable": True}, "healthy (interface fails)"),
+    ],
+)
+def test_line_of_an_agent_says_why_its_health_is_unknown(known: dict[str, Any], expected: str) -> None:
+    absent = {"unknown_reason": None, "evidence_at": None, "failing_probes": 0, "is_unreachable": False}
+    agent = AgentSummary.model_construct(**absent | known)
+    assert find_agents._health_text(agent) == expected

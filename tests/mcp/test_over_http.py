@@ -109,6 +109,7 @@ def test_signal_ends_the_server_without_printing_keys(
     ("place", "hosts", "is_local"),
     [
         (ListenAddress(), ["127.0.0.1", "localhost", "[::1]"], True),
+        (ListenAddress(host="localhost"), ["localhost", "127.0.0.1", "[::1]"], True),
         (ListenAddress(host="::1"), ["[::1]", "127.0.0.1", "localhost"], True),
         (ListenAddress(host="10.0.0.5"), ["10.0.0.5", "127.0.0.1", "localhost", "[::1]"], False),
         (

@@ -1,3 +1,6 @@
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from lifesign.client.registry_errors import (
@@ -15,7 +18,8 @@ from lifesign.client.registry_errors import (
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.errors import InvalidValue
 from lifesign.mcp.delegate_subtask import Subtask
-from lifesign.mcp.run_binding import key_of, refusal, run_in
+from lifesign.mcp.run_binding import key_of, refusal, run_in, run_of
+from lifesign.mcp.tool_definition import ToolFailed
 
 RUN = HeldRun(task_id="task_1", run_id="run_1", fencing_token=7)
 ENVIRONMENT = {
@@ -28,6 +32,15 @@ ENVIRONMENT = {
 def test_process_under_a_lease_gets_its_run_from_the_environment() -> None:
     assert run_in(ENVIRONMENT) == RUN
     assert run_in({"PATH": "/bin", "LIFESIGN_RUN_ID": ""}) is None
+
+
+def test_server_without_a_run_writes_for_none() -> None:
+    reach: Any = SimpleNamespace(run=None)
+    with pytest.raises(ToolFailed) as refused:
+        run_of(Subtask.model_construct(), reach)
+    assert refused.value.code == "not_allowed"
+    reach.run = RUN
+    assert run_of(Subtask.model_construct(), reach) is RUN
 
 
 @pytest.mark.parametrize("name", list(ENVIRONMENT))
