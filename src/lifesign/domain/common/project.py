@@ -1,4 +1,4 @@
-"""Constants about the project itself."""
+"""The project itself: its page, and how it and its extras are installed."""
 
 from importlib import import_module
 from types import ModuleType

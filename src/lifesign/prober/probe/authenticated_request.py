@@ -23,7 +23,7 @@ UNAUTHORIZED: Final = 401
 _SAYS_NOTHING: Final = REJECTED | {407, 429}
 BAD_REQUEST: Final = 400
 """Answer of nginx to a client without a certificate."""
-HEADERS_TOO_LARGE: Final = 431
+_HEADERS_TOO_LARGE: Final = 431
 _SERVER_ERROR: Final = 500
 _STATED: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,
@@ -89,7 +89,7 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     )
     note = fetched.token_fault
     if fetched.credential is not None:
-        if is_refused or fetched.status == HEADERS_TOO_LARGE:
+        if is_refused or fetched.status == _HEADERS_TOO_LARGE:
             text = f"{rejection(fetched)} although credential {fetched.credential} was sent"
             return ResultClass.CREDENTIALS_REJECTED, text if note is None else f"{text}, {note}"
         note = f"with credential {fetched.credential}"

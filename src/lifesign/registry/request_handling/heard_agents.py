@@ -59,7 +59,7 @@ def unwitnessed(
 ) -> Sequence[MissedHeartbeat]:
     """Return those whose missed heartbeats are not confirmed by a request of any agent."""
     heard_at_s, refused_at_s = last_requests.last(transaction)
-    # First as if each had a companion: only for those that would be unwitnessed then, companions are read.
+    # Companions are read only for those that would be unwitnessed if they had one.
     alone = [
         each for each in missed if is_unwitnessed(each.missed_s, heard_at_s, each.missed_s, refused_at_s)
     ]
