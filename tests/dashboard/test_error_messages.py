@@ -7,9 +7,14 @@ from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Page
 
 from lifesign.dashboard import assets
+from lifesign.dashboard.error_messages import words_of
 from lifesign.dashboard.responses import POLICY
 from lifesign.domain.access.permissions import Role
-from lifesign.registry.errors import TooManyRequests
+from lifesign.domain.common.finding import Finding
+from lifesign.domain.errors import InvalidRequest
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.errors import LifesignError
+from lifesign.registry.errors import AgentGone, StaleVersion, TooManyRequests
 from lifesign.storage.errors import StoreUnavailable
 
 JSON = "application/json"
@@ -82,3 +87,49 @@ def test_failure_outside_of_a_transaction_is_an_error_page(
     seen, answer = sample.visitor().get(path), sample.visitor().get(path, accept=JSON)
     assert (seen.status, is_our_page(seen)) == (500, True)
     assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal")
+
+
+def invalid(*pointers: str) -> InvalidRequest:
+    return InvalidRequest([Finding("number", pointer, "expected a number") for pointer in pointers])
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (invalid("/drain_timeout/seconds"), ["Drain timeout, seconds"]),
+        (invalid("", "/pool"), ["", "Pool"]),
+    ],
+)
+def test_form_error_names_the_fields_of_the_form(error: LifesignError, expected: list[str]) -> None:
+    texts = words_of(error, is_form=True).split("; ")
+    assert [text.rpartition(": ")[0] for text in texts] == expected
+    assert all(text.endswith("expected a number") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("pointers", "expected"),
+    [
+        (["/pool"], ["Pool"]),
+        (["/limit", "/limit", "/status"], ["limit", "Status"]),
+        (["/before"], ["The link"]),
+    ],
+)
+def test_error_of_a_page_address_names_its_parameters(pointers: list[str], expected: list[str]) -> None:
+    _, *texts = words_of(invalid(*pointers), is_form=False).removesuffix(".").split(". ")
+    named = [text for text in texts if text.startswith(tuple(expected))]
+    assert [text.startswith(name) for text, name in zip(named, expected, strict=True)] == [True] * len(named)
+    assert ("first page" in texts[-1]) is (expected == ["The link"])
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (StaleVersion(1, 2, '"1-2"'), "Reload the page"),
+        (AgentGone("translator", Status.DEAD, 1), "must register again"),
+        (StoreUnavailable("it is unreachable"), ""),
+    ],
+)
+def test_error_of_a_form_has_a_remedy(error: LifesignError, remedy: str) -> None:
+    text = words_of(error, is_form=True)
+    assert remedy in text
+    assert (text == str(error)) is (remedy == "")

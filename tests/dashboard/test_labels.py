@@ -1,4 +1,5 @@
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,12 @@ from lifesign.dashboard import labels
 from lifesign.dashboard.labels import ProbeLabel, label_of_observed
 from lifesign.dashboard.pages.history import _segments
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.models.agents import ObservedLayer, ObservedState
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.lifecycle.verdict import DecidingEvidence
+from lifesign.domain.models.agents import AgentRecord, ObservedLayer, ObservedState
+from lifesign.domain.models.targets import TargetSummary
 from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
+from lifesign.domain.observation.evidence_age import UnknownReason
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import TargetKind
 
@@ -177,3 +182,106 @@ def test_status_strip_shows_periods() -> None:
         ("unhealthy", 50, 25),
         ("dead", 75, 25),
     ]
+
+
+MEASURED_AT = datetime(2026, 11, 22, 10, tzinfo=UTC)
+NOW_S = MEASURED_AT.timestamp() + 3_600
+ANSWERED = ObservedLayer(result=ResultClass.OK, reason="", observed_at=MEASURED_AT)
+SEEN_ALIVE = ObservedState(failures_in_row=0, recent_interactions="", readiness=ANSWERED)
+
+
+def agent(**members: Any) -> AgentRecord:
+    """Return a record with the members that a label is made of."""
+    return AgentRecord.model_construct(**members)
+
+
+@pytest.mark.parametrize(
+    ("observed", "unknown_reason", "word"),
+    [
+        (None, None, "never probed"),
+        (None, UnknownReason.NO_PROBER, "never probed"),
+        (SEEN_ALIVE, None, "answers"),
+        (SEEN_ALIVE, UnknownReason.DOCUMENT_ENDED, "answers"),
+        (SEEN_ALIVE, UnknownReason.NO_PROBER, "unknown"),
+        (ObservedState(failures_in_row=0, recent_interactions=""), None, "never probed"),
+    ],
+)
+def test_old_evidence_of_an_agent_is_unknown(
+    observed: ObservedState | None, unknown_reason: UnknownReason | None, word: str
+) -> None:
+    shown = agent(observed=observed, unknown_reason=unknown_reason, evidence_at=MEASURED_AT)
+    assert labels.agent_probe_label(shown, NOW_S).word == word
+
+
+@pytest.mark.parametrize(
+    ("result", "unknown_reason", "word"),
+    [
+        (None, UnknownReason.NOT_YET_PROBED, "never probed"),
+        (ResultClass.REFUSED, None, "down"),
+        (ResultClass.REFUSED, UnknownReason.NO_PROBER, "unknown"),
+    ],
+)
+def test_old_evidence_of_a_target_is_unknown(
+    result: ResultClass | None, unknown_reason: UnknownReason | None, word: str
+) -> None:
+    target = TargetSummary(
+        target_id="tgt_1",
+        url="https://a.example/",
+        result=result,
+        unknown_reason=unknown_reason,
+        evidence_at=MEASURED_AT,
+    )
+    assert labels.target_probe_label(target, NOW_S).word == word
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ({"current_explanation": "silent for 5 min", "explanation": "it registered"}, "silent for 5 min"),
+        ({"explanation": "drained by ops", "reason": "drain_timeout"}, "drained by ops"),
+        ({"explanation": "", "reason": "drain_timeout"}, "drain timeout"),
+        ({"explanation": "re_registered", "reason": "re_registered"}, "re-registered"),
+    ],
+)
+def test_present_state_of_an_agent_is_explained_before_its_last_change(
+    members: dict[str, Any], text: str
+) -> None:
+    assert labels.agent_status_text(agent(**members)) == text
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ({"failing_probes": 3}, "last 3 probes failed"),
+        ({"is_unreachable": True, "status": Status.ACTIVE}, "interface fails"),
+        ({"is_unreachable": True, "status": Status.DEAD}, ""),
+        ({"is_unreachable": False, "status": Status.ACTIVE}, ""),
+    ],
+)
+def test_active_agent_shows_what_fails(members: dict[str, Any], text: str) -> None:
+    assert labels.failing_text(agent(**members)) == text
+
+
+@pytest.mark.parametrize(
+    ("monitoring", "observed", "remedy"),
+    [
+        (DecidingEvidence.HEARTBEAT, None, "monitoring both"),
+        (DecidingEvidence.PROBE, None, "lifesign crawl --registry"),
+        (DecidingEvidence.PROBE, SEEN_ALIVE, ""),
+    ],
+)
+def test_unknown_health_document_has_a_remedy(
+    monitoring: DecidingEvidence, observed: ObservedState | None, remedy: str
+) -> None:
+    text = labels.unread_reason(agent(monitoring=monitoring, observed=observed))
+    assert remedy in text
+    assert bool(text) is bool(remedy)
+
+
+@pytest.mark.parametrize("at", [MEASURED_AT, MEASURED_AT.timestamp()])
+def test_time_is_shown_in_utc_to_the_second(at: datetime | float) -> None:
+    assert labels.moment_text(at) == "2026-11-22 10:00:00 UTC"
+
+
+def test_missing_time_is_a_dash() -> None:
+    assert labels.moment_text(None) == "\N{EN DASH}"

@@ -6,12 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError
 
 from lifesign.domain.files.validation_messages import expectation
+from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.definition.values import (
     FORMS,
     MAX_NAME_CHARS,
     NAME_PATTERN,
+    CanaryClass,
+    CanaryUrl,
     Contact,
     Format,
     HealthPath,
@@ -20,8 +24,10 @@ from lifesign.prober.definition.values import (
     NetworkName,
     PhaseSeconds,
     RegistryUrl,
+    ResolverName,
     Switch,
     Target,
+    check_canaries,
     drop_duplicates,
     name_from,
     resolver_address,
@@ -154,7 +160,14 @@ def test_any_derived_name_is_valid(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        (Host, [".example.org", "example.org", "127.0.0.1", "::1"], ["", ".", "a b", "*.example"]),
+        (
+            Host,
+            [".example.org", "example.org", "127.0.0.1", "::1", "größe.example", ".größe.example"],
+            ["", ".", "a b", "*.example", "ä b.example", 1],
+        ),
+        (ResolverName, ["192.0.2.1", "[2001:db8::1]:53"], ["", "dns.example", "192.0.2.1:0"]),
+        (CanaryClass, ["public_ipv4", "public_ipv6", "10.1.0.0/16"], ["loopback", "", "10.1.2.3/16"]),
+        (CanaryUrl, ["https://a.example", "http://10.1.2.3"], ["ftp://x", "http://a:b@c", "https://{a}/"]),
         (
             HealthPath,
             ["/", "/ping", "/a/b?c=d", "/a//b", "/x?to=//b/../c", "/...", "/.well-known/x"],
@@ -203,3 +216,47 @@ def test_every_pattern_has_a_description(kind: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(kind).validate_python("?")
     assert expectation(caught.value.errors()[0], FORMS) in FORMS.values()
+
+
+def test_host_is_spelled_in_ascii_with_its_dot() -> None:
+    spelled = [TypeAdapter(Host).validate_python(host) for host in ("größe.example", ".größe.example")]
+    assert spelled == ["xn--gre-6ka8i.example", ".xn--gre-6ka8i.example"]
+
+
+ALLOWED = read_networks(["10.1.0.0/16", "fd00::/8"])
+PUBLIC = [f"https://c{number}.example/" for number in range(5)]
+
+
+@pytest.mark.parametrize(
+    ("network_class", "urls"),
+    [
+        ("public_ipv4", PUBLIC),
+        ("public_ipv4", [*PUBLIC, "https://93.184.215.14/"]),
+        ("10.1.0.0/16", ["http://10.1.2.3/"]),
+        ("10.1.0.0/16", ["http://agent.internal/"]),
+        ("fd00::/8", ["http://[fd00::1]/"]),
+    ],
+)
+def test_canaries_of_their_class_are_accepted(network_class: str, urls: list[str]) -> None:
+    check_canaries(network_class, urls, ALLOWED)
+
+
+@pytest.mark.parametrize(
+    ("network_class", "urls", "fault"),
+    [
+        ("public_ipv4", PUBLIC[:1] * 5, "too_few_canaries"),
+        ("public_ipv4", [*PUBLIC, "http://c9.example/"], "canary_without_tls"),
+        ("public_ipv6", [*PUBLIC, "https://93.184.215.14/"], "canary_elsewhere"),
+        ("public_ipv4", [*PUBLIC, "https://10.1.2.3/"], "canary_elsewhere"),
+        ("10.2.0.0/16", ["http://10.2.0.1/"], "canary_class"),
+        ("10.1.0.0/16", [], "too_few_canaries"),
+        ("10.1.0.0/16", ["http://10.9.9.9/"], "canary_elsewhere"),
+        ("10.1.0.0/16", ["http://[fd00::1]/"], "canary_elsewhere"),
+    ],
+)
+def test_canaries_that_cannot_be_witnesses_are_refused(
+    network_class: str, urls: list[str], fault: str
+) -> None:
+    with pytest.raises(PydanticCustomError) as caught:
+        check_canaries(network_class, urls, ALLOWED)
+    assert caught.value.type == fault

@@ -1,4 +1,7 @@
-"""Trials of credentials that need an access token."""
+"""Trials of credentials: steps, verdict and hint."""
+
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.prober.probe.test_authenticated_request import TOKEN_PATH, Tokens, settings
@@ -8,7 +11,12 @@ from yarl import URL
 
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import fault_advice
+from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.probe.credential_trial import Trial, try_credential
+from lifesign.prober.secrets.credential_store import CredentialStore
+from lifesign.prober.secrets.secret_reader import Secrets
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +61,111 @@ async def test_credential_trial_reports_a_rejected_token() -> None:
     trial = await tried(admits=False)
     assert trial.verdict == "fault"
     assert steps(trial)["request_with"] == "fault"
+
+
+# ── without a network ──
+
+URL_TLS, URL_PLAIN = URL("https://acme.example/a2a"), URL("http://10.1.2.3/a2a")
+
+
+class Answering:
+    """Answers the request without the credential, and the one with it."""
+
+    def __init__(self, without: dict[str, Any], with_it: dict[str, Any]) -> None:
+        self._answers = {False: without, True: with_it}
+
+    async def fetch(self, request: Request) -> Fetched:
+        return Fetched(url=request.url, **self._answers[request.credential is not None])
+
+
+async def tried_without_network(
+    with_it: dict[str, Any], without: dict[str, Any] | None = None, url: URL = URL_TLS
+) -> Trial:
+    settings = CredentialSettings.model_validate(
+        {"name": "acme", "origin": str(url.origin()), "bearer": {"env": "X"}}
+    )
+    store = CredentialStore([settings], Secrets({settings.source: "canary"}), lambda: 0.0)
+    refused = {"result": ResultClass.GATED, "status": 401}
+    return await try_credential(Answering(without or refused, with_it), store, url, 5.0)
+
+
+def answered(status: int, result: ResultClass = ResultClass.OK, **members: Any) -> dict[str, Any]:
+    return {"status": status, "result": result, "credential": "acme", **members}
+
+
+@pytest.mark.parametrize(
+    ("result", "last", "verdict", "hint"),
+    [
+        (ResultClass.BLOCKED_ADDRESS, ("address", "fault"), "fault", "networks.allow"),
+        (ResultClass.NOT_MEASURED, ("address", "fault"), "fault", "networks.allow"),
+        (ResultClass.TLS_FAILURE, ("tls", "fault"), "fault", "ca_file"),
+        (ResultClass.TIMEOUT, ("address", "unknown"), "unknown", "network of"),
+    ],
+)
+async def test_credential_trial_ends_at_a_connection_that_fails(
+    result: ResultClass, last: tuple[str, str], verdict: str, hint: str
+) -> None:
+    trial = await tried_without_network({"result": result})
+    assert list(steps(trial).items()) == [("place", "ok"), last]
+    assert trial.verdict == verdict
+    assert hint in (trial.hint or "")
+
+
+async def test_credential_trial_shows_when_the_certificate_ends() -> None:
+    ends_at = datetime(2027, 1, 2, tzinfo=UTC)
+    trial = await tried_without_network(answered(200, certificate_expires_at=ends_at))
+    (tls,) = (step for step in trial.steps if step.name == "tls")
+    assert (tls.result, "2027-01-02" in tls.text) == ("ok", True)
+    assert (trial.verdict, trial.hint) == ("works", None)
+
+
+async def test_credential_that_was_not_sent_is_a_fault_of_the_connection() -> None:
+    trial = await tried_without_network({"result": ResultClass.OK, "status": 200}, url=URL_PLAIN)
+    assert list(steps(trial).items())[-1] == ("request_with", "fault")
+    assert (trial.verdict, "https" in (trial.hint or "")) == ("fault", True)
+
+
+@pytest.mark.parametrize(
+    ("with_it", "without", "verdict"),
+    [
+        (answered(200), answered(200), "not_needed"),
+        (answered(404, ResultClass.NOT_AN_AGENT), answered(404, ResultClass.NOT_AN_AGENT), "unknown"),
+        (answered(500, ResultClass.HTTP_ERROR), None, "unknown"),
+        (answered(200), {"result": ResultClass.TIMEOUT}, "works"),
+        (answered(405, ResultClass.HTTP_ERROR), None, "works"),
+        (answered(403, ResultClass.GATED), None, "fault"),
+    ],
+)
+async def test_verdict_of_a_trial_follows_from_both_answers(
+    with_it: dict[str, Any], without: dict[str, Any] | None, verdict: str
+) -> None:
+    trial = await tried_without_network(with_it, without)
+    assert trial.verdict == verdict
+    assert (trial.hint is None) is (verdict == "works")
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [("", "HTTP 200"), ("HTTP 200 (HTML)", "HTTP 200 (HTML)"), ("a web page", "HTTP 200 (a web page)")],
+)
+async def test_credential_trial_shows_each_status_once(reason: str, text: str) -> None:
+    trial = await tried_without_network(answered(200, reason=reason))
+    assert trial.steps[-1].text == text
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [("", "no HTTP answer"), ("EOF", "answer: EOF")],
+)
+async def test_credential_trial_shows_a_missing_answer(reason: str, text: str) -> None:
+    gated = {"result": ResultClass.GATED, "reason": reason}
+    trial = await tried_without_network(answered(200), gated)
+    (without,) = (step for step in trial.steps if step.name == "request_without")
+    assert without.text.endswith(text)
+
+
+async def test_credential_is_not_tried_at_another_place() -> None:
+    store = CredentialStore([], Secrets(), lambda: 0.0)
+    trial = await try_credential(Answering({}, {}), store, URL_TLS, 5.0)
+    assert (trial.verdict, steps(trial)) == ("fault", {"place": "fault"})
+    assert "--url" in (trial.hint or "")

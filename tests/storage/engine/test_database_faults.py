@@ -1,12 +1,13 @@
+import sqlite3
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url, text
-from sqlalchemy.exc import InternalError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 from tests.support.databases import bare_url, postgresql_server
 
 from lifesign.storage.engine.database import open_database
-from lifesign.storage.engine.database_faults import translated
+from lifesign.storage.engine.database_faults import DAMAGED, Retry, check_writable, translated
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
 
@@ -64,3 +65,88 @@ async def test_postgresql_that_refuses_to_connect_is_unavailable(fault: str, tmp
             await database.read(_time)
     finally:
         await database.close()
+
+
+class PostgresqlFault(Exception):
+    """An error of the driver with the code that PostgreSQL sent."""
+
+    def __init__(self, sqlstate: str) -> None:
+        super().__init__("password of host db.internal")
+        self.sqlstate = sqlstate
+
+
+@pytest.mark.parametrize(
+    ("sqlstate", "reason"),
+    [
+        ("25006", "read-only"),
+        ("57P01", "PostgresqlFault"),
+        ("08006", "PostgresqlFault"),
+        ("53300", "PostgresqlFault"),
+        ("40001", "too busy"),
+    ],
+)
+def test_fault_of_postgresql_is_unavailable_without_its_text(sqlstate: str, reason: str) -> None:
+    with pytest.raises(StoreUnavailable, match=reason) as caught, translated():
+        raise DBAPIError("SELECT 1", {}, PostgresqlFault(sqlstate))
+    assert "internal" not in str(caught.value)
+
+
+@pytest.mark.parametrize("sqlstate", ["40001", "40P01", "23505"])
+def test_undone_transaction_is_retried_unless_it_was_the_last_attempt(sqlstate: str) -> None:
+    with pytest.raises(Retry), translated(is_last=False):
+        raise DBAPIError("SELECT 1", {}, PostgresqlFault(sqlstate))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ProgrammingError("SELECT", {}, PostgresqlFault("42601")),
+        InternalError("SELECT", {}, PostgresqlFault("XX000")),
+        OperationalError("SELECT", {}, sqlite3.OperationalError("no such table: agents")),
+    ],
+)
+def test_defect_of_a_statement_stays_a_defect(error: DBAPIError) -> None:
+    with pytest.raises(type(error)), translated():
+        raise error
+
+
+def sqlite_fault(code: int) -> sqlite3.OperationalError:
+    fault = sqlite3.OperationalError("canary")
+    fault.sqlite_errorcode = code
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (sqlite3.SQLITE_CORRUPT, DAMAGED),
+        (sqlite3.SQLITE_NOTADB, DAMAGED),
+        (sqlite3.SQLITE_FULL, "accepts no changes"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, "accepts no changes"),
+        (sqlite3.SQLITE_BUSY, "not answer (canary)"),
+        (sqlite3.SQLITE_IOERR_READ, "not answer (canary)"),
+    ],
+)
+def test_fault_of_sqlite_is_unavailable_with_its_reason(code: int, reason: str) -> None:
+    with pytest.raises(StoreUnavailable) as caught, translated():
+        raise OperationalError("SELECT 1", {}, sqlite_fault(code))
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_refused"),
+    [
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, True),
+        (sqlite3.SQLITE_FULL, True),
+        (sqlite3.SQLITE_IOERR_WRITE, True),
+        (sqlite3.SQLITE_IOERR_READ, False),
+        (sqlite3.SQLITE_CORRUPT, False),
+    ],
+)
+def test_only_a_failed_write_or_lock_makes_a_database_unwritable(code: int, *, is_refused: bool) -> None:
+    try:
+        check_writable(sqlite_fault(code))
+    except StoreUnavailable:
+        assert is_refused
+    else:
+        assert not is_refused

@@ -75,3 +75,48 @@ async def test_due_targets_are_returned_oldest_first_up_to_the_limit(
     states = await api.database.write(lambda one: interface_versions.states_of(one, targets))
     assert states[third].state.due_at_s == clock.at_s + 5
     assert states[third].digest == f"{1:064}"
+
+
+async def test_only_the_newest_versions_and_the_baseline_are_kept_of_a_target(
+    api: RegistryApi, targets: list[int]
+) -> None:
+    first, second, _ = targets
+
+    def fill(transaction: Transaction) -> None:
+        for number in range(1, 6):
+            interface_versions.add(transaction, [version(first, number, 1.0), version(second, number, 1.0)])
+        interface_versions.trim(transaction, {first: (4, 2)})
+
+    def numbers(transaction: Transaction) -> list[list[int]]:
+        return [
+            [one.number for one in interface_versions.versions_of(transaction, target)]
+            for target in (first, second)
+        ]
+
+    await api.database.write(fill)
+    assert await api.database.read(numbers) == [[5, 4, 2], [5, 4, 3, 2, 1]]
+    found = await api.database.read(
+        lambda one: interface_versions.bodies_of(one, {first: [5, 3], second: [1]})
+    )
+    assert found == {(first, 5): "{}", (second, 1): "{}"}
+
+
+async def test_version_of_the_same_number_is_replaced(api: RegistryApi, targets: list[int]) -> None:
+    again = version(targets[0], 1, 20.0)._replace(body='{"a":1}')
+
+    def fill(transaction: Transaction) -> None:
+        interface_versions.add(transaction, [version(targets[0], 1, 10.0)])
+        interface_versions.add(transaction, [again])
+
+    await api.database.write(fill)
+    assert await api.database.read(lambda one: interface_versions.versions_of(one, targets[0])) == [again]
+
+
+async def test_nothing_is_stored_for_no_targets(api: RegistryApi, targets: list[int]) -> None:
+    def fill(transaction: Transaction) -> None:
+        interface_versions.add(transaction, [])
+        interface_versions.set_states(transaction, {})
+        interface_versions.trim(transaction, {})
+
+    await api.database.write(fill)
+    assert await api.database.write(lambda one: interface_versions.states_of(one, targets)) == {}
