@@ -26,6 +26,10 @@ def definition(directory: Path, **settings: Any) -> ProbeDefinition:
         {"directories": [{"file": "local.txt"}]},
         {"directories": [{"file": "absent.txt"}]},
         {"targets": ["https://agent.example"], "contact": CONTACT_EXAMPLE},
+        {
+            "targets": ["http://10.1.2.3/"],
+            "canaries": {"10.0.0.0/8": ["http://10.1.2.4/", "http://10.1.2.5/"]},
+        },
     ],
 )
 async def test_local_crawl_needs_no_contact(settings: dict[str, Any], tmp_path: Path) -> None:

@@ -340,10 +340,12 @@ async def test_all_directories_together_list_no_more_than_the_definition_allows(
 async def test_directory_at_a_url_is_requested_conditionally(database: Database, tmp_path: Path) -> None:
     listed = answer(200, b'["https://a.example"]', Content_Type="application/json", ETag='"one"')
     replies: dict[str, Reply] = {"/list.json": listed}
+    (tmp_path / "list.key").touch(0o600)
+    (tmp_path / "list.key").write_text("canary-of-the-list\n")
     async with serving(replies) as server, Resolver() as resolver:
         definition = defined(
             tmp_path,
-            directories=[{"url": f"{server.url}/list.json", "name": "there"}],
+            directories=[{"url": f"{server.url}/list.json", "name": "there", "key_file": "list.key"}],
             networks={"allow": ["127.0.0.0/8"]},
         )
         async with Fetcher(
@@ -359,5 +361,13 @@ async def test_directory_at_a_url_is_requested_conditionally(database: Database,
             server.replies["/list.json"] = answer(304)
             assert (await reading.import_directory(source)).text == "there: unchanged, 1 target"
             assert server.asked("/list.json")["if-none-match"] == '"one"'
+            assert server.asked("/list.json")["authorization"] == "Bearer canary-of-the-list"
             server.replies["/list.json"] = as_json({"nothing": "here"})
             assert (await reading.import_directory(source)).has_failed
+
+
+async def test_empty_key_file_of_a_directory_is_refused(database: Database, tmp_path: Path) -> None:
+    (tmp_path / "list.key").touch(0o600)
+    source = {"url": "https://a.example/list.json", "key_file": "list.key"}
+    with pytest.raises(InvalidValue, match=r"list\.key"):
+        await read(database, defined(tmp_path, directories=[source]))

@@ -133,3 +133,20 @@ async def test_list_identity_of_a_path_is_equal_on_each_machine(fleet: Fleet, tm
     fleet.has("one", "b.example", "c.example")
     await fleet.crawls("one")
     assert await fleet.size() == 2
+
+
+async def test_list_that_is_missing_on_a_machine_is_reported_by_its_import(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    fleet.has("one", "a.example")
+    await fleet.crawls("one")
+    definition = defined(tmp_path / "two", {"file": "agents.txt"})
+    await require_same_list(definition, fleet.lists, "there", is_shared=True)
+
+
+async def test_registry_refuses_a_url_in_place_of_a_file(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.has("one", "a.example")
+    await fleet.crawls("one")
+    definition = defined(tmp_path, {"url": "https://a.example/list", "name": "agents.txt"})
+    with pytest.raises(InvalidValue):
+        await require_same_list(definition, fleet.lists, "there", is_shared=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.certificates import Authority
 from tests.support.oauth_provider import (
     AUTHORIZE_PATH,
     CLIENT_SECRET,
@@ -20,9 +21,13 @@ from tests.support.oauth_provider import (
     Provider,
     serving_provider,
 )
+from tests.support.probing import definition
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.cli import main
+from lifesign.crawl.oauth_login import client_for_login, token_tls
+from lifesign.errors import InvalidValue
+from lifesign.prober.definition.credentials import CredentialSettings, OAuthClient
 from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
 
 FORM = """
@@ -224,3 +229,45 @@ def test_login_without_a_terminal_requires_yes(place: Place, browser: Browser) -
     )
     assert main(["credentials", "login", "acme", "--definition", str(file)]) == 3
     assert browser.opened == []
+
+
+# ── without a provider ──
+
+
+def refreshed(**members: object) -> CredentialSettings:
+    oauth2 = {
+        "token_url": "https://login.example/token",
+        "client_id": "lifesign",
+        "auth_method": "none",
+        "grant": "refresh_token",
+        "token_file": "/nowhere/acme.refresh",
+        "authorization_url": "https://login.example/authorize",
+    }
+    given = {"name": "acme", "origin": "https://agent.example", "oauth2": oauth2}
+    return CredentialSettings.model_validate(given | members)
+
+
+def client_of(chosen: CredentialSettings) -> OAuthClient:
+    return client_for_login(chosen, definition())
+
+
+def test_login_over_tls_needs_no_allowed_network() -> None:
+    assert client_of(refreshed()).authorization_url == "https://login.example/authorize"
+
+
+def test_credential_without_a_refresh_token_has_no_login() -> None:
+    with pytest.raises(InvalidValue) as caught:
+        client_of(refreshed(oauth2=None, bearer={"env": "X"}))
+    assert caught.value.name == "credentials.acme"
+
+
+def test_token_endpoint_is_trusted_by_the_authorities_of_its_origin(tmp_path: Path) -> None:
+    file = str(Authority(tmp_path).file)
+    chosen = refreshed()
+    client = client_of(chosen)
+    elsewhere = refreshed(name="elsewhere", ca_file=file)
+    same = refreshed(name="same", origin="https://login.example", ca_file=file)
+    assert token_tls(client, [chosen, elsewhere], print) is None
+    tls = token_tls(client, [chosen, elsewhere, same], print)
+    assert tls is not None
+    assert (len(tls.context.get_ca_certs()), tls.certificate) == (1, None)

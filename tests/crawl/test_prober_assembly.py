@@ -1,15 +1,21 @@
 """A prober put together from its definition: what its parts know of each other."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from tests.support.dns_server import Failure, Names, dns_serving
-from tests.support.hostile_server import serving
+from tests.support.hostile_server import CARD_PATH, as_json, serving
 from tests.support.probing import definition, entry
 
-from lifesign.crawl.prober_assembly import open_prober
+from lifesign.crawl.prober_assembly import open_prober, open_token_owner
 from lifesign.domain.observation.results import ResultClass
+from lifesign.prober.secrets.secret_reader import Secrets
 
 AT_S = 1_790_000_000.0
+
+
+def files_of(directory: Path) -> list[Path]:
+    return [*directory.rglob("*.gz")]
 
 
 async def test_prober_without_contact_sends_nothing_to_public_addresses() -> None:
@@ -39,3 +45,20 @@ async def test_second_request_does_not_repeat_a_remembered_dns_failure() -> None
             second = await opened.prober.probe(replace(target, is_repeat=True), AT_S)
     assert [absent.result, remembered.result] == [ResultClass.DNS_FAILURE] * 2
     assert second.result is ResultClass.NOT_AN_AGENT
+
+
+async def test_no_process_owns_tokens_without_an_oauth_client() -> None:
+    bearer = {"name": "acme", "origin": "https://acme.example", "bearer": {"env": "X"}}
+    async with open_token_owner(definition(credentials=[bearer]), Secrets(), None) as owner:
+        assert owner is None
+
+
+async def test_evidence_of_a_probe_is_stored_until_the_prober_ends(tmp_path: Path) -> None:
+    async with serving({CARD_PATH: as_json({"name": "no card"})}) as server:
+        wanted = definition(evidence={"directory": str(tmp_path)})
+        async with open_prober(wanted) as opened:
+            report = await opened.prober.probe(entry(server.url), AT_S)
+    assert report.observation.discovery is not None
+    digest = report.observation.discovery.evidence
+    assert digest is not None
+    assert len(files_of(tmp_path)) == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from yarl import URL
 
-from lifesign.crawl.token_pipe import TokenOwner, TokenPipe, TokenQuery
+from lifesign.crawl.token_pipe import TokenOwner, TokenPipe, TokenQuery, TokenReply
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
@@ -201,3 +201,29 @@ async def test_a_process_that_ends_leaves_the_owner_running() -> None:
 
 def test_no_text_shows_a_token() -> None:
     assert "access-canary" not in repr(TokenQuery(1, "acme", "access-canary-1"))
+
+
+async def test_credential_without_tokens_has_a_fault_instead() -> None:
+    bearer = settings(oauth2=None, bearer={"env": "X"})
+    owner = TokenOwner(store(Endpoint().request, Clock(), bearer, owns=True), SECONDS)
+    found = await owner.token("acme", None)
+    assert isinstance(found, TokenFault)
+    assert found.kind == "no_answer"
+
+
+async def test_answer_to_a_cancelled_request_is_ignored() -> None:
+    ours, theirs = Pipe()
+    pipe = TokenPipe(theirs)
+    credential = Credential(settings(), "client-canary")
+    leaving = asyncio.create_task(pipe.request(credential, None))
+    staying = asyncio.create_task(pipe.request(credential, None))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    for number in (1, 2):
+        ours.send(TokenReply(number, AccessToken(value=f"access-{number}", lifetime_s=LIFETIME_S)))
+    found = await staying
+    assert isinstance(found, AccessToken)
+    assert found.value == "access-2"
+    pipe.close()
+    ours.close()

@@ -365,7 +365,7 @@ def worth_starting(processes: int, targets: int, concurrency: int) -> int:
 
 
 async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
-    """End the tasks beside a crawl; the defect that ended one of them is raised."""
+    """End the tasks beside a crawl; the defect that ended one of them is logged."""
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
