@@ -116,7 +116,8 @@ async def test_defect_of_a_part_beside_the_crawl_is_logged(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 async def test_signal_stops_the_crawl_once(number: signal.Signals) -> None:
-    stop, lines = asyncio.Event(), []
+    stop = asyncio.Event()
+    lines: list[str] = []
     usual = signal.getsignal(signal.SIGINT)
     with stopped_by_signals(stop, lines.append):
         os.kill(os.getpid(), number)
