@@ -41,7 +41,8 @@ def test_failure_needs_a_witness_unless_it_is_certainly_of_the_target(facts: Fai
     is_confirmed = None not in {facts.alive_at_s, facts.confirmed_at_s} and (
         (facts.alive_at_s or 0.0) < (facts.confirmed_at_s or 0.0)
     )
-    is_own = facts.alive_at_s is None or facts.has_answered_itself or facts.network_class == THIS_MACHINE
+    has_answered = facts.has_answered_itself and not facts.has_canaries
+    is_own = facts.alive_at_s is None or has_answered or facts.network_class == THIS_MACHINE
     assert (witness_need(facts) is WitnessNeed.COUNTS) == (is_own or is_confirmed)
 
 
@@ -67,6 +68,9 @@ def test_in_a_silent_class_without_canaries_no_target_is_a_witness(facts: Failur
         ({"is_class_silent": True, "has_canaries": True}, WitnessNeed.ASK_CANARIES),
         ({"alive_at_s": None}, WitnessNeed.COUNTS),
         ({"has_answered_itself": True}, WitnessNeed.COUNTS),
+        ({"has_answered_itself": True, "is_class_silent": True}, WitnessNeed.COUNTS),
+        # A gateway, or a proxy that inspects TLS, may answer for all hosts.
+        ({"has_answered_itself": True, "has_canaries": True}, WitnessNeed.ASK_CANARIES),
         ({"network_class": THIS_MACHINE}, WitnessNeed.COUNTS),
         ({"confirmed_at_s": 101.0}, WitnessNeed.COUNTS),
         # An answer that is newer than what was confirmed: nothing has to be undone.

@@ -1,6 +1,5 @@
 """Facts of one probe about the path to its target."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -37,7 +36,6 @@ class Traces:
 
     requests: dict[str, Fetched]
     known_class: str | None = None
-    with_canaries: Sequence[str] = ()
     known_address: str | None = None
     entry: TargetEntry = field(init=False)
     exchanges: list[Exchange] = field(init=False)
@@ -57,7 +55,7 @@ class Traces:
     def read(self) -> ProbeConnection:
         observation = Observation(target_url=URL_HERE, observed_at=datetime.now(UTC), **self.layers)  # type: ignore[arg-type]  # layers alone
         self.deciding = next(iter(self.layers.values()), None)
-        reader = ContactReader(CLASSES, self.with_canaries)
+        reader = ContactReader(CLASSES)
         network_class, address = reader.place(self)
         update = {"network_class": network_class, "address": address}
         return reader.read(self, observation.model_copy(update=update))
@@ -107,15 +105,6 @@ def test_host_counts_as_answered_over_tls_or_in_an_allowed_network(
     contact = contact_of(discovery=failed)
     assert contact.has_answered_itself is is_own
     assert (contact.answered is not None) is is_own
-
-
-@pytest.mark.parametrize(("url", "is_own"), [("https://a.example/", True), ("http://a.example/", False)])
-def test_plain_answer_in_an_allowed_network_with_canaries_may_be_that_of_a_gateway(
-    url: str, *, is_own: bool
-) -> None:
-    failed = fetched(url, "http_error", status=503, address=TEN, phases=NEW)
-    contact = Traces({"discovery": failed}, with_canaries=["10.1.0.0/16"]).read()
-    assert contact.has_answered_itself is is_own
 
 
 @pytest.mark.parametrize("result", ["timeout", "refused", "tls_failure", "http_error"])

@@ -86,9 +86,7 @@ class FailureFacts:
     alive_at_s: float | None
     """When the target last gave a liveness signal, by the registry's clock; None if it never did."""
     has_answered_itself: bool
-    """Whether its host gave an HTTP answer of any status over verified TLS, or from an allowed network
-    that has no canaries.
-    """
+    """Whether its host gave an HTTP answer of any status over verified TLS, or from an allowed network."""
     confirmed_at_s: float | None = None
     """When an operator last confirmed the target or its class, by the registry's clock; None: never."""
     has_canaries: bool = False
@@ -101,14 +99,17 @@ def witness_need(facts: FailureFacts) -> WitnessNeed:
     """Return which witness a failure needs; COUNTS if it needs none.
 
     A target that never gave a liveness signal has nothing to lose. In a class with canaries only they are
-    witnesses, so that mass silence changes nothing there.
+    witnesses, so that mass silence changes nothing there. They are asked although the host answered itself:
+    a gateway, or a proxy that inspects TLS, may answer for all hosts.
     """
-    if facts.alive_at_s is None or facts.has_answered_itself or facts.network_class == THIS_MACHINE:
+    if facts.alive_at_s is None or facts.network_class == THIS_MACHINE:
         return WitnessNeed.COUNTS
     if facts.confirmed_at_s is not None and facts.alive_at_s < facts.confirmed_at_s:
         return WitnessNeed.COUNTS
     if facts.has_canaries:
         return WitnessNeed.ASK_CANARIES
+    if facts.has_answered_itself:
+        return WitnessNeed.COUNTS
     return WitnessNeed.NO_WITNESS if facts.is_class_silent else WitnessNeed.ASK_TARGETS
 
 

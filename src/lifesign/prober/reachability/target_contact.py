@@ -1,6 +1,6 @@
 """Facts about the connection of one probe: network class, address and answer."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
@@ -87,11 +87,8 @@ class Traces(Protocol):
 class ContactReader:
     """Reads contacts from the traces of probes."""
 
-    def __init__(self, classes: NetworkClasses, with_canaries: Collection[str] = ()) -> None:
-        """`with_canaries`: names of the network classes that have canaries."""
+    def __init__(self, classes: NetworkClasses) -> None:
         self._classes = classes
-        self._unproven = frozenset({*PUBLIC_CLASSES, *with_canaries})
-        """Classes in which only TLS proves which host answers."""
 
     def place(self, traces: Traces) -> tuple[str | None, str | None]:
         """Return the network class and the address that decided; the class may be a remembered one."""
@@ -210,11 +207,10 @@ class ContactReader:
         """Return whether a host gave an HTTP answer of any status that cannot come from another host.
 
         That is one over TLS, since certificates are verified, or one from this machine or an allowed network.
-        Canaries of an allowed network decide instead: they notice a gateway that answers for all hosts.
         """
         if fetched.status is None or fetched.address is None or fetched.is_foreign:
             return False
-        return fetched.url.scheme == "https" or self._classes.of(fetched.address) not in self._unproven
+        return fetched.url.scheme == "https" or self._classes.of(fetched.address) not in PUBLIC_CLASSES
 
 
 def _remembered_class(entry: TargetEntry) -> str | None:
