@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from lifesign.domain.credentials.authorization import AuthorizationCode, RedirectFault
+from lifesign.prober.network import loopback_redirect
 from lifesign.prober.network.loopback_redirect import HOST, MAX_REQUESTS, LoopbackRedirect, listening
 
 
@@ -83,3 +84,24 @@ async def test_endless_request_header_gets_no_answer() -> None:
         writer.close()
         redirect.read = read
         assert await get(redirect, "/callback?code=one") == 200
+
+
+async def test_code_counts_although_too_many_requests_follow() -> None:
+    async with listening() as redirect:
+        redirect.read = read
+        assert await get(redirect, "/callback?code=one") == 200
+        for _ in range(MAX_REQUESTS):
+            assert await get(redirect, "/callback?code=two") == 409
+        found = await redirect.wait(1.0)
+    assert isinstance(found, AuthorizationCode)
+    assert found.value == "one"
+
+
+async def test_silent_connection_does_not_delay_the_end_of_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening() as redirect:
+        _, writer = await asyncio.open_connection(HOST, redirect.port)
+        redirect.read = read
+        # Its connection is accepted after the silent one.
+        assert await get(redirect, "/callback?code=one") == 200
+        monkeypatch.setattr(loopback_redirect, "HEAD_SECONDS", 0.01)
+    writer.close()

@@ -201,3 +201,73 @@ async def test_broken_answer_with_a_new_token_is_not_quoted(sent: bytes) -> None
     found = await fault(raw(sent))
     assert found.kind == "no_answer"
     assert "canary" not in str(found)
+
+
+# ── refresh tokens ──
+
+
+async def refreshed(reply: Reply, file: Path) -> tuple[AccessToken | TokenFault, bool]:
+    """Return the result of a request with the refresh token in a file, and whether it was sent."""
+    given = {"grant": "refresh_token", "token_file": str(file)}
+    async with serving({TOKEN_PATH: reply}) as server, fetching(definition()) as fetcher:
+        client = OAuthTokenClient(fetcher, 60.0)
+        found = await client.request(credential(server.url + TOKEN_PATH, **given), None)
+        await client.close()
+        return found, bool(server.heads)
+
+
+async def test_refresh_token_stays_in_use_until_another_one_comes(tmp_path: Path) -> None:
+    file = tmp_path / "acme.refresh"
+    file.touch(mode=0o600)
+    file.write_text("refresh-canary-1")
+    for reply in (as_json(TOKEN), answer(400)):
+        _, is_sent = await refreshed(reply, file)
+        assert is_sent
+        assert file.read_text() == "refresh-canary-1"
+
+
+async def test_missing_refresh_token_is_a_fault_without_a_request(tmp_path: Path) -> None:
+    found, is_sent = await refreshed(as_json(TOKEN), tmp_path / "absent.refresh")
+    assert isinstance(found, TokenFault)
+    assert not is_sent
+
+
+@pytest.mark.parametrize(
+    ("body", "token"),
+    [(TOKEN | {"refresh_token": "refresh-canary-2"}, "refresh-canary-2"), (TOKEN, None)],
+)
+async def test_login_without_a_refresh_token_is_a_fault(body: dict[str, str], token: str | None) -> None:
+    async with serving({TOKEN_PATH: as_json(body)}) as server, fetching(definition()) as fetcher:
+        client = OAuthTokenClient(fetcher, 60.0)
+        grant = {"grant_type": "authorization_code", "code": "canary"}
+        found = await client.exchange_code(credential(server.url + TOKEN_PATH), grant)
+    if token is None:
+        assert isinstance(found, TokenFault)
+        assert found.kind == "token_form"
+    else:
+        assert found == token
+
+
+async def test_rotated_refresh_token_of_a_cancelled_request_is_stored_before_the_end(tmp_path: Path) -> None:
+    file = tmp_path / "acme.refresh"
+    file.touch(mode=0o600)
+    file.write_text("refresh-canary-1")
+    arrived, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def late(writer: asyncio.StreamWriter, head: str) -> None:
+        arrived.set()
+        await may_answer.wait()
+        await as_json(TOKEN | {"refresh_token": "refresh-canary-2"})(writer, head)
+
+    given = {"grant": "refresh_token", "token_file": str(file)}
+    async with serving({TOKEN_PATH: late}) as server, fetching(definition()) as fetcher:
+        client = OAuthTokenClient(fetcher, 60.0)
+        asking = asyncio.create_task(client.request(credential(server.url + TOKEN_PATH, **given), None))
+        await arrived.wait()
+        asking.cancel()
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        assert not closing.done()
+        may_answer.set()
+        await closing
+    assert file.read_text().strip() == "refresh-canary-2"

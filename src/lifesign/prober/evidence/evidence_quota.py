@@ -193,11 +193,11 @@ def _eviction_plan(sizes: Mapping[int, int], max_bytes: int, too_old_step: float
     if total <= max_bytes * HIGH_WATER_RATIO:
         return first, 0
     going = total - max_bytes * LOW_WATER_RATIO
-    step = first
-    for step in sorted(step for step in sizes if step >= first):
-        if going <= sizes[step]:
-            break
+    steps = iter(sorted(step for step in sizes if step >= first))
+    step = next(steps)
+    while going > sizes[step]:
         going -= sizes[step]
+        step = next(steps)
     return step, going
 
 

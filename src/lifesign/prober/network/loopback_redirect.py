@@ -50,7 +50,7 @@ class LoopbackRedirect:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request of a browser."""
         failures = (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-        with contextlib.suppress(*failures):
+        with contextlib.closing(writer), contextlib.suppress(*failures):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
             status, text = self._answer(head.decode("latin-1"))
             body = text.encode()
@@ -60,7 +60,6 @@ class LoopbackRedirect:
                 .encode() + body
             )  # fmt: skip
             await asyncio.wait_for(writer.drain(), HEAD_SECONDS)
-        writer.close()
 
     def _answer(self, head: str) -> tuple[str, str]:
         """Return the status and the text of the answer to a request."""

@@ -41,13 +41,11 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
     return visit.layer(fetched, result, reason)
 
 
-def without_card(visit: ProbeSession, transport: LayerResult | None) -> LayerResult | None:
+def without_card(visit: ProbeSession, transport: LayerResult) -> LayerResult:
     """Return the result for a page for people at an interface that no card declares any more.
 
     A new owner of a domain may serve a page at every URL.
     """
-    if transport is None:
-        return None
     reason = "a web page, and no current card names it as an interface"
     return visit.changed(transport, ResultClass.NOT_AN_AGENT, reason)
 

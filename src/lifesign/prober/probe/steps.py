@@ -198,7 +198,7 @@ class Prober:
             discovery = await discover(visit)
             if visit.recall("interface_url") != interface and asked.transport and _is_declared(discovery):
                 transport = await probe_interface(visit)
-            elif visit.has_seen_page and not _is_declared(discovery):
+            elif transport is not None and visit.has_seen_page and not _is_declared(discovery):
                 transport = without_card(visit, transport)
         # The task of a message may be polled until no time is left.
         paths = await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked))
