@@ -20,10 +20,18 @@ from tests.support.hostile_server import (
 from tests.support.probing import Probes, fetched_as, layer, probing, results
 from yarl import URL
 
+from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.network.fetch import Request
-from lifesign.prober.probe.authenticated_request import with_credential_fault
+from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.probe.authenticated_request import (
+    send_after_refusal,
+    send_with_credential,
+    with_credential_fault,
+)
+from lifesign.prober.secrets.credential_store import Credential
+from lifesign.prober.secrets.token_source import TokenSource
 
 RPC, TOKEN_PATH = "/rpc", "/token"
 REJECTED, NO_TOKEN = "credentials_rejected", "token_error"
@@ -268,3 +276,59 @@ async def test_api_key_is_sent_where_the_card_declares(
     assert "canary" not in observation.model_dump_json() + probes.memory.to_json()
     assert "canary" not in str({name: value for name, value in fields.items() if (name, value) != header})
     assert header is None or fields[header[0]] == header[1]
+
+
+# ── without a network ──
+
+ELSEWHERE = URL("https://acme.example/rpc")
+
+
+def without_network(**members: Any) -> Credential:
+    given = {"name": "acme", "origin": "https://acme.example"} | members
+    return Credential(CredentialSettings.model_validate(given), "canary")
+
+
+BEARER = {"bearer": {"env": "X"}}
+CERTIFICATE = {"client_certificate": "/nowhere/client.pem", "client_key": {"file": "/nowhere/client.key"}}
+OAUTH2 = {"oauth2": {"token_url": "https://login.example/", "client_id": "a", "client_secret": {"env": "X"}}}
+
+
+@pytest.mark.parametrize(
+    ("members", "result", "status", "is_repeated"),
+    [
+        (BEARER, ResultClass.GATED, 401, True),
+        (BEARER, ResultClass.HTTP_ERROR, 400, False),
+        (BEARER, ResultClass.TLS_FAILURE, None, False),
+        (CERTIFICATE, ResultClass.GATED, 403, True),
+        (CERTIFICATE, ResultClass.HTTP_ERROR, 400, True),
+        (CERTIFICATE, ResultClass.NOT_AN_AGENT, 404, False),
+        (CERTIFICATE, ResultClass.TLS_FAILURE, None, True),
+        (CERTIFICATE, ResultClass.HTTP_ERROR, None, True),
+        (CERTIFICATE, ResultClass.REFUSED, None, False),
+    ],
+)
+async def test_refused_request_is_repeated_with_its_credential(
+    members: dict[str, Any], result: ResultClass, status: int | None, *, is_repeated: bool
+) -> None:
+    refused = Fetched(url=ELSEWHERE, result=result, status=status, reason="")
+    accepted = replace(refused, result=ResultClass.OK, status=200)
+
+    async def send(*, credential: Credential | None = None) -> Fetched | None:
+        assert credential is not None
+        return accepted
+
+    found = await send_after_refusal(refused, send, ELSEWHERE, without_network(**members), 1.0)
+    assert (found is accepted) is is_repeated
+
+
+async def test_nothing_is_sent_without_time_and_token() -> None:
+    async def no_token(*_: object) -> TokenFault:
+        return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="canary")
+
+    async def send(*, credential: Credential | None = None) -> Fetched | None:
+        assert credential is None
+        return None
+
+    credential = without_network(**OAUTH2)
+    credential.tokens = TokenSource("acme", no_token)
+    assert await send_with_credential(send, credential, 1.0) is None

@@ -1,14 +1,18 @@
 """Requests for the OAuth metadata of a target, and the login that an observation shows."""
 
+import json
 from typing import Any
 
 import pytest
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HostileServer, answer, as_json, serving
-from tests.support.probing import probing
+from tests.support.probing import Played, always, definition, entry, probing
 
 from lifesign.domain.observation.login import METADATA_PATH, MetadataResult
 from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.probe.steps import Prober
 
 RPC, ELSEWHERE = "/rpc", "https://login.example"
 AT_RPC = METADATA_PATH + RPC
@@ -184,3 +188,40 @@ async def test_a_secret_in_the_metadata_is_not_shown(monkeypatch: pytest.MonkeyP
             memory = probes.memory.to_json()
     assert observation.login is not None
     assert "canary" not in observation.model_dump_json() + memory
+
+
+async def test_metadata_of_an_interface_at_the_root_has_one_place() -> None:
+    async with serving({}) as server:
+        gate(server)
+        server.replies["/"] = server.replies.pop(RPC)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/"))
+        assert result(await probe_once(server)) == "missing"
+        assert [path for path in server.paths if path.startswith(METADATA_PATH)] == [METADATA_PATH]
+
+
+async def test_metadata_with_a_secret_of_ours_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
+    async with serving({}) as server:
+        gate(server)
+        server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["canary\\u002dof-the-lab"]))
+        credential = {"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}
+        async with probing(ask={}, credentials=[credential]) as probes:
+            observation = await probes.see(server.url)
+    assert "canary" not in observation.model_dump_json()
+
+
+async def test_metadata_is_unknown_if_no_request_can_be_sent() -> None:
+    def busy(_: Request) -> Fetched:
+        raise AddressBusy("192.0.2.1")
+
+    body = json.dumps(card(url="https://agent.example/rpc")).encode()
+    witness = Played(
+        card=always(ResultClass.OK, status=200, content_type="application/json", body=body),
+        oauth=busy,
+        rpc=always(ResultClass.GATED, status=401, challenges=("Bearer",)),
+    )
+    report = await Prober(witness, definition(ask={})).probe(entry("https://agent.example"), NOW_S)
+    assert any(METADATA_PATH in path for path in witness.paths)
+    assert report.observation.login is not None
+    assert report.observation.login.metadata is None
+    assert report.memory.oauth_metadata is None

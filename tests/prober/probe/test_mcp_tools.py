@@ -8,12 +8,18 @@ from mcp.types import ToolAnnotations
 from tests.prober.probe.test_mcp_server import DAY_S
 from tests.support.mcp_answers import handshaking, methods, refused, rpc, stateless
 from tests.support.message_server import Agent, Got, Says, agent
-from tests.support.probing import layer, probing, results
+from tests.support.probing import Played, definition, entry, layer, probing, results
 from tests.support.uvicorn_thread import served
 
+from lifesign.domain.mcp.conversation import Generation, McpReply, McpRequest, McpSession
 from lifesign.domain.mcp.tools import MAX_LIST_BYTES, MAX_PAGES, MAX_TOOLS
 from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
+from lifesign.prober.probe.mcp_tools import ask_tools
+from lifesign.prober.probe.session import ProbeSession
 
 LIST, CALL = "tools/list", "tools/call"
 SAFE = {"name": "search", "annotations": {"readOnlyHint": True}}
@@ -303,3 +309,39 @@ async def test_tool_of_a_server_on_the_python_sdk(tool: str, query: str, expecte
     assert sent == ["server/discover", LIST, *[CALL] * count]
     outcome = {"ok": "ok", "http_error": "assertion_failed", "not_measured": "not_measured"}[expected]
     assert [each.result for each in observation.assertions or ()] == [outcome]
+
+
+class Cut(McpExchange):
+    """An exchange in which so many requests can be sent, each with the same answer."""
+
+    def __init__(self, visit: ProbeSession, left: int) -> None:
+        super().__init__(visit)
+        self._left = left
+
+    async def send(self, request: McpRequest, **_: Any) -> McpAnswer | None:
+        self._left -= 1
+        if self._left < 0:
+            return None
+        fetched = Fetched(url=self._visit.given.url, result=ResultClass.OK, status=200, reason="")
+        return McpAnswer(fetched, McpReply(result={"tools": [SAFE]}))
+
+
+@pytest.mark.parametrize(
+    ("requests", "seconds_left", "listed", "called"),
+    [
+        (0, 9.0, "nothing was sent", ""),
+        (0, 0.0, "no time was left", ""),
+        (1, 9.0, "1 tool", "nothing was sent"),
+        (1, 0.0, "1 tool", "no time was left"),
+    ],
+)
+async def test_tools_are_not_measured_if_no_request_can_be_sent(
+    monkeypatch: pytest.MonkeyPatch, requests: int, seconds_left: float, listed: str, called: str
+) -> None:
+    monkeypatch.setattr(ProbeSession, "is_late", seconds_left <= 0)
+    visit = ProbeSession(Played(), definition(), None, entry("https://agent.example"), DAY_S)
+    asked = LayerSettings.model_validate(ASK)
+    found = await ask_tools(visit, Cut(visit, requests), McpSession(Generation.STATELESS, "1"), asked)
+    assert layer(found.listed).reason == listed
+    assert layer(found.called).reason.startswith(called)
+    assert layer(found.called).result is ResultClass.NOT_MEASURED

@@ -206,3 +206,18 @@ async def test_clock_set_back_extends_no_waiting_time() -> None:
     await others.rules(ORIGIN, AT_S, read)
     await others.rules(ORIGIN, AT_S - DAY_S, read)
     assert read.count == 2
+
+
+async def test_unanswered_robots_txt_is_requested_by_each_probe_that_waited() -> None:
+    others, requested = OtherOrigins(), 0
+
+    async def read(origin: URL) -> Fetched:
+        nonlocal requested
+        requested += 1
+        await asyncio.sleep(0)
+        return Fetched(url=origin, result=ResultClass.TIMEOUT, reason="", is_reached=False)
+
+    found = await asyncio.gather(*(others.rules(ORIGIN, AT_S, read) for _ in range(3)))
+    assert found == [RobotsRules()] * 3
+    assert requested == 3
+    assert others._being_read == {}

@@ -32,7 +32,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import MAX_REASON_CHARS, Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.network.host_limiter import AddressBusy
-from lifesign.prober.probe.session import MAX_TIMEOUTS, ProbeSession
+from lifesign.prober.probe.session import MAX_TIMEOUTS, ProbeSession, not_measured
 from lifesign.prober.probe.steps import Prober
 
 IMPATIENT: dict[str, Any] = {
@@ -239,10 +239,11 @@ async def test_observation_time_is_the_start_of_the_probe_plus_elapsed_time() ->
 # ── a busy address ──
 
 
-async def test_busy_address_defers_a_probe_that_has_sent_nothing() -> None:
-    def busy(_: Request) -> Fetched:
-        raise AddressBusy("192.0.2.1")
+def busy(_: Request) -> Fetched:
+    raise AddressBusy("192.0.2.1")
 
+
+async def test_busy_address_defers_a_probe_that_has_sent_nothing() -> None:
     with pytest.raises(AddressBusy):
         await played(agent=busy)
     # After that time the result is kept.
@@ -299,3 +300,19 @@ async def test_phases_and_duration_are_reported() -> None:
     phases = layer(observation.discovery).phases
     assert phases is not None
     assert phases.connect_ms is not None
+
+
+async def test_busy_interface_is_not_reported_after_the_card_was_read() -> None:
+    body = json.dumps(card(url="https://other.example/rpc")).encode()
+    served = always(ResultClass.OK, status=200, content_type="application/json", body=body)
+    observation, witness = await played(card=served, rpc=busy)
+    assert results(observation) == {"discovery": "ok", "readiness": "not_an_agent"}
+    assert "/rpc" in witness.paths
+
+
+async def test_result_that_is_read_from_no_request_may_be_changed() -> None:
+    visit = ProbeSession(Played(), definition(), None, entry("https://agent.example"), AT_S)
+    before = not_measured("robots.txt forbids it")
+    after = visit.changed(before, ResultClass.NOT_AN_AGENT, "canary")
+    assert (after.result, after.reason) == (ResultClass.NOT_AN_AGENT, "canary")
+    assert visit.fetched_for(after) is None

@@ -36,8 +36,9 @@ from tests.support.properties import examples
 from yarl import URL
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.registry_exchange.ledger import TargetEntry
 
@@ -253,6 +254,25 @@ async def test_internal_error_in_a_layer_does_not_prevent_other_layers(
     report = await Prober(Played(card=served, rpc=defect), definition()).probe(target, AT_S)
     assert results(report.observation) == {"discovery": "internal"}
     assert report.memory.interface_url is None
+
+
+def busy(_: Request) -> Fetched:
+    raise AddressBusy("192.0.2.1")
+
+
+async def test_busy_address_is_not_measured_after_its_robots_txt_was_read() -> None:
+    url = "https://agent.example/mcp"
+    wanted = definition(targets=[{"url": url, "kind": "mcp"}], opt_out={"robots_txt": True})
+    report = await Prober(Played(mcp=busy), wanted).probe(entry(url), AT_S)
+    assert results(report.observation) == {"discovery": "not_measured"}
+
+
+async def test_probe_that_could_ask_for_nothing_is_inconclusive() -> None:
+    asked = {"card": False, "transport": False}
+    wanted = definition(ask=asked, opt_out={"robots_txt": True})
+    report = await Prober(Played(health=busy), wanted).probe(entry("https://agent.example"), AT_S)
+    assert results(report.observation) == {}
+    assert report.observation.inconclusive_reason is InconclusiveReason.NOT_PROBED
 
 
 # ── arbitrary answers ──

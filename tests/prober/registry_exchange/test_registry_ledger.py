@@ -262,3 +262,22 @@ async def test_permanent_refusal_is_no_outage(status: int, expected: type[Except
             with pytest.raises(expected) as caught:
                 await RegistryLedger(client).report([batch], 300.0)
     assert isinstance(caught.value, RegistryRefusal) == (expected is Unprocessable)
+
+
+async def test_registry_is_not_asked_about_no_shards() -> None:
+    async with RegistryClient("http://127.0.0.1:1", allow_plain_http=True) as client:
+        assert await RegistryLedger(client).changed({}) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "portions"),
+    [([], []), ([2], [[2]]), ([2, 1], [[2], [1]]), ([1, 3], [[1, 1], [2]]), ([5], [[2], [2], [1]])],
+)
+def test_results_are_reported_in_portions(
+    monkeypatch: pytest.MonkeyPatch, sizes: list[int], portions: list[list[int]]
+) -> None:
+    monkeypatch.setattr(registry_ledger, "MAX_OBSERVATIONS", 2)
+    claim = ShardClaim(shard=SHARD, fencing_token=1, expires_at_s=1.0)
+    batches = [batch_of(claim, [reported(URLS[0])] * size) for size in sizes]
+    found = [[len(batch.reports) for batch in some] for some in registry_ledger._portions(batches)]
+    assert found == portions

@@ -1,5 +1,7 @@
+import os
 import pickle
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -104,3 +106,27 @@ def test_key_with_a_passphrase_is_refused(tmp_path: Path) -> None:
     faults = {key_fault(encrypted.decode()), key_fault("no key")}
     assert len(faults) == 2
     assert None not in faults
+
+
+def test_expired_certificate_has_its_date_in_words(authority: Authority, tmp_path: Path) -> None:
+    tls = read(authority.client(tmp_path))
+    assert tls.certificate is not None
+    expired = replace(tls, certificate=replace(tls.certificate, expires_at=YESTERDAY))
+    assert f"{YESTERDAY:%Y-%m-%d}" in (expired.expiry_text or "")
+    assert tls.expiry_text is None
+    assert tls.without_certificate.expiry_text is None
+
+
+def test_unusable_key_of_a_certificate_is_refused(authority: Authority, tmp_path: Path) -> None:
+    certificate, key = authority.client(tmp_path)
+    key.write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+    assert refused((certificate, key)) == KEY
+
+
+def test_client_certificate_needs_files_in_memory(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ClientTls(certificate=read(authority.client(tmp_path)).certificate)
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(ValueError, match="Linux"):
+        _ = tls.context

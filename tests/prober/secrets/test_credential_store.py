@@ -28,6 +28,8 @@ from yarl import URL
 
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.disguise import MAX_ENTITIES
+from lifesign.domain.credentials.missing_credentials import OtherCredential
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.credentials.secret import REMOVED
 from lifesign.domain.credentials.token import AccessToken
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -668,3 +670,50 @@ async def test_a_store_without_the_client_secret_uses_and_removes_tokens_of_anot
     assert credential.secrets() == ["token-from-elsewhere"]
     assert REMOVED in store.scrubber_of(URL("https://lab.example/x")).clean_text("token-from-elsewhere")
     await store.close()
+
+
+# ── without a network ──
+
+
+def other_prober_has(origin: str) -> OtherCredential:
+    return OtherCredential(holder="key:other/w", scope=CredentialScope(name="lab", origin=origin, path="/"))
+
+
+def test_credential_that_another_prober_has_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    store = CredentialStore()
+    first, second = map(other_prober_has, ("https://a.example", "https://b.example"))
+    for missing, count in (([first], 1), ([first], 1), ([first, second], 2), ([second], 2), ([], 2)):
+        store.note_missing(missing)
+        assert len(caplog.records) == count
+
+
+def oauth_settings() -> CredentialSettings:
+    oauth2 = {"token_url": "https://login.example/", "client_id": "a", "client_secret": {"env": "X"}}
+    return CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
+    )
+
+
+def test_oauth_client_needs_a_way_to_obtain_tokens() -> None:
+    each = oauth_settings()
+    with pytest.raises(ValueError, match="lab"):
+        CredentialStore([each], Secrets({each.source: TOKEN}))
+
+
+def test_refresh_token_is_noted_once() -> None:
+    credential = Credential(oauth_settings(), TOKEN)
+    noted: list[list[str]] = []
+    credential.on_new_secret = lambda: noted.append(credential.refresh_tokens)
+    for token in ("first", "first", "second", "first"):
+        credential.note_refresh_token(token)
+    assert noted == [["first"], ["second", "first"]]
+
+
+def test_certificate_is_sent_in_no_header() -> None:
+    given = {
+        "name": "lab",
+        "origin": "https://lab.example",
+        "client_certificate": "/nowhere/client.pem",
+        "client_key": {"file": "/nowhere/client.key"},
+    }
+    assert Credential(CredentialSettings.model_validate(given), TOKEN).header() is None

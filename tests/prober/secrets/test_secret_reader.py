@@ -15,6 +15,7 @@ from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.secrets.secret_reader import (
+    MAX_CERTIFICATES_BYTES,
     Secrets,
     forget_variables,
     read_secret,
@@ -245,3 +246,37 @@ def test_worker_does_not_get_secrets_of_the_token_endpoint() -> None:
     # A directory may list any provider as a target; a private key is sent to none.
     of_any = secrets.for_worker(credentials, None)
     assert {place.env for place in of_any.values} == {"bearer", "elsewhere", "here", "listed", "port"}
+
+
+def test_too_large_certificate_file_is_refused(tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).client(tmp_path)
+    certificate.write_text("x" * (MAX_CERTIFICATES_BYTES + 1))
+    given = {
+        "name": "lab",
+        "origin": "https://lab.example",
+        "client_certificate": str(certificate),
+        "client_key": {"file": str(key)},
+    }
+    with pytest.raises(InvalidValue, match=str(MAX_CERTIFICATES_BYTES)):
+        read_secrets([CredentialSettings.model_validate(given)])
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_only_a_missing_refresh_token_has_the_login_as_its_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_missing: bool
+) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", SECRET)
+    file = tmp_path / "lab.token"
+    if not is_missing:
+        written(tmp_path, "short")
+    oauth2 = {
+        "token_url": "https://login.example/",
+        "client_id": "a",
+        "client_secret": {"env": "CLIENT_SECRET"},
+        "grant": "refresh_token",
+        "token_file": str(file),
+    }
+    given = {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
+    with pytest.raises(InvalidValue) as caught:
+        read_secrets([CredentialSettings.model_validate(given)])
+    assert ("credentials login lab" in caught.value.hint) is is_missing

@@ -105,3 +105,21 @@ def test_private_key_from_a_removed_variable_is_kept_for_certificate_renewals(
     second = files.of("bank")
     assert first is not second
     assert first == second
+
+
+def test_renewed_authorities_of_a_credential_without_a_certificate_are_used(
+    authority: Authority, tmp_path: Path
+) -> None:
+    given = {"name": "bank", "origin": ORIGIN, "bearer": {"env": "X"}, "ca_file": str(authority.file)}
+    each = CredentialSettings.model_validate(given)
+    secrets = read_secrets([each.model_copy(update={"bearer": None})])
+    files = TlsFiles([each], secrets.tls, secrets.stamps)
+    first = files.of_origin(ORIGIN)
+    other = tmp_path / "other"
+    other.mkdir()
+    authority.file.write_text(Authority(other).file.read_text())
+    files.reload()
+    second = files.of_origin(ORIGIN)
+    assert first is not None
+    assert second is not None
+    assert first.authorities != second.authorities == authority.file.read_text()
