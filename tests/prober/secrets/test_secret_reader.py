@@ -14,8 +14,8 @@ from lifesign.client.secret_file import SYSTEMD_DIRECTORY
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.secrets.client_tls import MAX_CERTIFICATES_BYTES
 from lifesign.prober.secrets.secret_reader import (
-    MAX_CERTIFICATES_BYTES,
     Secrets,
     forget_variables,
     read_secret,
