@@ -2,8 +2,10 @@ import csv
 import io
 import json
 
+import pytest
 from tests.support.census_facts import EVIL, MADE_AT_S, facts
 
+from lifesign.census import report
 from lifesign.census.page import as_html
 from lifesign.census.report import RunFacts, compute_census
 from lifesign.census.text_formats import CSV_HEADS, as_csv, as_json, as_markdown, plain
@@ -76,6 +78,13 @@ def test_csv_has_one_fact_per_row() -> None:
     assert ["latencies", "discovery", "p99_ms", "1978.0"] in rows
     # Unknown values are empty, not zero.
     assert ["platforms", "example.org", "alive_ratio", ""] in rows
+
+
+def test_platforms_beyond_the_bound_are_facts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MAX_PLATFORMS", 1)
+    rows = rows_of_csv()
+    assert ["other_platforms", "", "platforms", "3"] in rows
+    assert ["platforms", "vercel.app", "alive_ratio", "0.2"] not in rows
 
 
 def test_each_format_reports_runs_of_different_lists() -> None:

@@ -63,6 +63,7 @@ HTTP_ERROR = {
     "304 without a condition": answer(304),
     "300": answer(300),
     "a redirect to nowhere": answer(302),
+    "a failed event stream": answer(500, b"data: x\n\n", Content_Type="text/event-stream"),
     "999": answer(999),
     "a garbage status line": hostile.raw(b"\x00\xff I AM NOT HTTP\r\n\r\n"),
     "an empty answer": hostile.raw(b""),
@@ -94,6 +95,7 @@ TOO_LARGE = {
     "a huge Content-Length": answer(200, b"{", Content_Type="application/json", Content_Length=str(10**15)),
     "a gzip bomb": hostile.bomb(64 * 1024 * 1024),
     "an x-gzip bomb": hostile.bomb(16 * 1024 * 1024, "x-gzip"),
+    "too many packed bytes in x-gzip": packed("x-gzip", b" " * (2 * MAX_DOCUMENT_BYTES)),
     "one byte too much in x-gzip": packed("x-gzip", gzip.compress(b" " * (MAX_DOCUMENT_BYTES + 1))),
     "one byte too much": answer(200, b" " * (MAX_DOCUMENT_BYTES + 1), Content_Type="application/json"),
 }

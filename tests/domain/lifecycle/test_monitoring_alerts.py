@@ -7,6 +7,7 @@ from lifesign.domain.lifecycle.monitoring_alerts import (
     EvidenceAlert,
     EvidenceWatchState,
     KeysWatched,
+    disallowed_targets,
     is_due,
     keys_after,
     watched_after,
@@ -89,3 +90,19 @@ def test_number_of_watched_keys_is_bounded() -> None:
     watched, _ = keys_after(KeysWatched(), sums, NOW_S, 300)
     assert len(watched.keys) == MAX_KEYS
     assert "key_0" not in watched.keys
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "found"),
+    [
+        ({"v4"}, {"b": {"v4", "private"}, "c": {"private"}}, [(7, "b")]),
+        ({"v4"}, {"b": {"v4"}, "c": None}, [(7, None)]),
+        ({"v4", "private"}, {"b": {"v4"}}, []),
+        (None, {"b": {"private"}}, []),
+    ],
+)
+def test_targets_of_a_class_that_their_prober_does_not_reach_are_reported(
+    own: set[str] | None, others: dict[str, set[str] | None], found: list[tuple[int, str | None]]
+) -> None:
+    reported = disallowed_targets({("a", "private"): 7}, {"a": own, **others})
+    assert [(each.targets, each.reached_by) for each in reported] == found

@@ -3,12 +3,15 @@
 import re
 from typing import Any
 
+import pytest
+
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import LOOK_AT_SECRET, fault_advice
 from lifesign.domain.models.monitor import MonitorRecord
 from lifesign.domain.models.monitor_faults import (
     credential_faults,
     silent_class_faults,
+    suspension_text,
     unreached_target_faults,
 )
 
@@ -81,3 +84,13 @@ def test_a_credential_that_does_not_work_is_named_with_its_key_origin_and_fault(
     (fault,) = credential_faults(monitor(credential_faults=[shown | refused]))
     assert refused["detail"] in fault.text
     assert fault_advice(CredentialState.TOKEN_ERROR, refused["detail"]) in fault.hint
+
+
+@pytest.mark.parametrize(("unwitnessed", "reason"), [(0, "accepted at once"), (1_200, "no request of")])
+def test_suspension_names_the_silent_agents_and_the_reason(unwitnessed: int, reason: str) -> None:
+    track = {"state": "suspended", "since": SINCE, "exits": 1_200, "limit": 20, "baseline": 0}
+    found = monitor(tracks={"probe": track | {"unwitnessed": unwitnessed}})
+    (track_record,) = found.tracks.values()
+    text = suspension_text(track_record)
+    assert text.startswith("1,200 agents")
+    assert reason in text

@@ -76,3 +76,19 @@ def test_login_is_unchanged_after_json() -> None:
     elsewhere = login_of(["Bearer"], (), origin="https://rpc.example")
     assert Login.model_validate_json(elsewhere.model_dump_json()) == elsewhere
     assert "https://rpc.example" in elsewhere.text
+
+
+@pytest.mark.parametrize(
+    ("metadata", "shown", "hidden"),
+    [
+        ({"scopes_supported": ["read", "write"]}, ["ok", SERVER, "read write"], []),
+        ({"scopes_supported": []}, ["ok", SERVER], ["scopes"]),
+        ({"authorization_servers": []}, ["invalid", "authorization_servers"], ["from"]),
+    ],
+)
+def test_login_shows_where_tokens_come_from(
+    metadata: dict[str, Any], shown: list[str], hidden: list[str]
+) -> None:
+    text = login_of(["Bearer"], (), read(**metadata)).text
+    assert all(part in text for part in shown)
+    assert not any(part in text for part in hidden)

@@ -104,6 +104,25 @@ def test_schemes_of_01_are_requirements() -> None:
     assert form["security_schemes"] == {"bearer": {"type": "http"}}
 
 
+def test_invalid_parts_of_a_card_count_as_absent() -> None:
+    plain = CARD_03 | {
+        "security": [{"key": ["r"]}],
+        "capabilities": {"extensions": [{"uri": "u", "required": True}]},
+    }
+    spoiled = plain | {
+        "security": [{"key": ["r", 7]}, "key", None],
+        "capabilities": {
+            "extensions": [
+                {"uri": "u", "required": True},
+                {"uri": 7, "required": True},
+                {"required": True},
+                "u",
+            ]
+        },
+    }
+    assert card_interface(spoiled).form == card_interface(plain).form
+
+
 def test_places_to_call_are_named_by_binding_version_tenant_and_url() -> None:
     assert card_interface(CARD_10).form["interfaces"].keys() == {
         "JSONRPC 1.0 t1 https://sums.test/a2a",

@@ -129,6 +129,9 @@ def test_two_proven_claims_on_one_target_link_no_agent() -> None:
     assert decide(claims, None, is_gone=False, now_s=NOW_S) == LinkDecision(conflicting=both)
     ended = decide(claims, 1, is_gone=False, now_s=NOW_S)
     assert ended == LinkDecision(reason=UnlinkReason.TWO_CLAIMS, conflicting=both)
+    # The agent of the link until now has no proof any more.
+    ended = decide([*claims, claim(3)], 3, is_gone=False, now_s=NOW_S)
+    assert ended == LinkDecision(reason=UnlinkReason.PROOF_FAILED, conflicting=both)
 
 
 @pytest.mark.parametrize(

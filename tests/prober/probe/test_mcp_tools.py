@@ -329,10 +329,10 @@ class Cut(McpExchange):
 @pytest.mark.parametrize(
     ("requests", "seconds_left", "listed", "called"),
     [
-        (0, 9.0, "nothing was sent", ""),
-        (0, 0.0, "no time was left", ""),
-        (1, 9.0, "1 tool", "nothing was sent"),
-        (1, 0.0, "1 tool", "no time was left"),
+        (0, 9.0, "nothing", ""),
+        (0, 0.0, "no time", ""),
+        (1, 9.0, "1 tool", "nothing"),
+        (1, 0.0, "1 tool", "no time"),
     ],
 )
 async def test_tools_are_not_measured_if_no_request_can_be_sent(
@@ -342,6 +342,6 @@ async def test_tools_are_not_measured_if_no_request_can_be_sent(
     visit = ProbeSession(Played(), definition(), None, entry("https://agent.example"), DAY_S)
     asked = LayerSettings.model_validate(ASK)
     found = await ask_tools(visit, Cut(visit, requests), McpSession(Generation.STATELESS, "1"), asked)
-    assert layer(found.listed).reason == listed
+    assert layer(found.listed).reason.startswith(listed)
     assert layer(found.called).reason.startswith(called)
     assert layer(found.called).result is ResultClass.NOT_MEASURED

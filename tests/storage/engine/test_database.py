@@ -345,7 +345,12 @@ async def test_in_memory_reads_see_what_was_written() -> None:
 
 @pytest.mark.parametrize(
     ("url", "shown"),
-    [("foo", "; got 'foo'"), ("user:secret@host/db", ""), ("x" * 999, f"; got '{'x' * 80}'")],
+    [
+        ("foo", "; got 'foo'"),
+        ("a b://user:secret@host", "; got 'a b://...'"),
+        ("user:secret@host/db", ""),
+        ("x" * 999, f"; got '{'x' * 80}'"),
+    ],
 )
 def test_invalid_url_is_quoted_unless_it_may_contain_a_password(url: str, shown: str) -> None:
     with pytest.raises(InvalidValue) as refused:

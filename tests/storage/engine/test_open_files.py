@@ -351,3 +351,13 @@ def test_file_check_makes_one_stat_call_per_file(tmp_path: Path, monkeypatch: py
     files.note_companions()
     files.check()
     assert asked == ["registry.db", "registry.db-wal", "registry.db-shm"]
+
+
+def test_files_that_no_connection_has_opened_are_not_compared(file: Path) -> None:
+    file.write_bytes(b"x" * 4096)
+    files = OpenFiles(file)
+    files.check_known()
+    files.check_before_commit()
+    file.write_bytes(b"")
+    files.check_before_commit()
+    assert (files.is_known, files.is_lost) == (False, False)

@@ -252,3 +252,11 @@ def test_other_journal_modes_have_no_write_ahead_log(file: Path, log: Path) -> N
         seen.note_commit(has_changed=True)
         seen.confirm(connection)
         seen.check_before_commit()
+
+
+def test_log_that_is_empty_after_a_change_was_truncated(log: Path) -> None:
+    log.touch()
+    seen = WriteAheadLog(log)
+    seen.note_commit(has_changed=False)
+    with pytest.raises(LogShrunk):
+        seen.note_commit(has_changed=True)
