@@ -521,7 +521,24 @@ async def test_stream_that_can_be_resumed_begins_with_empty_data() -> None:
     priming = b"id: 1\r\nretry: 1000\r\ndata: \r\n\r\n"
     assert await answered([priming, event(RESULT)], EVENTS) == "answered"
     assert await answered([priming, event(FAULT)], EVENTS) == "server_fault"
-    assert await answered([priming], EVENTS) == "answered"
+    assert await answered([priming], EVENTS, asked=call("tools/call")) == "excluded"
+
+
+@pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage", "message/stream"])
+@pytest.mark.parametrize("empty", [b"data:\n\n", b"id: 1\ndata: \n\n" * 3])
+async def test_stream_of_events_without_data_answers_no_send(method: str, empty: bytes) -> None:
+    assert await answered([empty], EVENTS, asked=call(method)) == "malformed"
+    assert await answered([empty, event(RESULT)], EVENTS, asked=call(method)) == "answered"
+    assert await answered([empty], EVENTS, asked=call("m")) == "answered"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br"])
+async def test_json_that_claims_to_be_compressed_is_not_inspected(encoding: str) -> None:
+    """An app that forwards an upstream answer may unpack the body and keep its header: no client reads it."""
+    headers = JSON | {"content-encoding": encoding}
+    for body in (RESULT, b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}', b"{}"):
+        assert await answered(body, headers) == "not_inspected"
+        assert await answered([body[:9], body[9:]], headers) == "not_inspected"
 
 
 async def test_disconnect_before_the_first_event_is_not_malformed() -> None:

@@ -167,7 +167,7 @@ class AnswerClassification:
         """Read an answer in one message and keep its statement; None if it is not short JSON."""
         if self._content is not JSON or type(body) is not bytes:
             return None
-        if len(body) > self._observer.max_inspected_bytes:
+        if len(body) > self._observer.max_inspected_bytes or is_compressed(self._start or {}):
             return None
         try:
             self._read = read = classify_json(body)
@@ -266,7 +266,9 @@ class AnswerClassification:
             return MALFORMED
         # Without events that were not parsed, which may have been the result.
         is_whole = end.missed is None and not end.is_rest
-        if is_whole and not end.has_task and end.answer and end.answer.is_empty and self._is_rpc_send():
+        # Events without data are no result.
+        is_empty = not end.has_task and (end.has_events if end.answer is None else end.answer.is_empty)
+        if is_whole and is_empty and self._is_rpc_send():
             return MALFORMED
         if end.is_open and (is_rest or method_of(self._parsed_call()) in STREAMING_METHODS):
             # Nobody learns what becomes of the task, and the agent may have dropped it.
