@@ -35,6 +35,7 @@ from tests.support.probing import (
 from tests.support.properties import examples
 from yarl import URL
 
+from lifesign.crawl.directory_import import opt_outs_of
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
@@ -273,6 +274,39 @@ async def test_probe_that_could_ask_for_nothing_is_inconclusive() -> None:
     report = await Prober(Played(health=busy), wanted).probe(entry("https://agent.example"), AT_S)
     assert results(report.observation) == {}
     assert report.observation.inconclusive_reason is InconclusiveReason.NOT_PROBED
+
+
+async def test_registered_agent_is_probed_before_the_end_of_a_long_requested_wait() -> None:
+    failing = Played(agent=always(ResultClass.HTTP_ERROR, status=503, retry_after_seconds=86_400))
+    prober = Prober(failing, definition())
+    waits_s = []
+    for thresholds_s in (None, (600.0, 1_800.0)):
+        report = await prober.probe(entry("https://agent.example", thresholds_s=thresholds_s), AT_S)
+        assert report.memory.not_before_s is not None
+        waits_s.append(report.memory.not_before_s)
+    assert waits_s[1] < waits_s[0]
+
+
+@pytest.mark.parametrize("is_repeat", [True, False])
+async def test_repeated_probe_looks_up_the_hosts_of_the_target_again(*, is_repeat: bool) -> None:
+    forgotten: list[str] = []
+    memory = ProbeMemory(interface_url="https://rpc.example/rpc")
+    prober = Prober(Played(), definition(), forget_absence=forgotten.append)
+    await prober.probe(entry("https://agent.example", memory, is_repeat=is_repeat), AT_S)
+    assert forgotten == (["agent.example", "rpc.example"] if is_repeat else [])
+
+
+async def test_target_that_has_opted_out_gets_no_request() -> None:
+    wanted = definition(opt_out={"hosts": ["agent.example"], "robots_txt": False})
+    witness = Played()
+    prober = Prober(witness, wanted, opt_outs=opt_outs_of(wanted))
+    report = await prober.probe(entry("https://agent.example"), AT_S)
+    assert witness.requests == []
+    assert report.observation.inconclusive_reason is InconclusiveReason.NOT_ALLOWED
+    assert report.memory.is_opted_out
+    # Afterwards it is probed like any other.
+    report = await Prober(witness, definition()).probe(entry("https://agent.example", report.memory), AT_S)
+    assert (report.observation.inconclusive_reason, report.memory.is_opted_out) == (None, False)
 
 
 # ── arbitrary answers ──
