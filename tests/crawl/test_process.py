@@ -37,7 +37,7 @@ from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database
 
 SECRET = "canary-of-the-process"
-DELAYED = PassDelayed("the disk is full", 120.0)
+DELAYED = PassDelayed("disk full", 120.0)
 Acts = Callable[..., Any]
 
 
@@ -125,7 +125,7 @@ def test_exit_code_shows_whether_all_is_done(
         (
             DELAYED,
             EXIT_SHARDS_WITHHELD,
-            WorkerStatus(withheld=("the disk is full", 120.0)),
+            WorkerStatus(withheld=("disk full", 120.0)),
         ),
         (LifesignError("no such shard"), 1, WorkerStatus(line="no such shard")),
     ],
