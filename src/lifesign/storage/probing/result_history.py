@@ -3,7 +3,7 @@
 Both are small, and old ones are deleted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,9 +99,7 @@ def add_sums(transaction: Transaction, sums: Mapping[SumKey, int]) -> None:
     transaction.connection.execute(statement, {"rows": to_json(rows).decode()})
 
 
-def sums_between(
-    transaction: Transaction, directory: int, since_hour: int, until_hour: int, *, layers: Iterable[str] = ()
-) -> list[SumRow]:
+def sums_between(transaction: Transaction, directory: int, since_hour: int, until_hour: int) -> list[SumRow]:
     """Return the sums over the hours from `since_hour` to before `until_hour`."""
     wanted = (
         select(result_sums.c.layer, result_sums.c.result, result_sums.c.bucket, func.sum(result_sums.c.count))
@@ -113,8 +111,6 @@ def sums_between(
         .group_by(result_sums.c.layer, result_sums.c.result, result_sums.c.bucket)
         .order_by(result_sums.c.layer, result_sums.c.result, result_sums.c.bucket)
     )
-    if named := [*layers]:
-        wanted = wanted.where(result_sums.c.layer.in_(named))
     return [
         (str(layer), str(result), int(bucket), int(count))
         for layer, result, bucket, count in transaction.connection.execute(wanted)
