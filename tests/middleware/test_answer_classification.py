@@ -348,6 +348,11 @@ async def test_empty_answer_to_a_call_is_malformed_or_not_inspected(status: int)
         assert await answered(b"", headers, status=status, asked=notification) == "answered"
 
 
+async def test_body_of_a_204_is_no_answer_to_a_call() -> None:
+    for body in (RESULT, [RESULT[:9], RESULT[9:]]):
+        assert await answered(body, JSON, status=204) == "not_inspected"
+
+
 @pytest.mark.parametrize("result", [b"null", b"{}", b"[]", b'"ok"', b"true"])
 async def test_empty_result_of_a_send_is_malformed(result: bytes) -> None:
     empty = b'{"jsonrpc":"2.0","id":1,"result":%s}' % result

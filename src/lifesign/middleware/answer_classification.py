@@ -297,7 +297,9 @@ class AnswerClassification:
         return outcome, end.missed
 
     def _classify_json(self, kept: JsonBody | None, last: bytes, status: int) -> Classified:
-        if self._read is None and not last and (kept is None or kept.is_empty()):
+        is_empty = self._read is None and not last and (kept is None or kept.is_empty())
+        # A 204 has no body: servers leave out what the app sends.
+        if is_empty or status == 204:
             return self._classify_empty(status)
         read = self._read or self._read_json(kept, last)
         if isinstance(read, Inspection):
