@@ -263,7 +263,7 @@ class Fetcher:
             if self._credentials:
                 # An origin that redirects may have passed on what it received.
                 asked.append(hop.url)
-                scrubbers = dict.fromkeys(map(self._credentials.scrubber_of, asked))
+                scrubbers = self._credentials.scrubbers_of(asked)
                 for scrubber in scrubbers:
                     fetched = _scrubbed(fetched, scrubber)
                 if location is not None and any(each.clean_text(location) != location for each in scrubbers):

@@ -5,7 +5,7 @@ requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -406,10 +406,10 @@ class ProbeSession:
         return text
 
     @property
-    def _scrubbers(self) -> Iterator[Scrubber]:
+    def _scrubbers(self) -> Collection[Scrubber]:
         """The scrubbers of the target and of all origins that have answered."""
-        origins = {self.given.url.origin(), *(each.fetched.url.origin() for each in self.exchanges)}
-        return map(self._credentials.scrubber_of, origins)
+        urls = (self.given.url, *(each.fetched.url for each in self.exchanges))
+        return self._credentials.scrubbers_of(urls)
 
     def without_own_secrets(self, data: bytes) -> bytes:
         """Return bytes of the target's own origin without the secrets that it may have sent back."""

@@ -3,8 +3,8 @@
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +44,8 @@ from lifesign.prober.secrets.token_source import TokenSource
 
 RELOAD_SECONDS: Final = 5.0
 """Interval at which files with secrets are checked for changes."""
+MAX_ORIGINS: Final = 4_096
+"""Maximum number of origins whose scrubber is cached."""
 MAX_PAST_SECRETS: Final = 4
 """Former values of a secret that are still removed from texts."""
 
@@ -231,8 +233,7 @@ class CredentialStore:
             "secret",
             {name: _stamp(source, setting, secrets.stamps.get) for name, setting, source in self._sources},
         )
-        self._scrubbers: dict[str, Scrubber] = {}
-        """Scrubbers by origin."""
+        self._scrubber_by_origin: Callable[[URL], Scrubber]
         self._renew_scrubber()
 
     def __bool__(self) -> bool:
@@ -358,7 +359,12 @@ class CredentialStore:
         must not change texts that are read from other origins.
         """
         self._reload()
-        return self._scrubbers.get(str(url.origin()), _NOTHING_TO_REMOVE)
+        return self._scrubber_by_origin(url.origin())
+
+    def scrubbers_of(self, urls: Iterable[URL]) -> Collection[Scrubber]:
+        """Return the different scrubbers of several URLs."""
+        self._reload()
+        return dict.fromkeys(self._scrubber_by_origin(url.origin()) for url in urls)
 
     def _renew_scrubber(self) -> None:
         by_origin: dict[str, list[str]] = {}
@@ -372,7 +378,11 @@ class CredentialStore:
                 )
         # Origins with the same secrets share one: its tables stay in the processor's cache.
         shared = {secrets: Scrubber(secrets) for secrets in map(frozenset, by_origin.values())}
-        self._scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}
+        scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}
+        # The text of an origin takes longer than all else here.
+        self._scrubber_by_origin = lru_cache(maxsize=MAX_ORIGINS)(
+            lambda origin: scrubbers.get(str(origin), _NOTHING_TO_REMOVE)
+        )
 
 
 def _secret_of(
