@@ -30,6 +30,7 @@ from tests.support.oauth_provider import (
 )
 from tests.support.process_tree import descendants
 from tests.support.registry_server import KEYS, registry_server
+from tests.support.repetitions import in_faults
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.cli.doctor.http import fetch
@@ -114,7 +115,7 @@ def core_limits(pids: Iterable[int]) -> list[list[str]]:
     return [line.split()[4:6] for line in lines if "core file" in line]
 
 
-@pytest.mark.parametrize("database", ["lab.db", "registry.db"])
+@pytest.mark.parametrize("database", ["registry.db", *in_faults("lab.db")])
 async def test_crawl_leaves_no_secret_in_files_or_output(database: str, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         options: list[str] = []

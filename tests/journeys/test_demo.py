@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.repetitions import in_faults
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
 COMMAND = [sys.executable, "docs/examples/demo.py"]
@@ -83,7 +84,7 @@ def read_until_kept(process: "subprocess.Popen[str]") -> list[str]:
     return urls
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ending", [signal.SIGTERM, *in_faults(signal.SIGINT)])
 def test_agents_run_until_they_are_terminated(demo: Demo, ending: signal.Signals) -> None:
     with demo.running("--keep") as process:
         assert len(read_until_kept(process)) == 3

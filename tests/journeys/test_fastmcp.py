@@ -67,13 +67,8 @@ def test_clients_get_the_same_answers_and_only_tool_calls_count(
     assert counted(wrapped) - before == {"answered": 1, "tool_error": 2}
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "json:stateless",
-        *(pytest.param(form, marks=pytest.mark.long) for form in ("json:stateful", "sse:stateless")),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["json:stateless", "json:stateful", "sse:stateless"])
 def test_clients_get_the_same_answers_in_each_form(form: str, tmp_path: Path) -> None:
     with server("app", tmp_path, form) as bare, server("wrapped", tmp_path, form) as wrapped:
         for client in CLIENTS_OF_EACH_RUN:

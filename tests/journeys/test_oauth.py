@@ -215,7 +215,7 @@ async def test_worker_processes_share_one_token(tmp_path: Path) -> None:
             )
             process = await asyncio.create_subprocess_exec(
                 Path(sys.executable).with_name("lifesign"),
-                "crawl", "acme.yml", "--once", "--workers", "4", "--log-format", "json",
+                "crawl", "acme.yml", "--once", "--workers", "2", "--log-format", "json",
                 cwd=tmp_path,
                 env=os.environ | {"CLIENT_SECRET": CLIENT_SECRET},
                 stdout=asyncio.subprocess.PIPE,

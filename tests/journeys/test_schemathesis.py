@@ -18,6 +18,8 @@ SETTINGS = REPOSITORY / "tests" / "support" / "schemathesis.toml"
 BOUNDS = ("--phases", "examples,coverage")
 MANY_BOUNDS = (
     "accept_observations",
+    "claim_shards",
+    "create_webhook",
     "delegate_subtask",
     "list_shard_targets",
     "mark_complete",
@@ -26,8 +28,10 @@ MANY_BOUNDS = (
     "request_human_help",
     "reserve_call",
     "review_task",
+    "rotate",
+    "send_command",
 )
-"""Operations that are asked hundreds of times, or with megabytes, until all their bounds are through."""
+"""Operations that take more than a second until all their bounds are through."""
 
 
 def attack(directory: Path, examples: int, seconds: float, seed: int, *more: str) -> Any:

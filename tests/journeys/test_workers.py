@@ -33,6 +33,7 @@ COMMANDS = {
     ],
     "hypercorn": ["hypercorn", APP, "-w", "{workers}", "-b", "127.0.0.1:{port}"],
 }  # fmt: skip
+EACH_SERVER = ["uvicorn", "gunicorn", "granian", "hypercorn"]
 WORKERS = dict.fromkeys(COMMANDS, 4) | {"hypercorn": 2}
 # With hypercorn, a killed worker takes all others with it; recycled ones end by themselves.
 KILLED = [name for name in COMMANDS if name not in {"hypercorn", "gunicorn-recycling"}]
@@ -112,7 +113,9 @@ def expect(server: Server, sent: dict[str, int], looks: int) -> None:
 
 
 @pytest.mark.parametrize("failures", [40, *in_faults(100)])
-@pytest.mark.parametrize("agent", COMMANDS, indirect=True)
+@pytest.mark.parametrize(
+    "agent", [*EACH_SERVER, *in_faults("gunicorn-preload", "gunicorn-recycling")], indirect=True
+)
 def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent, failures: int) -> None:
     answered, looks = 9 * failures, failures // 2
     with agent.running() as server:
@@ -139,7 +142,7 @@ def kill_workers(agent: Agent, kills: int) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("agent", KILLED, indirect=True)
+@pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian"], indirect=True)
 def test_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
     kill_workers(agent, 3)
 
@@ -152,7 +155,7 @@ def test_repeatedly_killed_workers_lose_no_interaction_and_leave_no_files(agent:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("agent", ["uvicorn", "gunicorn"], indirect=True)
+@pytest.mark.parametrize("agent", ["uvicorn", *in_faults("gunicorn")], indirect=True)
 def test_requests_that_kill_their_worker_make_the_agent_unhealthy(agent: Agent) -> None:
     """As those do that need too much memory: no worker lives to count them."""
     kills = 11
@@ -167,7 +170,7 @@ def test_requests_that_kill_their_worker_make_the_agent_unhealthy(agent: Agent) 
 
 
 @pytest.mark.parametrize("workers", [2, *in_faults(4)])
-@pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian", "hypercorn"], indirect=True)
+@pytest.mark.parametrize("agent", EACH_SERVER, indirect=True)
 def test_disconnect_in_mid_stream_changes_no_ratio(agent: Agent, workers: int) -> None:
     agent.workers = workers
     with agent.running() as server:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from tests.support.official_clients import CLIENTS, CLIENTS_OF_EACH_RUN, Answers, OfficialClient, Plan, ask
+from tests.support.repetitions import in_faults
 from tests.support.servers import Server, serving, until
 
 CALLS: Final[Sequence[tuple[str, Mapping[str, Any]]]] = (
@@ -30,15 +31,8 @@ CALL: Final[dict[str, Any]] = {
 HEADERS: Final = {"accept": "application/json, text/event-stream"}
 SESSION: Final = "mcp-session-id"
 
-each_form = pytest.mark.parametrize(
-    "form",
-    [
-        "json:stateless",
-        "sse:stateful",
-        pytest.param("json:stateful", marks=pytest.mark.long),
-        pytest.param("sse:stateless", marks=pytest.mark.long),
-    ],
-)
+FORMS: Final = ("json:stateless", "sse:stateful", "json:stateful", "sse:stateless")
+each_form = pytest.mark.parametrize("form", [*FORMS[:2], *in_faults(*FORMS[2:])])
 
 
 @dataclass(frozen=True)
@@ -89,11 +83,13 @@ def answers_from(client: OfficialClient, running: Server, directory: Path) -> An
     return ask(client, Plan(CALLS, url=url, token="unused"), directory)
 
 
-@each_form
-@pytest.mark.parametrize("clients", [
-    pytest.param(CLIENTS_OF_EACH_RUN, id="three clients"),
-    pytest.param(CLIENTS, id="all clients", marks=pytest.mark.long),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "clients"),
+    [
+        pytest.param("sse:stateful", CLIENTS_OF_EACH_RUN, id="three clients"),
+        *(pytest.param(form, CLIENTS, id=form, marks=pytest.mark.long) for form in FORMS),
+    ],
+)
 def test_clients_get_the_same_answers_and_only_tool_calls_count(
     pair: Pair, clients: Sequence[OfficialClient], tmp_path: Path
 ) -> None:
