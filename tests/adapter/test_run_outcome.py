@@ -3,8 +3,9 @@ import json
 import pytest
 from tests.support.adapting import World, shell
 
-from lifesign.adapter.run_outcome import RunOutcome, ended_with
-from lifesign.client.registry_errors import Stale
+from lifesign.adapter.run_events import RunEvent
+from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
+from lifesign.client.registry_errors import RegistryError, Stale, Unavailable
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.tasks.run_end import RunEnd, RunReport
 from lifesign.domain.tasks.task_states import ExitReason
@@ -51,3 +52,71 @@ async def test_a_late_write_of_a_run_that_was_released_is_refused(world: World) 
         async with adapter.client() as own:
             with pytest.raises(Stale):
                 await own.tasks.mark_complete(late, {"late": True})
+
+
+class RefusingRegistry:
+    """A registry that answers each report with the next of its errors, then accepts it."""
+
+    def __init__(self, *errors: RegistryError) -> None:
+        self._errors = [*errors]
+        self.reports: list[str] = []
+
+    async def _take(self, what: str) -> None:
+        self.reports.append(what)
+        if self._errors:
+            raise self._errors.pop(0)
+
+    async def mark_complete(self, *_: object, **__: object) -> None:
+        await self._take("complete")
+
+    async def request_human_help(self, *_: object, **__: object) -> None:
+        await self._take("help")
+
+    async def release(self, *_: object, **__: object) -> None:
+        await self._take("release")
+
+
+class Lease:
+    """A lease that is held, or not."""
+
+    def __init__(self, *, is_held: bool) -> None:
+        self.is_held = lambda: is_held
+        self.deadline_s = float("inf")
+
+
+RUN = HeldRun(task_id="task-1", run_id="run-1", fencing_token=3)
+DONE = RunEnd(ExitReason.COMPLETED, RunReport.COMPLETE)
+ASKED = RunEnd(ExitReason.COMPLETED, RunReport.HELP, needs_help=True)
+CRASHED = RunEnd(ExitReason.CRASH, RunReport.RELEASE)
+LOST = RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING)
+BUSY = Unavailable("busy", retry_after_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "errors", "is_held", "reports", "event"),
+    [
+        (DONE, [], True, ["complete"], "completed"),
+        (ASKED, [], True, ["help"], "help_requested"),
+        (CRASHED, [], True, ["release"], "failed"),
+        (LOST, [], True, [], "failed"),
+        (DONE, [BUSY, BUSY], True, ["complete"] * 3, "completed"),
+        (DONE, [BUSY], False, ["complete"], "unreported"),
+        (DONE, [Stale("refused", status=412, code="stale")], True, ["complete"], "unreported"),
+    ],
+)
+async def test_end_of_a_run_is_reported_until_accepted_or_refused(
+    end: RunEnd, errors: list[RegistryError], *, is_held: bool, reports: list[str], event: str
+) -> None:
+    registry, events = RefusingRegistry(*errors), list[RunEvent]()
+    reporter = RunReporter(
+        registry,  # type: ignore[arg-type]
+        RUN,
+        Lease(is_held=is_held),  # type: ignore[arg-type]
+        events.append,
+        chance=lambda: 0.0,
+    )
+    outcome = await reporter.report(RunOutcome(end, 0, "its text", {"answer": 42}))
+    assert registry.reports == reports
+    assert [(each.what, each.run_id, each.fencing_token) for each in events] == [(event, "run-1", 3)]
+    assert outcome.was_notified is (event != "unreported")
+    assert outcome.is_done is (outcome.was_notified and end.exit_reason is ExitReason.COMPLETED)

@@ -3,9 +3,18 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mcp_types import JSONRPCError, JSONRPCResponse
+from mcp_types import CONNECTION_CLOSED, JSONRPCError, JSONRPCResponse
 
-from lifesign.adapter.tools.server_line import UNREADABLE, NotText, answered_call, read_line
+from lifesign.adapter.tools.server_line import (
+    NOT_SENT,
+    SERVER_ERROR,
+    UNREADABLE,
+    NotText,
+    answered_call,
+    error_in,
+    read_line,
+    substitute_error,
+)
 
 DEEP = "[" * 20_000 + "]" * 20_000
 
@@ -76,3 +85,20 @@ def test_only_the_top_level_id_of_an_answer_counts(within: object) -> None:
 def test_id_at_the_beginning_of_a_truncated_line_is_found() -> None:
     assert answered_call(b'{"jsonrpc":"2.0","id":7,"result":{"content":[') == 7
     assert answered_call(b'{"jsonrpc":"2.0","result":{"content":[{"a":1,"id":7}') is None
+
+
+@pytest.mark.parametrize(
+    ("sent", "relayed"), [(-32_601, -32_601), (NOT_SENT, SERVER_ERROR), (CONNECTION_CLOSED, SERVER_ERROR)]
+)
+def test_error_of_a_server_is_never_taken_for_a_missing_answer(sent: int, relayed: int) -> None:
+    body = substitute_error(7, sent, "no").model_dump_json().encode()
+    for found in (error_in(body), read_line(body)):
+        assert isinstance(found, JSONRPCError)
+        assert (found.id, found.error.code, found.error.message) == (7, relayed, "no")
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b'{"error": 3}', b'["error"', b'{"jsonrpc":"2.0","id":1,"result":{}}']
+)
+def test_other_bodies_are_no_errors_of_a_server(body: bytes) -> None:
+    assert error_in(body) is None
