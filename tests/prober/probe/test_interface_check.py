@@ -2,9 +2,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support.agent_check import card
+from tests.support.agent_check import card, document
 from tests.support.hostile_server import (
     CARD_PATH,
+    HEALTH_PATH,
     HostileServer,
     Reply,
     answer,
@@ -177,15 +178,36 @@ async def test_known_interface_is_requested_without_the_card() -> None:
         assert server.paths == [RPC]
 
 
-async def test_failed_interface_is_checked_against_a_new_card() -> None:
-    async with serving({"/new": answer(401)}) as server, probing(**WITHOUT_HEALTH) as probes:
+@pytest.mark.parametrize("has_document", [False, True])
+@pytest.mark.parametrize(
+    "former", [answer(404), answer(503), redirect("https://elsewhere.example/rpc")], ids=["404", "503", "302"]
+)
+async def test_failed_interface_is_checked_against_a_new_card(former: Reply, *, has_document: bool) -> None:
+    documents = {HEALTH_PATH: as_json(document())} if has_document else {}
+    async with (
+        serving({"/new": answer(401), **documents}) as server,
+        probing(ask={"health": has_document}) as probes,
+    ):
         await known(probes, server)
-        server.replies[RPC] = answer(404)
+        server.replies[RPC] = former
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/new"))
         observation = await probes.see(server.url)
-        assert results(observation) == {"discovery": "ok", "transport": "gated"}
+        assert results(observation) == {"discovery": "ok", "transport": "gated"} | (
+            {"readiness": "ok"} if has_document else {}
+        )
         assert layer(observation.transport).status_code == 401
-        assert server.paths == [RPC, RPC, CARD_PATH, "/new"]
+        assert server.paths[-2:] == [CARD_PATH, "/new"]
+
+
+async def test_after_a_failed_message_the_next_one_goes_to_the_interface_of_a_new_card() -> None:
+    reply = {"jsonrpc": "2.0", "id": 1, "result": {"role": "agent", "messageId": "m", "parts": []}}
+    replies = {"/new": by_method(GET=answer(405), POST=as_json(reply)), HEALTH_PATH: as_json(document())}
+    async with serving(replies) as server, probing(ask={"message": {"text": "hello"}}) as probes:
+        await known(probes, server)
+        server.replies[RPC] = by_method(GET=answer(405), POST=answer(500))
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/new"))
+        assert results(await probes.see(server.url))["message"] == "http_error"
+        assert results(await probes.see(server.url))["message"] == "ok"
 
 
 async def test_interface_of_another_agent_is_no_liveness_signal() -> None:

@@ -191,8 +191,9 @@ class Prober:
             transport = await probe_interface(visit)
         if asked.health:
             readiness = await read_health(visit)
-        if asked.card and not visit.asks_card and not _proves_alive(visit, transport, readiness):
-            # Before an agent is called dead, its card may show that it has moved.
+        may_have_moved = _is_lost(transport) or not _proves_alive(visit, transport, readiness)
+        if asked.card and not visit.asks_card and may_have_moved:
+            # Before an agent or its interface is called dead, its card may show that it has moved.
             interface = memory.interface_url
             visit.asks_card = True
             discovery = await discover(visit)
@@ -204,6 +205,7 @@ class Prober:
         paths = await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked))
         if asked.message is not None and _is_declared(discovery) and not visit.entry.is_repeat:
             message = await send_message(visit, asked.message.text)
+            discovery = await _read_after(message, visit, asked, discovery)
         return self._observation(
             visit,
             discovery=discovery,
@@ -421,6 +423,26 @@ def _with_hint(
 def _is_declared(discovery: LayerResult | None) -> bool:
     """Return whether the card's declaration of its interface is still valid, as far as known."""
     return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
+
+
+async def _read_after(
+    message: LayerResult | None, visit: ProbeSession, asked: LayerSettings, discovery: LayerResult | None
+) -> LayerResult | None:
+    """Return the result of the card, which is requested now if the message failed.
+
+    The next message goes to the interface that the card names now.
+    """
+    if message is None or not message.has_failed or visit.asks_card or not asked.card:
+        return discovery
+    visit.asks_card = True
+    return await discover(visit)
+
+
+def _is_lost(transport: LayerResult | None) -> bool:
+    """Return whether the known interface has failed, or redirects where the prober does not follow."""
+    return transport is not None and (
+        transport.has_failed or transport.result is ResultClass.REDIRECT_REFUSED
+    )
 
 
 def _proves_alive(visit: ProbeSession, transport: LayerResult | None, readiness: LayerResult | None) -> bool:
