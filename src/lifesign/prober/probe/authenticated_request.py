@@ -90,7 +90,7 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     note = fetched.token_fault
     if fetched.credential is not None:
         if is_refused or fetched.status == _HEADERS_TOO_LARGE:
-            text = f"{rejection(fetched)} although credential {fetched.credential} was sent"
+            text = f"{rejection(fetched)} with credential {fetched.credential}"
             return ResultClass.CREDENTIALS_REJECTED, text if note is None else f"{text}, {note}"
         note = f"with credential {fetched.credential}"
     elif note is not None and (is_refused or _may_be_login(fetched.status, result)):
