@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import aiohttp
+from yarl import URL
 
 from lifesign.client.candidate_urls import (
     ANOTHERS_CARD,
@@ -38,6 +39,7 @@ from lifesign.client.server_detection import DetectedServer, detect_server
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
 from lifesign.domain.common.finding import Finding
+from lifesign.domain.credentials.secret import Scrubber, secret_fault
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
@@ -47,7 +49,7 @@ from lifesign.domain.observation.served_body import is_absent
 from lifesign.domain.observation.server_answer import may_be_server
 from lifesign.domain.targets.target import TargetKind
 from lifesign.errors import InvalidValue
-from lifesign.http_client.answer import Answer
+from lifesign.http_client.answer import Answer, head_without_secrets
 from lifesign.http_client.bounded_get import Ask, Get, bounded_get
 from lifesign.http_client.guarded_sessions import GuardedSessions
 
@@ -126,9 +128,10 @@ async def fetch_health(
     server beside it gets them anyway, unless the document names the URL or `kind` is `a2a`.
 
     `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to
-    the health document on the origin of `url`, and nowhere else. A session of the caller keeps its cookies,
-    proxies and default headers, and only sends the requests to the origin of `url`; the default session has
-    none. With a session of the caller, only aiohttp's limits apply to the header of an answer.
+    the health document on the origin of `url`, and nowhere else. If the agent sends it back, the result has
+    `REMOVED-SECRET` in its place (of tokens with 8 characters or more). A session of the caller keeps its
+    cookies, proxies and default headers, and only sends the requests to the origin of `url`; the default
+    session has none. With a session of the caller, only aiohttp's limits apply to the header of an answer.
 
     The host of `url` may be anywhere, since the caller chose it. The agent chooses other hosts: they are only
     requested at public addresses, and in `allowed_networks` (such as `10.1.0.0/16`; never a cloud's metadata
@@ -146,6 +149,19 @@ async def fetch_health(
         return await _check(get, visit)
     async with GuardedSessions(networks, trusted=given.url, session=session) as sessions:
         return await _check(partial(bounded_get, sessions), visit)
+
+
+def _without_secrets(get: Get, secret: str) -> Get:
+    """Return a `get` whose answers do not have a secret that the agent may have sent back."""
+    scrubber = Scrubber([secret])
+
+    async def scrubbed(url: URL, ask: Ask) -> Answer:
+        answer = await get(url, ask)
+        shown = answer.url if scrubber.clean_text(str(answer.url)) == str(answer.url) else answer.url.origin()
+        body = scrubber.clean(answer.body)
+        return replace(answer, url=shown, body=body, **head_without_secrets(answer, scrubber))
+
+    return scrubbed
 
 
 async def fetch_document(
@@ -196,6 +212,8 @@ def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
 
 
 async def _check(get: Get, visit: CheckRequest) -> HealthCheck:
+    if visit.token is not None and secret_fault(visit.token) is None:
+        get = _without_secrets(get, visit.token)
     if visit.kind == TargetKind.MCP:
         return await _check_server(get, visit)
     card = await _find_card(get, visit)

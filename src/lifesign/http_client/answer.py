@@ -10,6 +10,7 @@ from yarl import URL
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.challenge import MAX_FIELD_CHARS, MAX_FIELDS
 from lifesign.domain.credentials.request_scope import REJECTED
+from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.failures import UNPACKED, undecodable
 from lifesign.http_client.headers import (
@@ -59,6 +60,25 @@ class Answer:
     def is_json(self) -> bool:
         """Whether the body claims to be JSON."""
         return self.content_type == "application/json" or self.content_type.endswith("+json")
+
+
+class HeadTexts(TypedDict):
+    """Members of an answer that may quote its head."""
+
+    reason: str
+    content_type: str
+    status_links: tuple[str, ...]
+    challenges: tuple[str, ...]
+
+
+def head_without_secrets(answer: Answer, scrubber: Scrubber) -> HeadTexts:
+    """Return the texts of an answer's head without the secrets that the peer may have sent back."""
+    return {
+        "reason": scrubber.clean_cut(answer.reason),
+        "content_type": scrubber.clean_cut(answer.content_type),
+        "status_links": tuple(map(scrubber.clean_text, answer.status_links)),
+        "challenges": tuple(map(scrubber.clean_cut, answer.challenges)),
+    }
 
 
 def in_ms(seconds: float) -> float:

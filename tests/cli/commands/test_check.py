@@ -1,10 +1,12 @@
 import asyncio
 import json
 import re
+from base64 import b64encode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from tests.support.agent_check import card, document
@@ -24,6 +26,7 @@ from tests.support.message_server import agent as message_agent
 
 from lifesign.cli import main
 from lifesign.cli.commands.check import EXIT_CODES, TOKEN_VARIABLE
+from lifesign.domain.credentials.secret import REMOVED
 from lifesign.domain.health.document import HealthStatus
 
 EVIL = "Evil\x1b[2J\u202e\r\nagent"
@@ -309,6 +312,26 @@ async def test_token_is_read_from_a_file_else_from_the_environment(
     file.write_text("from-file\n")
     _, server = await run({HEALTH_PATH: as_json(full())}, "--token-file", str(file))
     assert server.asked(HEALTH_PATH)["authorization"] == "Bearer from-file"
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+async def test_token_that_the_agent_sends_back_is_not_shown(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = "canary/of~detail+7Q=="
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    echoed = b64encode(token.encode()).decode()
+    elsewhere = f"/health?of={quote(token)}"
+    replies = {
+        HEALTH_PATH: redirect(elsewhere),
+        elsewhere: as_json(full(agent_id=f"agent {token}", extensions={f"x.{token}": [echoed]})),
+    }
+    ended, server = await run(replies, *options)
+    assert ended == EXIT_CODES["degraded"]
+    assert server.asked(HEALTH_PATH)["authorization"] == f"Bearer {token}"
+    written = capsys.readouterr().out
+    assert REMOVED in written
+    assert not [form for form in (token, echoed, quote(token)) if form in written]
 
 
 @pytest.mark.parametrize("content", ["", "two words", "\u00e4\u00f6", "x" * 8000])

@@ -33,7 +33,14 @@ from lifesign.domain.net.allowed_addresses import (
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http_client.address_guard import AddressGuard
-from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
+from lifesign.http_client.answer import (
+    Answer,
+    classify_status,
+    head_without_secrets,
+    in_ms,
+    read_head,
+    unread_coding,
+)
 from lifesign.http_client.bounded_body import read_beginning, read_bounded, read_until
 from lifesign.http_client.failures import (
     FAILURES,
@@ -506,13 +513,10 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
         fetched = replace(fetched, result=ResultClass.NOT_MEASURED, reason=UNSEARCHED)
     return replace(
         fetched,
+        **head_without_secrets(fetched, scrubber),
         body=cleaned or b"",
-        reason=scrubber.clean_cut(fetched.reason),
-        content_type=scrubber.clean_cut(fetched.content_type),
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
         last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
-        status_links=tuple(map(scrubber.clean_text, fetched.status_links)),
-        challenges=tuple(map(scrubber.clean_cut, fetched.challenges)),
         allow=scrubber.clean_text(fetched.allow),
     )
 
