@@ -1,4 +1,4 @@
-"""The command that tests one credential."""
+"""The commands that test one credential, and log in with OAuth."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from tests.support.hostile_server import Reply, answer, redirect, serving
 from tests.support.servers import free_port
 
 from lifesign.cli import main
+from lifesign.cli.commands import credentials
 from lifesign.cli.commands.credentials import EXIT_CODES
 from lifesign.prober.probe.credential_trial import TrialVerdict
 
@@ -179,3 +180,47 @@ async def test_wrong_usage_is_refused(
 
 def test_each_verdict_has_an_exit_code() -> None:
     assert EXIT_CODES.keys() == {verdict.value for verdict in TrialVerdict}
+
+
+LOGIN = (
+    "  - name: acme\n    origin: 'https://acme.example'\n    oauth2:\n"
+    "      grant: refresh_token\n      auth_method: none\n      client_id: lifesign\n"
+    "      token_file: acme.refresh\n      token_url: 'https://login.example/token'\n"
+    "      authorization_url: 'https://login.example/authorize'\n"
+)
+
+
+@pytest.mark.parametrize("fault", [None, "refused"])
+@pytest.mark.parametrize(("options", "opened"), [((), 1), (("--no-browser",), 0), (("--json",), 1)])
+def test_login_opens_the_url_and_reports_where_the_token_is(
+    fault: str | None,
+    options: tuple[str, ...],
+    *,
+    opened: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    browsed: list[str] = []
+
+    async def log_in(*_: object, open_url: Callable[[str], None], **__: object) -> str | None:
+        open_url("https://login.example/authorize?state=1")
+        return fault
+
+    monkeypatch.setattr("lifesign.crawl.oauth_login.log_in", log_in)
+    monkeypatch.setattr(credentials, "_open_browser", browsed.append)
+    file = tmp_path / "lab.yml"
+    file.write_text(
+        f"name: lab\ncontact: mailto:tests@agent.example\ntargets: [https://acme.example]\ncredentials:\n{LOGIN}"
+    )
+    code = main(["credentials", "login", "acme", "--definition", str(file), "--yes", *options])
+    assert code == (0 if fault is None else 1)
+    assert len(browsed) == opened
+    printed = capsys.readouterr()
+    stored = str(tmp_path / "acme.refresh")
+    if options == ("--json",):
+        assert json.loads(printed.out) == {"credential": "acme", "token_file": stored, "fault": fault}
+    else:
+        assert "https://login.example/authorize?state=1" in printed.out.splitlines()
+        assert (f"stored      {stored}" in printed.out) is (fault is None)
+        assert (str(fault) in printed.err) is (fault is not None)

@@ -7,7 +7,7 @@ from tests.support.databases import WoundClock
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role, is_valid
-from lifesign.domain.targets.target import target_id
+from lifesign.domain.targets.target import SHARDS, target_id
 from lifesign.registry.errors import KeyEnded, KeyNotFound, LastAdminKey
 from lifesign.registry.keys.manage_keys import (
     KeyRotation,
@@ -227,3 +227,28 @@ async def test_key_for_a_target_id_is_refused(api: RegistryApi) -> None:
         assert (await api.ask("POST", KEYS, body)).status == 422
         with pytest.raises(ValidationError, match="what probers find"):
             NewKey(role=role, name="x", agent_id=found)
+
+
+async def test_worker_limit_of_a_key_is_changed_and_removed(api: RegistryApi) -> None:
+    for limit in (2, 2, None):
+        answer = await api.ask("PATCH", f"{KEYS}/key_prober_", {"max_workers": limit})
+        assert (answer.status, answer.json().get("max_workers")) == (200, limit)
+    events = await api.events(type="key.limited")
+    assert [event["payload"].get("max_workers") for event in events] == [2, None]
+
+
+@pytest.mark.parametrize(
+    ("key_id", "body", "status"),
+    [
+        ("key_prober_", {}, 422),
+        ("key_prober_", {"max_workers": 0}, 422),
+        ("key_prober_", {"max_workers": SHARDS + 1}, 422),
+        ("key_reader_", {"max_workers": 2}, 422),
+        ("key_nobody", {"max_workers": 2}, 404),
+    ],
+)
+async def test_invalid_worker_limit_is_refused(
+    api: RegistryApi, key_id: str, body: dict[str, int], status: int
+) -> None:
+    assert (await api.ask("PATCH", f"{KEYS}/{key_id}", body)).status == status
+    assert await api.events(type="key.limited") == []

@@ -438,23 +438,6 @@ async def test_worker_limit_can_be_set_for_a_key(api: RegistryApi, workers: Work
     assert [event["actor"] for event in events] == ["key:key_admin_"] * 4
 
 
-@pytest.mark.parametrize(
-    ("key_id", "body", "status"),
-    [
-        ("key_prober_", {}, 422),
-        ("key_prober_", {"max_workers": 0}, 422),
-        ("key_prober_", {"max_workers": SHARDS + 1}, 422),
-        ("key_reader_", {"max_workers": 2}, 422),
-        ("key_nobody", {"max_workers": 2}, 404),
-    ],
-)
-async def test_invalid_worker_limit_is_refused(
-    api: RegistryApi, key_id: str, body: dict[str, int], status: int
-) -> None:
-    assert (await api.ask("PATCH", f"/api/v1/keys/{key_id}", body)).status == status
-    assert await api.events(type="key.limited") == []
-
-
 async def _revoked(api: RegistryApi) -> dict[str, int]:
     """Return how many shards ended with their key, by the revoking key."""
     found: dict[str, int] = {}

@@ -1,62 +1,24 @@
 """The evidence watch: mass silence, old evidence, and what an operator confirms."""
 
-from datetime import datetime
 from itertools import count
 from typing import Any
 
 import pytest
-from tests.support.asgi_client import Answer
 from tests.support.databases import WoundClock
 from tests.support.directory_api import claim
 from tests.support.metrics import Scraped
+from tests.support.probed_fleet import CARD, CLASS, fleet, report, result, unwitnessed
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.targets.target import host_of, shard_of
-from lifesign.registry.probing.manage_monitor import MAX_CONFIRMED_CLASSES
 
 MONITOR = "/api/v1/monitor"
-CLASS = "10.1.0.0/16"
-CARD = "https://agent-{}.example/.well-known/agent-card.json"
-
-
-def result(clock: WoundClock, number: int, outcome: str = "ok", **members: Any) -> dict[str, Any]:
-    """Return the result of a probe just now of an agent with an address of its own."""
-    return {
-        "agent_id": f"agent-{number}",
-        "observed_at": moment(clock.at_s).isoformat(),
-        "transport": {"result": outcome},
-        "network_class": CLASS,
-        "address": f"10.1.0.{number}",
-        **members,
-    }
-
-
-def unwitnessed(clock: WoundClock, number: int) -> dict[str, Any]:
-    return result(clock, number, "not_measured", inconclusive_reason="no_witness")
-
-
-async def report(api: RegistryApi, *observations: dict[str, Any]) -> dict[str, Any]:
-    """Report what probes saw, and return the answer."""
-    answer = await api.report(*observations)
-    assert answer.status == 200, answer.body
-    return dict(answer.json())
-
-
-async def fleet(api: RegistryApi, size: int) -> None:
-    """Register agents that are probed, and let all of them answer once."""
-    for number in range(size):
-        await api.register(f"agent-{number}", monitoring="probe", card_url=CARD.format(number))
-    await report(api, *(result(api.clock, number) for number in range(size)))
 
 
 async def shown(api: RegistryApi) -> dict[str, Any]:
     return dict((await api.ask("GET", MONITOR)).json())
-
-
-async def confirm(api: RegistryApi, members: dict[str, str], key: Role = Role.ADMIN) -> Answer:
-    return await api.ask("POST", f"{MONITOR}/confirm", members, key=key)
 
 
 async def test_simultaneous_silence_of_most_addresses_of_a_class_is_mass_silence(
@@ -243,75 +205,3 @@ async def test_metrics_contain_old_evidence_silent_classes_and_failure_ratio_per
     }
     assert scraped.value(f"{prefix}prober_shards", key="key_prober_") == len(shards)
     assert scraped.value(f"{prefix}prober_results_total", key="key_prober_", result="inconclusive") == 3
-
-
-@pytest.mark.both_databases
-async def test_an_operator_confirms_a_class(api: RegistryApi, clock: WoundClock) -> None:
-    await fleet(api, 1)
-    clock.advance(60)
-    done = await confirm(api, {"network_class": CLASS})
-    at = done.json()["confirmed_at"]
-    assert (done.status, done.json()) == (200, {"network_class": CLASS, "confirmed_at": at})
-    assert (await shown(api))["confirmed_classes"] == {CLASS: at}
-    assert (await report(api, result(clock, 0)))["confirmed_classes"] == {CLASS: at}
-    clock.advance(60)
-    later = (await confirm(api, {"network_class": CLASS})).json()["confirmed_at"]
-    assert (await shown(api))["confirmed_classes"] == {CLASS: later}
-    events = await api.events(type="monitor.confirmed")
-    assert [(event["actor"], event["payload"]) for event in events] == [
-        ("key:key_admin_", {"network_class": CLASS})
-    ] * 2
-
-
-async def test_an_operator_confirms_one_agent(api: RegistryApi) -> None:
-    await fleet(api, 2)
-    before = (await api.ask("GET", "/api/v1/shards", key=Role.PROBER)).json()["version"]
-    done = await confirm(api, {"agent_id": "agent-1"})
-    at = done.json()["confirmed_at"]
-    shard = (await api.ask("GET", "/api/v1/targets/agent-1")).json()["shard"]
-    changes = await api.ask("GET", f"/api/v1/shards/{shard}/targets?after_version={before}", key=Role.PROBER)
-    fed = changes.json()["targets"]
-    [target] = fed
-    assert target["subject_id"] == "agent-1"
-    assert datetime.fromisoformat(target["confirmed_at"]) == datetime.fromisoformat(at)
-    [event] = await api.events(type="monitor.confirmed", agent_id="agent-1")
-    assert (event["actor"], event["payload"]) == ("key:key_admin_", {"agent_id": "agent-1"})
-
-
-@pytest.mark.both_databases
-@pytest.mark.parametrize(
-    ("members", "status", "code"),
-    [
-        ({}, 422, "invalid_request"),
-        ({"network_class": CLASS, "agent_id": "agent-0"}, 422, "invalid_request"),
-        ({"network_class": "public_ipv4"}, 404, "network_class_not_found"),
-        ({"agent_id": "nobody"}, 404, "target_not_found"),
-    ],
-)
-async def test_empty_confirmation_is_refused(
-    api: RegistryApi, members: dict[str, str], status: int, code: str
-) -> None:
-    await fleet(api, 1)
-    refused = await confirm(api, members)
-    assert (refused.status, refused.json()["error"]["code"]) == (status, code)
-    if code == "network_class_not_found":
-        assert refused.json()["error"]["details"]["classes"] == CLASS, "existing classes"
-    assert await api.events(type="monitor.confirmed") == []
-
-
-@pytest.mark.parametrize("role", [role for role in Role if role not in {Role.ADMIN, Role.AGENT}])
-async def test_only_an_admin_confirms(api: RegistryApi, role: Role) -> None:
-    await fleet(api, 1)
-    assert (await confirm(api, {"network_class": CLASS}, role)).status == 403
-
-
-async def test_only_the_latest_confirmed_classes_are_kept(api: RegistryApi, clock: WoundClock) -> None:
-    count = MAX_CONFIRMED_CLASSES + 1
-    await fleet(api, 1)
-    for number in range(count):
-        clock.advance(1)
-        await report(api, result(clock, 0, network_class=f"10.{number}.0.0/16"))
-        assert (await confirm(api, {"network_class": f"10.{number}.0.0/16"})).status == 200
-    classes = (await shown(api))["confirmed_classes"]
-    assert len(classes) == MAX_CONFIRMED_CLASSES
-    assert "10.0.0.0/16" not in classes
