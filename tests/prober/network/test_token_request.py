@@ -226,6 +226,20 @@ async def test_refresh_token_stays_in_use_until_another_one_comes(tmp_path: Path
         assert file.read_text() == "refresh-canary-1"
 
 
+async def test_clients_share_a_refresh_token_file_and_a_link_to_it(tmp_path: Path) -> None:
+    file, link = tmp_path / "acme.refresh", tmp_path / "link.refresh"
+    file.touch(mode=0o600)
+    file.write_text("refresh-canary-1")
+    link.symlink_to(file)
+    async with serving({TOKEN_PATH: as_json(TOKEN)}) as server, fetching(definition()) as fetcher:
+        client = OAuthTokenClient(fetcher, 60.0)
+        for path in (file, link):
+            given = {"grant": "refresh_token", "token_file": str(path)}
+            found = await client.request(credential(server.url + TOKEN_PATH, **given), None)
+            assert isinstance(found, AccessToken)
+        await client.close()
+
+
 async def test_missing_refresh_token_is_a_fault_without_a_request(tmp_path: Path) -> None:
     found, is_sent = await refreshed(as_json(TOKEN), tmp_path / "absent.refresh")
     assert isinstance(found, TokenFault)

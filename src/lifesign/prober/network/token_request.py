@@ -88,8 +88,8 @@ class OAuthTokenClient:
         self, credential: Credential, client: OAuthClient, path: Path
     ) -> AccessToken | TokenFault:
         """Use the refresh token in a file, and store the one that replaces it."""
-        file = self._files.setdefault(path, RefreshTokenFile(path))
         # Two clients may have the same file: a token is used once.
+        file = self._file(path)
         async with file.turn:
             former = file.read()
             if isinstance(former, TokenFault):
@@ -104,6 +104,10 @@ class OAuthTokenClient:
                 credential.note_refresh_token(new)
                 await asyncio.to_thread(file.replace, new)
             return found
+
+    def _file(self, path: Path) -> RefreshTokenFile:
+        """Return the file at a path; a symbolic link counts as the file that it leads to."""
+        return self._files.setdefault(path.resolve(), RefreshTokenFile(path))
 
     async def _ask(
         self,
