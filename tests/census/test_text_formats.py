@@ -109,3 +109,12 @@ def test_names_in_csv_cannot_start_a_formula() -> None:
     names = {row[1] for row in csv.reader(io.StringIO(written, newline=""))}
     assert f"'{evil}" in names
     assert evil not in names
+
+
+def test_targets_of_which_a_layer_was_not_asked_are_a_fact_of_it() -> None:
+    taken = compute_census(facts())
+    layers = [layer.model_copy(update={"not_asked": 3}) for layer in taken.layers]
+    asked_less = taken.model_copy(update={"layers": layers})
+    rows = [row for row in csv.reader(io.StringIO(as_csv(asked_less))) if row[2] == "not_asked"]
+    assert rows == [["layers", layer.layer, "not_asked", "3"] for layer in layers]
+    assert as_html(asked_less).count("<svg") == as_html(taken).count("<svg") + len(layers)

@@ -16,6 +16,7 @@ from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import holding
 
 from lifesign.client import RegistryClient
+from lifesign.mcp.over_stdio import _StandardInput
 from lifesign.mcp.tool_list import TOOLS
 
 INITIALIZE = {
@@ -152,3 +153,14 @@ def test_signal_ends_the_stdio_server_with_open_input(number: int) -> None:
             assert process.stdout.read() == ""
         finally:
             process.kill()
+
+
+async def test_lines_of_standard_input_are_text_whatever_their_bytes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(b'{"id": 1}\n{"a": "\\ud83d"}\n\xff\n')
+    with file.open() as opened:
+        monkeypatch.setattr(sys, "stdin", opened)
+        lines = [line async for line in _StandardInput()]
+    assert lines == ['{"id": 1}\n', '{"a": "\\ufffd"}\n', "\ufffd\n"]

@@ -159,3 +159,18 @@ def _hand_out(numbers: list[int]) -> Callable[[Transaction], float]:
         return transaction.now_s
 
     return hand_out
+
+
+async def test_empty_selections_change_no_target(database: Database) -> None:
+    [a] = await add_targets(database, 1)
+    await database.write(noting(answered=[LiveTarget(a, V4, "192.0.2.1", NOW_S, "key:one")]))
+    before = await database.read(counting())
+
+    def change_nothing(transaction: Transaction) -> list[float]:
+        liveness.note_reporter(transaction, [], "key:two")
+        liveness.forget_agents(transaction, [])
+        liveness.hand_out(transaction, [])
+        return liveness.results_due_s(transaction, [], 0, 10)
+
+    assert await database.write(change_nothing) == []
+    assert await database.read(counting()) == before
