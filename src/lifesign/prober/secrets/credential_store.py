@@ -379,7 +379,7 @@ class CredentialStore:
         # Origins with the same secrets share one: its tables stay in the processor's cache.
         shared = {secrets: Scrubber(secrets) for secrets in map(frozenset, by_origin.values())}
         scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}
-        # The text of an origin takes longer than all else here.
+        # Writing an origin as text takes longer than finding its scrubber.
         self._scrubber_by_origin = lru_cache(maxsize=MAX_ORIGINS)(
             lambda origin: scrubbers.get(str(origin), _NOTHING_TO_REMOVE)
         )
