@@ -69,7 +69,8 @@ async def test_the_document_is_found_below_every_root_path_on_every_server(
 async def test_app_answers_all_other_paths(path: str, root: str) -> None:
     app = agent()
     assert await agent_at(app, path, root_path=root) is None
-    assert outcomes(app) == {"answered": 1}
+    # It may be the document of a mounted agent.
+    assert outcomes(app) == {"excluded" if path.endswith(HEALTH) else "answered": 1}
 
 
 async def test_configured_path_leaves_the_well_known_path_to_the_app() -> None:
@@ -135,6 +136,18 @@ async def test_origin_and_its_mounted_agents_have_separate_documents() -> None:
     assert await agent_at(front, "/agents/planner" + HEALTH) == "planner"
     await ask(front, "/agents/adder/ask")
     assert outcomes(front) == {"excluded": 3}
+
+
+@pytest.mark.parametrize("root", ["", "/v1"])
+@pytest.mark.parametrize("path", [HEALTH, "/health"])
+async def test_probes_of_a_mounted_agent_are_no_interactions_of_the_origin(root: str, path: str) -> None:
+    front = AgentHealthMiddleware(origin(Starlette(), added=False), agent_id="front", path=path)
+    await agent_at(front, f"{root}/agents/adder{HEALTH}", root_path=root)
+    await ask(front, f"{root}/agents/adder{CARD}", root_path=root)
+    assert outcomes(front) == {"excluded": 2}
+    await ask(front, f"{root}/agents/adder{CARD}", method="POST", root_path=root)
+    await ask(front, f"{root}/agents/adder/ask", method="POST", root_path=root)
+    assert outcomes(front) == {"answered": 2, "excluded": 2}
 
 
 async def test_an_agent_mounted_within_a_mounted_app_is_found() -> None:

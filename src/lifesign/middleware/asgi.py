@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 _WELL_KNOWN = "/.well-known/"
+_DOCUMENT_PATHS = (DEFAULT_HEALTH_PATH, *CARD_PATHS)
 # A DELETE only if it ends the session of an MCP client.
 _SELDOM_SAMPLED = frozenset({"HEAD", "OPTIONS", "DELETE"})
 
@@ -118,7 +119,7 @@ class AgentHealthMiddleware:
         """Paths that the middleware answers itself."""
         if settings.metrics_path is not None:
             self._pages[settings.metrics_path] = _metrics_page(self.health, settings).answer
-        self._own_paths = (*self._pages, *CARD_PATHS)
+        self._own_paths = (*self._pages, *_DOCUMENT_PATHS)
         # Nearly every path lacks it, which this test finds in a third of the time of `endswith`.
         self._own_mark = _WELL_KNOWN if all(_WELL_KNOWN in path for path in self._own_paths) else ""
         self._is_excluded = settings.excludes()
@@ -159,9 +160,10 @@ class AgentHealthMiddleware:
                 await send(start)
                 await send(body)
                 return
-            if path in CARD_PATHS:
+            # The others are of an agent mounted in the app: probes of it are no interactions of this one.
+            if path in CARD_PATHS or (scope["method"] == "GET" and path.endswith(_DOCUMENT_PATHS)):
                 self._count_excluded()
-                await app(scope, receive, self._announcing(scope, send))
+                await app(scope, receive, self._announcing(scope, send) if path in CARD_PATHS else send)
                 return
         is_excluded = self._is_excluded
         if (scope["method"] in _SELDOM_SAMPLED and _is_never_sampled(scope)) or (
