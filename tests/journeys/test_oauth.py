@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -31,6 +32,7 @@ from tests.support.uvicorn_thread import served
 
 REJECTED, NO_TOKEN = "credentials_rejected", "token_error"
 ANSWERED = {"discovery": "ok", "transport": "ok", "message": "ok"}
+NEXT = "refresh-canary-next"
 ASK = {"health": False, "message": {"text": "ok"}}
 
 
@@ -264,6 +266,38 @@ async def test_a_refresh_token_is_replaced_in_its_file_with_each_use(method: str
             assert file.stat().st_mode & 0o777 == 0o600
     assert [form["grant_type"] for form in provider.forms] == ["refresh_token"] * 2
     assert len(set(provider.refresh_tokens)) == 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("command", [["probe"], ["credentials", "test", "acme"]])
+async def test_a_signal_does_not_lose_the_next_refresh_token(
+    command: list[str], number: signal.Signals, tmp_path: Path
+) -> None:
+    file = stored_token(tmp_path, "refresh-canary-first")
+
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        process.send_signal(number)
+        await as_json({"access_token": "access-canary", "token_type": "Bearer", "refresh_token": NEXT})(
+            writer, head
+        )
+
+    async with serving({"/token": reply}) as server:
+        client = f"{{token_url: '{server.url}/token', client_id: {CLIENT}, auth_method: none"
+        (tmp_path / "acme.yml").write_text(
+            f"name: acme\nnetworks: {{allow: [127.0.0.0/8]}}\ntargets: ['{server.url}']\ncredentials:\n"
+            f"  - {{name: acme, origin: '{server.url}', "
+            f"oauth2: {client}, grant: refresh_token, token_file: {file.name}}}}}\n"
+        )
+        process = await asyncio.create_subprocess_exec(
+            Path(sys.executable).with_name("lifesign"),
+            *command, "--definition", "acme.yml",
+            cwd=tmp_path,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            written, _ = await process.communicate()
+    assert (process.returncode, file.read_text().strip()) == (-number, NEXT), written
 
 
 async def test_two_probers_do_not_use_one_refresh_token(tmp_path: Path) -> None:

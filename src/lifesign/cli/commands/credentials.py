@@ -85,18 +85,17 @@ def try_one(
       steps       one for each step: name, result (ok, fault or unknown) and text
       hint        what to do, unless the credential works
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
-
-    from yarl import URL  # noqa: PLC0415 - see above
+    from yarl import URL  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
 
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
+    from lifesign.serving.ending_signals import run_until_signal  # noqa: PLC0415 - asyncio takes 20 ms
 
     read = read_definition_file(definition)
     chosen = chosen_credential(read, name, definition)
     target = URL(chosen.origin + chosen.path if url is None else url)
     if not target.absolute:
         raise InvalidValue("--url", url, "a URL such as https://agent.example/rpc")
-    trial = asyncio.run(_try(read, chosen, target))
+    trial = run_until_signal(_try(read, chosen, target))
     with ignore_broken_pipe():
         if as_json:
             _write_json(chosen, target, trial)

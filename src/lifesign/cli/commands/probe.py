@@ -118,10 +118,10 @@ def probe(
         result       result of the probe      requests  number of requests
         observation  all results; see schemas/observation.schema.json
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
     from datetime import UTC, datetime  # noqa: PLC0415
 
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.serving.ending_signals import run_until_signal  # noqa: PLC0415 - asyncio takes 20 ms
 
     probed = urls or _targets_of(definition)
     if len(probed) > MAX_URLS:
@@ -129,7 +129,7 @@ def probe(
     requested = _definition(probed, definition, timeout_seconds, message, allow_network or (), kind=kind)
     if message is not None:
         _refuse_message_to_mcp(requested, message)
-    reports = asyncio.run(_probe_all(with_credentials(requested, credential)))
+    reports = run_until_signal(_probe_all(with_credentials(requested, credential)))
     with ignore_broken_pipe():
         if as_json:
             from lifesign.cli.output.table import write_json  # noqa: PLC0415
