@@ -128,7 +128,15 @@ def test_nested_and_wrapped_forms_are_found(data: str) -> None:
     assert len(found(data.encode())) == 1
 
 
-FORMS = [PLAIN, b64encode(PLAIN.encode()).decode(), json.dumps(PLAIN), PLAIN.encode().hex()]
+FORMS = [
+    PLAIN,
+    b64encode(PLAIN.encode()).decode(),
+    json.dumps(PLAIN),
+    PLAIN.encode().hex(),
+    "".join(f"\\u{byte:04x}" for byte in PLAIN.encode()),
+    "".join(f"&#{byte};" for byte in PLAIN.encode()),
+    "".join(f"&#x{byte:x};" for byte in PLAIN.encode()),
+]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32-le", "utf-8-sig"])

@@ -195,6 +195,8 @@ def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
 def _decoded(data: bytes) -> tuple[bytes, int]:
     """Return bytes of which one level of escapes is decoded, and the number of their numeric entities."""
     entities = 0
+    # In UTF-16, they stand within the escapes too.
+    data = data.replace(b"\0", b"")
     if b"\\" in data:
         data = _replaced(data, _BACKSLASHED)
     if b"&" in data:
