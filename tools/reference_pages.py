@@ -43,8 +43,9 @@ The log stores each event as `{sequence, id, type, actor, intent_id?, payload, c
 hash}` ([schema](../../schemas/event.schema.json)). Absent members are omitted."""
 API = """\
 `{"error": {"code", "message", "hint"?, "details"}, "message"}`; `hint` says what to do,
-if that is known. Errors that are not listed are `internal`, 500. `class` is the Python class of the error;
-the next table names its module. If a code has several classes, `details` show which of them it is."""
+if that is known. An error that is not in the table has the status 500 and the code `internal`. `class` is the
+Python class of the error; the next table names its module. If a code has several classes, `details` show
+which of them it is."""
 PYTHON_ERRORS = """\
 All are subclasses of `lifesign.errors.LifesignError`. An error with an API code is also an answer of the
 registry: see the table above."""
@@ -191,14 +192,14 @@ def errors_page() -> str:
             str(status),
             f"`{code}`",
             ", ".join(f"`{kind.__name__}`" for kind in of_code),
-            " ".join(_first_sentence(kind) for kind in of_code),
+            " ".join(_meaning(kind) for kind in of_code),
         )
         for (status, code), of_code in kinds.items()
     ]
     lines += _table(("status", "code", "class", "meaning"), rows)
     lines += ["## Python errors", "", PYTHON_ERRORS, ""]
     errors = [
-        (f"`{kind.__module__}.{kind.__name__}`", _api_code(kind), _first_sentence(kind))
+        (f"`{kind.__module__}.{kind.__name__}`", _api_code(kind), _meaning(kind))
         for module in ("lifesign.errors", *(f"lifesign.{package}.errors" for package in ERROR_PACKAGES))
         for kind in vars(import_module(module)).values()
         if inspect.isclass(kind) and issubclass(kind, LifesignError) and kind.__module__ == module
@@ -242,8 +243,8 @@ def _api_code(kind: type[LifesignError]) -> str:
     return f"`{STATUS_AND_CODE[kind][1]}`" if kind in STATUS_AND_CODE else ""
 
 
-def _first_sentence(kind: type[LifesignError]) -> str:
-    return " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+def _meaning(kind: type[LifesignError]) -> str:
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split())
 
 
 def _shape(member: dict[str, Any], parts: dict[str, Any]) -> str:  # noqa: PLR0911 - one for each form of a schema

@@ -15,7 +15,7 @@ class NoAnswer(LifesignError):
 class InvalidValue(LifesignError, ValueError):
     """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes.
 
-    `given` is None where nothing was given, or nothing that may be shown.
+    `given` is None if no value was given, or if the value must not be shown.
     """
 
     def __init__(self, name: str, given: object, expected: str, *, hint: str = "") -> None:

@@ -22,7 +22,10 @@ class WorkRefused(LifesignError):
 
 
 class WorkDropped(LifesignError):
-    """The lease was lost during the work. Do not use the result: another agent may do the work again."""
+    """The work began, but was stopped: the lease was lost, the agent ended, or the handler was cancelled.
+
+    Do not use the result: another agent may do the work again.
+    """
 
     def __init__(self, agent_id: str, why: str) -> None:
         super().__init__(f"{agent_id!r} dropped work in progress: {why}")

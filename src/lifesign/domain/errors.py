@@ -14,7 +14,7 @@ from lifesign.errors import LifesignError
 class InvalidDocument(LifesignError, ValueError):
     """A peer's health document breaks the rules.
 
-    `faults` lists each with place and reason, and is never empty.
+    `faults` lists each fault with place and reason, and is never empty.
     """
 
     def __init__(self, faults: Sequence[Finding]) -> None:
@@ -23,7 +23,7 @@ class InvalidDocument(LifesignError, ValueError):
 
 
 class InvalidTransition(LifesignError):
-    """An agent in `status` cannot get the signal `signal`."""
+    """The life cycle does not allow the event `signal` for an agent with the status `status`."""
 
     def __init__(self, status: str, signal: str) -> None:
         super().__init__(f"an agent with the status {status} cannot get the signal {signal}")
@@ -57,7 +57,10 @@ class InvalidResource(LifesignError, ValueError):
 
 
 class TokensExhausted(LifesignError):
-    """A resource was granted 2^32 - 1 times in `epoch`. A restored or adopted database has a new epoch."""
+    """The resource has no fencing token left: 2^32 - 1 were granted in the epoch `epoch`.
+
+    `lifesign restore` and `lifesign database adopt` begin a new epoch.
+    """
 
     def __init__(self, epoch: int) -> None:
         super().__init__(f"no fencing token is left in epoch {epoch}: raise the epoch")
@@ -142,7 +145,7 @@ class FileFault:
 class InvalidFile(LifesignError, ValueError):
     """A file is invalid; `faults`, at least one, are in the order of lines.
 
-    `file` is its name, empty where a text was read.
+    `file` is its name, empty if a text was read instead of a file.
     """
 
     def __init__(self, faults: Sequence[FileFault], file: str = "") -> None:
@@ -158,7 +161,10 @@ class InvalidWorkflow(InvalidFile):
 
 
 class InvalidTaskTransition(LifesignError):
-    """A task in `status` cannot get the signal `signal`; a finished task gets none."""
+    """The life cycle does not allow the event `signal` for a task with the status `status`.
+
+    It allows no event for a finished task.
+    """
 
     def __init__(self, status: str, signal: str) -> None:
         where = {"queued": "in the queue", "review": "in review", "handoff": "with people"}.get(

@@ -50,7 +50,10 @@ class VersionRequired(LifesignError):
 
 
 class StaleVersion(LifesignError):
-    """The record has another version than the request names; `is_clear` is false if that was not an ETag."""
+    """The record has another version than If-Match names.
+
+    `is_clear` is false if the value of If-Match is not an ETag in double quotes, which matches no version.
+    """
 
     def __init__(self, incarnation: int, version: int, etag: str, *, is_clear: bool = True) -> None:
         hint = "" if is_clear else "; If-Match requires an ETag as the record has it, in double quotes"
@@ -98,7 +101,10 @@ class BodyTooSlow(LifesignError):
 
 
 class BodyNotPlain(LifesignError):
-    """The request's body is not JSON, or is compressed, by its `header`; the server accepts `expected`."""
+    """A header of the request says that the body is not JSON, or that it is compressed.
+
+    `header` is the name of that header, `expected` the value that the server accepts.
+    """
 
     def __init__(self, header: str, expected: str) -> None:
         super().__init__(f"{header}: expected {expected}")
@@ -148,7 +154,10 @@ class AgentDraining(LifesignError):
 
 
 class LeaseNotFound(LifesignError):
-    """There is no such lease, or it never was the caller's and the caller may not end leases of others."""
+    """No lease has this id.
+
+    A caller that never held the lease, and may not end leases of others, gets the same answer.
+    """
 
     def __init__(self, named: str) -> None:
         super().__init__(f"the caller has no lease with the id {named[:80]!r}")
@@ -287,7 +296,9 @@ class InvalidMarker(LifesignError):
 
 
 class DatabaseMismatch(LifesignError):
-    """The database is not the one that the marker on this host names; `mismatch` says why, in one clause.
+    """The database is not the one that this host served before, according to its marker.
+
+    The marker is a file by which `serve` recognises its database. `mismatch` says in one clause what differs.
 
     `what` has the details, which only the operator gets.
     """
@@ -373,7 +384,10 @@ MAX_CLASSES_SHOWN = 20
 
 
 class NetworkClassNotFound(LifesignError):
-    """No target of this network class is expected to answer."""
+    """There is no such network class, or none of its targets is expected to answer.
+
+    `classes` names the network classes that have such targets.
+    """
 
     def __init__(self, name: str, existing: Collection[str]) -> None:
         shown = sorted(existing)[:MAX_CLASSES_SHOWN]
@@ -427,7 +441,7 @@ class OptOutNotFound(LifesignError):
 
 
 class TooMany(LifesignError):
-    """The maximum number of `what` is reached, such as living workers or tasks of a run."""
+    """The maximum number of `what` is reached, such as living workers of a prober, or tasks of a run."""
 
     def __init__(self, what: str, most: int, text: str = "") -> None:
         super().__init__(text or f"there are {most} {what} already")
@@ -436,7 +450,10 @@ class TooMany(LifesignError):
 
 
 class TooManyWorkers(TooMany):
-    """A key has its maximum number of living workers; a killed worker counts until its lease ends."""
+    """The maximum number of worker processes already probes with this key.
+
+    A killed worker counts until its lease ends.
+    """
 
     def __init__(self, most: int, frees_at: datetime) -> None:
         self.frees_at = utc_text(frees_at, "seconds")
@@ -476,7 +493,7 @@ class CallNotFound(LifesignError):
 
 
 class CallOver(LifesignError):
-    """The call was already settled or released with another result."""
+    """The tool call was settled or released before, and this request contradicts that."""
 
     def __init__(self, call_id: str, state: str) -> None:
         super().__init__(f"the call {call_id!r} is {state} already")
@@ -485,7 +502,10 @@ class CallOver(LifesignError):
 
 
 class KeyReused(LifesignError):
-    """Another write of this run, or another task of this creator, had the same idempotency key."""
+    """An earlier request with the same idempotency key had another content.
+
+    Keys of writes and tool calls are compared within a run, keys of new tasks within one creator's tasks.
+    """
 
     def __init__(self, idempotency_key: str) -> None:
         super().__init__(f"the idempotency_key {idempotency_key!r} was used with another request")
