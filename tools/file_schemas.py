@@ -71,14 +71,16 @@ def docstrings(model: type[BaseModel]) -> dict[str, str]:
     return {member: text for each in reversed(models) for member, text in own_docstrings(each).items()}
 
 
-def own_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring below each member that the model itself declares."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
+def own_docstrings(described: type[Any]) -> dict[str, str]:
+    """Return the docstring below each member that a model or an enumeration itself declares."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(described))).body
     assert isinstance(definition, ast.ClassDef)
     return {
-        member.target.id: inspect.cleandoc(below.value.value)
+        name.id: inspect.cleandoc(below.value.value)
         for member, below in pairwise(definition.body)
-        if isinstance(member, ast.AnnAssign) and isinstance(member.target, ast.Name)
+        if isinstance(member, ast.AnnAssign | ast.Assign)
+        for name in (member.targets if isinstance(member, ast.Assign) else [member.target])
+        if isinstance(name, ast.Name)
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
         if isinstance(below.value.value, str)
     }

@@ -29,7 +29,8 @@ from lifesign.domain.targets.link_proof import Proof, UnlinkReason
 class AgentLifecycle(Payload):
     """The status of an agent changed.
 
-    The payload is the object of RFC-0016 2.3, with the other members that a replay of the log needs.
+    The payload is the object of openintent's RFC-0016 2.3. Its further members are needed for a
+    replay of the log.
     """
 
     type: Literal["agent.lifecycle"] = "agent.lifecycle"
@@ -86,7 +87,7 @@ class DriftWarning(Payload):
 
 
 class TasksMismatch(Payload):
-    """A heartbeat reported other tasks than those for which the agent holds a lease."""
+    """The tasks in a heartbeat are not exactly those for which the agent holds leases."""
 
     agent_id: AgentId
     without_lease: Annotated[list[TaskId], Field(max_length=MAX_TASKS)]
@@ -147,7 +148,8 @@ class CommandEnded(Payload):
 class AgentLinked(Payload):
     """A registered agent and a crawled target were linked: they are one record from now on.
 
-    The agent has proven that the target is its own, and no other agent has proven this.
+    The agent has proven that the target is its own. If two agents have proven it, `agent.link_conflict` is
+    logged instead.
     """
 
     agent_id: AgentId
@@ -190,11 +192,11 @@ class TargetInterfaceChanged(Payload):
     agent_id: AgentId
     target_id: AgentId
     previous_version: Positive
-    """Version that the changes are relative to."""
+    """Version of the interface with which the newest one was compared."""
     version: Positive
-    """Newest version."""
+    """Newest version of the interface."""
     breaking: StrictBool
-    """Whether any change breaks callers, including omitted ones."""
+    """Whether any change breaks callers. Changes that are not in the list count too."""
     changes: Annotated[list[InterfaceChanged], Field(min_length=1, max_length=MAX_CHANGED_MEMBERS)]
     omitted: Number
     """Number of further changes that are not in the list."""

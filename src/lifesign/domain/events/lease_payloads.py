@@ -34,7 +34,7 @@ class LeaseAcquired(Payload):
 
 
 class LeaseEnded(Payload):
-    """A lease ended."""
+    """A lease ended. The type of the event says whether it was released."""
 
     resource: Resource
     lease_id: OwnId
@@ -94,7 +94,10 @@ class StateWritten(Payload):
 
 
 class EpochRaised(Payload):
-    """The database was restored or adopted. All new fencing tokens are higher than all earlier ones."""
+    """The epoch was raised: a backup was restored, or an operator ran `lifesign database adopt`.
+
+    The epoch is the high part of each fencing token. So all new tokens are higher than all earlier ones.
+    """
 
     previous_epoch: Epoch
     new_epoch: Epoch

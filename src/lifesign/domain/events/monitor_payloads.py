@@ -12,27 +12,33 @@ from lifesign.domain.lifecycle.verdict_suspension import MonitorChange, MonitorS
 
 
 class MonitorStateChanged(Payload):
-    """The state of one track (heartbeats or probes) changed; the type of the event names the new state.
+    """The monitor changed its state for one track. The type of the event names the new state.
 
-    While a track is suspended, silence makes no agent unhealthy or dead.
+    A track contains the agents that send heartbeats (`heartbeat`), or all others (`probe`).
     """
 
     track: Track
     previous: MonitorState
     """State before the change."""
     cause: MonitorChange
+    """`mass_exit`: too many agents fell silent, or nothing confirms their silence. `mass_exit_over`: few
+    agents still waited for a verdict. `max_suspension`: the longest suspension ended. `released`: an operator
+    ended it. `cohort_passed`: no agent of the suspension is left to decide on.
+    """
     exits: Number
-    """Number of agents that would become unhealthy or dead now, or that wait in the suspension."""
+    """Number of agents that fell silent in this cadence; after a suspension, of those that waited."""
     limit: Number
-    """Maximum number of such agents in one cadence without a suspension."""
+    """Maximum number of agents that may fall silent in one cadence without a suspension."""
     unwitnessed: Number | None = None
-    """Number of these agents since whose missed heartbeat no request of any agent has arrived."""
+    """Number of these agents whose silence nothing confirms, so that the registry may be at fault. Since they
+    missed a heartbeat, no agent reached the registry, or it refused connections.
+    """
 
 
 class MonitorDowntime(Payload):
     """The registry did not run for 10 s or longer.
 
-    This time does not count as missed heartbeats. Neither do shorter gaps, which have no event.
+    This time does not count as missed heartbeats. Shorter gaps do not count either, and have no event.
     """
 
     begin: Moment
@@ -40,39 +46,43 @@ class MonitorDowntime(Payload):
 
 
 class LostEvidenceChanged(Payload):
-    """The monitoring fails, so living agents have no current evidence; or this has ended.
+    """Living agents have old evidence by a fault of the monitoring, or no longer. The type says which.
 
-    The type of the event says which. All numbers are 0 at the end.
+    Evidence is old if no measured result arrived for three intervals of the crawl.
     """
 
     agents: Number
-    """Number of living agents without current evidence."""
+    """Number of living agents with old evidence; 0 at the end."""
     no_prober: Number
-    """Number of these agents without a result of any kind."""
+    """Number of these agents about which no prober reported any result in this time."""
     no_witness: Number
-    """Number of these agents whose last probe failed without proof that the prober could reach them."""
+    """Number of these agents whose last probe failed, while no witness proved that the network works."""
     prober_slow: Number
     """Number of these agents whose prober was overloaded or stopped."""
     since: Moment
-    """Time from which at least one agent had no current evidence."""
+    """Time since which there was at least one such agent."""
 
 
 class ProberFailures(Payload):
-    """The share of failures among the results of a prober's key became high, or normal again.
+    """A prober key's share of failures became high, or normal again. The type of the event says which.
 
-    The type of the event says which. Only results about living agents in one period are counted.
+    The registry counts results about living agents in periods of `evidence_lost_after` (5 min). A period with
+    fewer than 20 results changes nothing.
     """
 
     key_id: OwnId
     """Id of the prober's key."""
     results: Number
-    """Number of results that measured something."""
+    """Number of results of the period that measured something."""
     failed: Number
     """Number of failures among these results."""
 
 
 class CredentialFaultChanged(Payload):
-    """A fault of a prober's credential began or ended; the type of the event says which."""
+    """A fault of a prober's credential began or ended. The type of the event says which.
+
+    One event covers all targets and all workers of the prober's key.
+    """
 
     key_id: OwnId
     """Id of the prober's key."""
@@ -81,18 +91,21 @@ class CredentialFaultChanged(Payload):
     origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
     """Origin to which the prober sends the credential."""
     fault: CredentialState
+    """Fault that began or ended: `credentials_rejected` or `token_error`."""
     detail: Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")] | None = None
     """Answer that rejected the credential, or why there is no token."""
     since: Moment
     """Beginning of the fault."""
     end: FaultEnd | None = None
-    """Reason for the end of the fault; absent if the fault began."""
+    """Why the fault ended; absent in `prober.credential_failed`. `works`: the credential is accepted again.
+    `not_reported`: no living prober reports the credential any more.
+    """
 
 
 class OutageConfirmed(Payload):
-    """An operator confirmed that a network class, or one agent, may be down.
+    """An operator confirmed the outage of a network class, or of one agent.
 
-    The operator is the actor of the event.
+    Until a target answers again, its failures count without a witness. The event's actor is the operator.
     """
 
     network_class: Label | None = None

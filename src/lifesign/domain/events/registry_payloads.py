@@ -21,9 +21,9 @@ from lifesign.domain.events.payload_fields import (
 
 
 class KeyChanged(Payload):
-    """A key was created, rotated, revoked, limited, suspended or confirmed.
+    """A key was created, rotated, revoked, limited, suspended or confirmed. The type of the event says which.
 
-    The type of the event says which. The event does not contain the key itself.
+    The event does not contain the key itself.
     """
 
     key_id: OwnId
@@ -34,16 +34,13 @@ class KeyChanged(Payload):
     fingerprint: Hash
     """SHA-256 of the stored form of the key."""
     expires_at: Moment | None = None
-    """Expiry of the key after the change; absent if it does not expire."""
+    """Time at which the key now expires; absent if it does not expire."""
     max_workers: Positive | None = None
-    """Maximum number of workers with the key, after the change; absent: the server's setting."""
+    """Maximum number of workers that may probe with the key now; absent: the server's setting."""
 
 
 class WebhookChanged(Payload):
-    """A webhook was created, got a new secret, was deleted, or was disabled because it failed too often.
-
-    The type of the event says which.
-    """
+    """A webhook was created, got a new secret, was deleted, or was disabled. The type says which."""
 
     webhook_id: OwnId
     host: Host
@@ -53,9 +50,9 @@ class WebhookChanged(Payload):
 
 
 class DirectoryChanged(Payload):
-    """The list of a directory's targets changed, or its removals were suspended or confirmed.
+    """A directory's list changed, or its removals were suspended or confirmed. The type says which.
 
-    The type of the event says which. Removals are suspended if more than half of the targets would go.
+    Removals are suspended if more than half of the targets would go.
     """
 
     directory: Label
@@ -89,7 +86,7 @@ class LogArchived(Payload):
 
 
 class ArchiveErased(Payload):
-    """In all archived files, hashes have replaced the payloads of the events of an erased agent."""
+    """The payloads of an erased agent's events were erased in the archive files too; hashes replace them."""
 
     agent_id: AgentId
     erased_sequence: Positive
