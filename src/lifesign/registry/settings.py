@@ -108,13 +108,13 @@ class RegistrySettings(BaseModel):
     mass_exit_baseline_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.baseline_cadences
     """Number of past cadences whose mean is the usual number of agents that fall silent."""
     mass_exit_proven_seconds: Annotated[float, Field(ge=0, le=86_400)] = _MASS_EXIT.proven_seconds
-    """Time for which an agent must have given liveness signals before its silence counts here."""
+    """An agent counts towards a mass exit only if it gave liveness signals for this time."""
     mass_silence_expected_seconds: Annotated[float, Field(ge=1, le=2_592_000)] = (
         _MASS_SILENCE.expected_seconds
     )
     """An address that answered within this time is expected to answer."""
     mass_silence_together_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_SILENCE.together_seconds
-    """Addresses fell silent together if their last answers lie within this time."""
+    """Addresses fell silent together if their last answers are at most this far apart."""
     witness_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.witness_seconds
     """Minimum time between two uses of a target as a witness."""
     clock_offset_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.clock_offset_seconds

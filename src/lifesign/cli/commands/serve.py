@@ -237,7 +237,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _duration(
             "mass-exit-min-uptime",
-            "Time for which an agent must have given liveness signals before its silence counts here.",
+            "An agent counts towards a mass exit only if it gave liveness signals for this time.",
         ),
     ] = None,
     mass_silence_expected_seconds: Annotated[
@@ -250,7 +250,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _duration(
             "mass-silence-window",
-            "Addresses fell silent together if their last answers lie within this time.",
+            "Addresses fell silent together if their last answers are at most this far apart.",
         ),
     ] = None,
     witness_seconds: Annotated[
