@@ -72,8 +72,10 @@ class RefreshTokenFile:
         self._write(token)
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock. A token that could not be written is tried once more: it would be lost."""
         if self._lock_fd is not None:
+            if self._unwritten is not None:
+                self._write(self._unwritten)
             os.close(self._lock_fd)
             self._lock_fd = None
 
