@@ -15,6 +15,7 @@ from tests.support.hostile_server import (
     Reply,
     answer,
     as_json,
+    redirect,
     serving,
 )
 from tests.support.probing import Probes, fetched_as, layer, probing, results
@@ -107,6 +108,20 @@ async def test_a_new_token_that_is_rejected_is_not_replaced() -> None:
         async with probing(**settings(server)) as probes:
             assert await transport(probes, server.url) == REJECTED
             assert (tokens.issued, request_count(server, RPC)) == (1, 1)
+
+
+async def test_a_fault_at_a_login_page_ends_when_the_interface_answers() -> None:
+    tokens = Tokens(lambda _: True)
+    async with serving({TOKEN_PATH: tokens.issue, "/login": answer(401)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        server.replies[RPC] = redirect("/login")
+        async with probing(**settings(server)) as probes:
+            states = []
+            for _ in range(2):
+                await transport(probes, server.url)
+                states += [each.state for each in probes.credentials.states]
+                server.replies[RPC] = answer(405)
+    assert states == ["credentials_rejected", "works"]
 
 
 async def test_a_cached_token_that_is_rejected_is_replaced_once() -> None:

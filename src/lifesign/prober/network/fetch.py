@@ -162,6 +162,8 @@ class Fetched(Answer):
     """Whether only the date of the certificate was wrong, by this machine's calendar."""
     tried: tuple[Address, ...] = ()
     """All addresses to which no connection could be made, if none was."""
+    redirected_from: URL | None = None
+    """URL of the request, if redirects led to `url`."""
     redirected_by: Address | None = None
     """Address that sent a redirect without TLS to another host; anybody on the route may have sent it."""
     is_opted_out: bool = False
@@ -265,8 +267,8 @@ class Fetcher:
         asked = [] if request.target is None else [request.target]
         while True:
             fetched, location = await self._ask(hop)
-            if redirected_by is not None:
-                fetched = replace(fetched, redirected_by=redirected_by)
+            if hop.is_redirect:
+                fetched = replace(fetched, redirected_from=request.url, redirected_by=redirected_by)
             if self._credentials:
                 # An origin that redirects may have passed on what it received.
                 asked.append(hop.url)

@@ -353,7 +353,9 @@ class ProbeSession:
         self._layers.append((layer, fetched))
         if (state := credential_state(fetched, result)) is not None:
             detail = rejection(fetched) if state is CredentialState.CREDENTIALS_REJECTED else None
-            self._credentials.note_use(fetched.url, state, fetched.credential, detail, self.entry.url)
+            # Without the redirect to a login page, the next answer comes from another URL.
+            place = fetched.redirected_from or fetched.url
+            self._credentials.note_use(place, state, fetched.credential, detail, self.entry.url)
         return layer
 
     def _withheld(self, url: URL) -> str | None:
