@@ -162,7 +162,7 @@ async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Pat
         os.kill(worker_processes(process.pid)[0], signal.SIGKILL)
         code, output = await ended(process)
     assert code == 0, output
-    assert re.search(r"worker-\d died \(signal 9\) and is replaced in 1 s", output)
+    assert re.search(r"worker-\d died \(signal 9\): it is replaced in 1 s", output)
     assert f"of {HOSTS} probed" in output
     assert all(server.heads for server in servers)
 

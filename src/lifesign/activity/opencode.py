@@ -119,7 +119,7 @@ class OpencodeServer:
             response.close()
 
     async def session_statuses(self, sessions: Collection[str]) -> dict[str, SessionStatus]:
-        """Return the current state of these sessions. OpencodeUnreachable, NotOpencode."""
+        """Return the current state of these sessions. Raises OpencodeUnreachable, NotOpencode."""
         try:
             async with asyncio.timeout(ASKING_SECONDS):
                 found = await _all(self._place_of(known) for known in sessions)

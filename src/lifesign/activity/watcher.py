@@ -42,10 +42,10 @@ class ActivityServer(Protocol):
     """Reports the activity of sessions."""
 
     def events(self) -> AbstractAsyncContextManager[AsyncGenerator[list[str], None]]:
-        """Open the stream; OpencodeUnreachable, NotOpencode."""
+        """Open the stream. Raises OpencodeUnreachable, NotOpencode."""
 
     async def session_statuses(self, sessions: Collection[str]) -> Mapping[str, SessionStatus]:
-        """Return the present state of sessions; OpencodeUnreachable, NotOpencode."""
+        """Return the present state of sessions. Raises OpencodeUnreachable, NotOpencode."""
 
 
 class AgentRefused(LifesignError):

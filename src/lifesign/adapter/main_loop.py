@@ -291,7 +291,7 @@ class Adapter:
             try:
                 removed = await asyncio.to_thread(self._workspaces.prune, self._keep_s)
             except OSError as error:
-                _log.warning("could not search for old workspaces: %s", error)
+                _log.warning("could not remove old workspaces: %s", error)
             else:
                 if removed:
                     old = plural(removed, "workspace of a failed run was", "workspaces of failed runs were")

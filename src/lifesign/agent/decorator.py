@@ -108,7 +108,7 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
     try:
         await beside(runner)
     except Exception:  # noqa: BLE001 - the agent lives on
-        _log.exception("%s: the coroutine beside the agent failed", runner.agent_id)
+        _log.exception("%s: the coroutine `beside` raised an exception", runner.agent_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class LayerShares(_Shown):
 
 
 class NamedGroups(_Shown):
-    """The groups of a part: a platform or a directory."""
+    """One part of a census, such as a platform, a directory or a kind of target, by group."""
 
     name: Annotated[str, Field(max_length=MAX_NAME_CHARS)]
     """Name of the part."""

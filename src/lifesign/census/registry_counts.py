@@ -19,7 +19,7 @@ __all__ = ["census_at", "census_of"]
 
 
 async def census_at(client: RegistryClient, name: str | None) -> Census:
-    """Take the census of a registry, as `census_of` does. RegistryError."""
+    """Take the census of a registry, as `census_of` does. Raises RegistryError."""
     known = await client.census.counts(name=name)
     if name is None and known.runs:
         name = known.runs[0].name

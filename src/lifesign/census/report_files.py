@@ -52,7 +52,7 @@ def titled(taken: Census, title: str) -> Census:
 
 
 async def write_report(taken: Census, targets: PagedTargets, directory: Path) -> list[Path]:
-    """Write a census in all formats, with all targets; return the files. OSError.
+    """Write a census in all formats, with all targets; return the files. Raises OSError.
 
     A file appears whole, in place of the previous one, so that it may be served at any time. Raise
     RegistryError or LifesignError if `targets` cannot be read.

@@ -35,9 +35,9 @@ OTHER_GENERATION: Final = "(another one)"
 
 
 def census_of(transaction: Transaction, name: str | None) -> Census:
-    """Take the census of a database; `name` is the name of the passes to compare with.
+    """Return the census of a database as it is now.
 
-    None: the name of the latest passes.
+    It covers the last pass with this name; earlier ones are its trend. None: the last pass of any name.
     """
     now_s = transaction.now_s
     if name is None:

@@ -98,7 +98,7 @@ class RegistryTargets:
         return await self._connection.ask_for(TargetRecord, question)
 
     async def interface_versions(self, target_id: str) -> InterfaceVersions:
-        """Return the kept versions of a target's published interface, the newest first; NotFound."""
+        """Return the kept versions of a target's published interface, the newest first. Raises NotFound."""
         path = path_of("targets", target_id, "interface-versions")
         return await self._connection.ask_for(
             InterfaceVersions, Question(method="GET", path=path, may_repeat=True)
@@ -107,7 +107,10 @@ class RegistryTargets:
     async def compare_interfaces(
         self, target_id: str, *, previous_version: int | None = None, version: int | None = None
     ) -> InterfaceComparison:
-        """Compare two versions of a target's published interface, by default the newest two; NotFound."""
+        """Compare two versions of a target's published interface, by default the newest two.
+
+        Raises NotFound.
+        """
         question = Question(
             method="GET",
             path=path_of("targets", target_id, "interface-versions", "comparison"),

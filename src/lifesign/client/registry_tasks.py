@@ -192,7 +192,7 @@ class RegistryTasks:
         return await self._connection.ask_for(TaskList, question)
 
     async def get(self, task_id: str) -> TaskRecord:
-        """Return the complete record of a task; NotFound."""
+        """Return the complete record of a task. Raises NotFound."""
         question = Question(method="GET", path=path_of("tasks", task_id), may_repeat=True)
         return await self._connection.ask_for(TaskRecord, question)
 

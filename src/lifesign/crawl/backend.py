@@ -151,7 +151,7 @@ class LocalBackend:
         ]
 
     async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
-        """Begin a pass over all targets, or continue an interrupted one. StoreUnavailable."""
+        """Begin a pass over all targets, or continue an interrupted one. Raises StoreUnavailable."""
 
         def function(transaction: Transaction) -> CrawlPass:
             latest = census_counts.runs(transaction, name, 1)
@@ -170,26 +170,26 @@ class LocalBackend:
         return await self.database.write(function)
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Remove the pass, unless other machines may have sent requests in it. StoreUnavailable."""
+        """Remove the pass, unless other machines may have sent requests in it. Raises StoreUnavailable."""
         if self.is_alone:
             await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
         else:
             await self.end_run(run)
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
-        """Note which directories could not be read for it. StoreUnavailable."""
+        """Note which directories could not be read for it. Raises StoreUnavailable."""
         await self.database.write(
             partial(census_counts.note_not_read, run_id=run.run_id, names=names[:MAX_NOT_READ])
         )
 
     async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
-        """Note that all targets were probed, and count them. StoreUnavailable."""
+        """Note that all targets were probed, and count them. Raises StoreUnavailable."""
         counts = await self.database.read(partial(census_counts.results_since, since_s=run.since_s))
         await self.database.write(partial(census_counts.end_run, run_id=run.run_id, counts=counts))
         return {None if result is None else ResultClass(result): count for result, count in counts.items()}
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since a time. StoreUnavailable."""
+        """Return the number of targets without a probe since this time (epoch). Raises StoreUnavailable."""
         return await self.database.read(partial(probe_results.count_unprobed, since_s=since_s))
 
     async def tend(self) -> None:
@@ -208,7 +208,7 @@ class LocalBackend:
         return jobs
 
     async def write_report(self) -> None:
-        """Write the census of the present results, if a report was requested. StoreUnavailable."""
+        """Write the census of the present results, if a report was requested. Raises StoreUnavailable."""
         report = self._report
         if report is not None:
             taken = await self.database.read(partial(census_of, name=None))
@@ -284,21 +284,24 @@ class RegistryBackend:
         )
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Store that the pass is over: other machines may have probed all targets. RegistryError."""
+        """Store that the pass is over: other machines may have probed all targets. Raises RegistryError."""
         await self.end_run(run)
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
-        """Store the directories that could not be read here, besides those of others. RegistryError."""
+        """Store the directories that could not be read here, besides those of others.
+
+        Raises RegistryError.
+        """
         if names:
             await self._client.census.note_not_read(run.run_id, run.name, names, run.deadlines)
 
     async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
-        """Note that all targets were probed, and have them counted. RegistryError."""
+        """Note that all targets were probed, and have them counted. Raises RegistryError."""
         ended = await self._client.census.end_run(run.run_id, run.name)
         return {row.result: row.count for row in ended.counts}
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since a time. RegistryError."""
+        """Return the number of targets without a probe since this time (epoch). Raises RegistryError."""
         since = datetime.fromtimestamp(since_s, UTC)
         return (await self._client.shards.show(unprobed_since=since)).unprobed or 0
 
@@ -311,7 +314,10 @@ class RegistryBackend:
         return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
 
     async def write_report(self) -> None:
-        """Write the census of the registry's present results, if a report was requested. RegistryError."""
+        """Write the census of the registry's present results, if a report was requested.
+
+        Raises RegistryError.
+        """
         report = self._report
         if report is not None:
             taken = titled(await census_at(self._client, None), self._place.url)
@@ -350,7 +356,8 @@ async def open_local_backend(
     `report` says where a census is written, regularly and at the end. `is_once`: an SQLite file that was
     created here is deleted again if no list was stored in it; an existing one never is.
 
-    Raise InvalidValue if another process crawls with it; SchemaOutdated, ForeignDatabase, StoreUnavailable.
+    Raises InvalidValue if another process crawls with it, and SchemaOutdated, ForeignDatabase or
+    StoreUnavailable.
     """
     file = sqlite_file(url)
     with locked_database(file):

@@ -283,7 +283,7 @@ def inline_findings(definition: ProbeDefinition) -> list[Finding]:
 
 
 def opt_outs_of(definition: ProbeDefinition) -> OptOuts:
-    """Return the exclusions of the definition and of the files that it names. InvalidValue."""
+    """Return the exclusions of the definition and of the files that it names. Raises InvalidValue."""
     found = read_opt_outs(definition.opt_out.hosts, "opt_out.hosts")
     for name in definition.opt_out.files:
         if why := unreadable(name):

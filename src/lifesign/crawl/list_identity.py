@@ -37,7 +37,7 @@ class KnowsLists(Protocol):
 async def require_same_list(
     definition: ProbeDefinition, lists: KnowsLists, place: str, *, is_shared: bool = False
 ) -> None:
-    """Refuse to replace a list by another one with the same name. InvalidValue.
+    """Refuse to replace a list by another one with the same name. Raises InvalidValue.
 
     Lists are identified by their names, which files in two directories may share, and which may differ only
     in case; `place` is where they are stored, for people. `is_shared`: other machines send lists too, and a

@@ -63,7 +63,7 @@ class LocalLedger:
         companions: int = 0,
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        """Report that this worker is alive, and claim its share of the shards. LedgerUnreachable."""
+        """Report that this worker is alive, and claim its share of the shards. Raises LedgerUnreachable."""
         requested_at_s = self._clock.monotonic_s()
         requested = ShardClaimRequest(
             worker=worker,
@@ -93,7 +93,7 @@ class LocalLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or the later changes. LedgerUnreachable.
+        """Return a shard's targets, or the later changes. Raises LedgerUnreachable.
 
         All requests of one turn of the event loop are read in one transaction, which costs more than the rows
         of one shard.
@@ -111,7 +111,10 @@ class LocalLedger:
         return await self._read(lambda transaction: _pages(transaction, requested))
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each. LedgerUnreachable."""
+        """Return which of these shards have changed after the version known of each.
+
+        Raises LedgerUnreachable.
+        """
         if not versions:
             return []
         oldest = min(versions.values())
@@ -119,7 +122,7 @@ class LocalLedger:
         return [shard for shard, version in versions.items() if newest.get(shard, 0) > version]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Store results of several shards. LedgerUnreachable."""
+        """Store results of several shards. Raises LedgerUnreachable."""
         reports = [report for batch in batches for report in batch.reports]
         if not reports:
             return ReportAnswer()
@@ -144,15 +147,15 @@ class LocalLedger:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC)
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since then. LedgerUnreachable."""
+        """Return the number of targets that were not probed since then. Raises LedgerUnreachable."""
         return await self._read(lambda transaction: probe_results.count_unprobed(transaction, since_s))
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back. LedgerUnreachable."""
+        """Give all shards back. Raises LedgerUnreachable."""
         await self._do(leave_shards, query=LeavingWorker(worker=worker))
 
     async def _do(self, function: TransactionFunction, *, body: Any = None, query: Any = None) -> Any:
-        """Run one function, and return its result. LedgerUnreachable."""
+        """Run one function, and return its result. Raises LedgerUnreachable."""
         try:
             return await self._registry.do(function, body=body, query=query)
         except LifesignError as error:

@@ -55,7 +55,7 @@ class LocalRegistry:
         query: Any = None,
         is_write: bool = True,
     ) -> Any:
-        """Execute a request as a server would, and return the answer. LifesignError."""
+        """Execute a request as a server would, and return the answer. Raises LifesignError."""
         call = Call(caller=self._caller, path=path, body=body, query=query, headers=NO_HEADERS, digest=b"")
         run = self.database.write if is_write else self.database.read
         reply = await run(lambda transaction: function(transaction, call))
@@ -64,7 +64,7 @@ class LocalRegistry:
         return reply.content
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
-        """Look something up. LifesignError."""
+        """Look something up. Raises LifesignError."""
         return await self.database.read(function)
 
 
@@ -93,24 +93,24 @@ class LocalDirectories:
         self._registry = registry
 
     async def all(self) -> list[DirectoryRecord]:
-        """Return all directories. LifesignError."""
+        """Return all directories. Raises LifesignError."""
         found = await self._registry.do(list_directories, is_write=False)
         return list(found.directories)
 
     async def put_page(
         self, directory: str, import_id: str, page: int, body: ImportPageRequest
     ) -> ImportRecord:
-        """Store one page of a directory's entries, from 1 on. LifesignError."""
+        """Store one page of a directory's entries, from 1 on. Raises LifesignError."""
         path = {"directory": directory, "import_id": import_id, "page": str(page)}
         return _record(await self._registry.do(put_page, path=path, body=body))
 
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
-        """Apply the next part of an import. LifesignError."""
+        """Apply the next part of an import. Raises LifesignError."""
         path = {"directory": directory, "import_id": import_id}
         return _record(await self._registry.do(apply_import, path=path, body=ImportEndRequest(pages=pages)))
 
     async def confirm(self, directory: str) -> ImportRecord:
-        """Retire some of the missing targets of a directory that has shrunk. LifesignError."""
+        """Retire some of the missing targets of a directory that has shrunk. Raises LifesignError."""
         return _record(await self._registry.do(confirm_directory, path={"directory": directory}))
 
 
@@ -123,26 +123,26 @@ class LocalTargets:
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
     ) -> TargetList:
-        """Return one page, at most 1000, as a registry does. LifesignError."""
+        """Return one page, at most 1000, as a registry does. Raises LifesignError."""
         query = TargetListing.model_validate({"limit": limit, "cursor": cursor, **wanted})
         found = await self._registry.do(list_targets, query=query, is_write=False)
         assert isinstance(found, TargetList)  # noqa: S101 - it is what the function answers
         return found
 
     async def get(self, target_id: str) -> TargetRecord:
-        """Return one target. LifesignError."""
+        """Return one target. Raises LifesignError."""
         found = await self._registry.do(show_target, path={"target_id": target_id}, is_write=False)
         assert isinstance(found, TargetRecord)  # noqa: S101 - see above
         return found
 
     async def recheck(self, target_id: str) -> RecheckRecord:
-        """Have a target probed now. LifesignError."""
+        """Have a target probed now. Raises LifesignError."""
         reply = await self._registry.do(recheck_target, path={"target_id": target_id})
         assert isinstance(reply, RecheckRecord)  # noqa: S101 - see above
         return reply
 
     async def has_prober(self) -> bool:
-        """Return whether a prober uses this database. LifesignError."""
+        """Return whether a prober uses this database. Raises LifesignError."""
         shown = await self._registry.do(show_shards, query=ShardChanges(), is_write=False)
         assert isinstance(shown, ShardsShown)  # noqa: S101 - see above
         return bool(shown.probers)

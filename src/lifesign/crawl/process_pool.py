@@ -228,7 +228,7 @@ class _ProcessSlot:
                 raise CrawlStopped(self._share.worker, early_deaths)
             self._died(self._share.worker)
             wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, early_deaths - 1))
-            text = f"{self._share.worker} died ({_death(code)}) and is replaced in {wait_s:g} s"
+            text = f"{self._share.worker} died ({_death(code)}): it is replaced in {wait_s:g} s"
             self._tell(WorkerStatus(line=text))
             if await _is_set_within(stop, wait_s):
                 return False

@@ -111,7 +111,7 @@ class Crawl:
         return await self._run(processes)
 
     async def once(self, *, processes: int) -> Crawled:
-        """Probe every target once, or the remaining ones of an interrupted pass. LifesignError."""
+        """Probe every target once, or the remaining ones of an interrupted pass. Raises LifesignError."""
         run = await self._home.begin_run(self._definition.name, self._definition.timeouts.deadlines)
         if run.is_set_back:
             self._progress.print_line(SET_BACK)

@@ -120,7 +120,7 @@ class FleetCountCache:
         self.waiting: CachedFact[int] = CachedFact(database, _count_waiting, FRESH_SECONDS)
 
     async def count(self) -> None:
-        """Have all of them counted; StoreUnavailable."""
+        """Have all of them counted. Raises StoreUnavailable."""
         await asyncio.gather(
             self.agents.get(), self.observed.get(), self.maintained.get(), self.waiting.get()
         )
@@ -137,7 +137,7 @@ class CachedFact(Generic[T]):
         self._taking: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Return it, as old as it may be; StoreUnavailable."""
+        """Return it, as old as it may be. Raises StoreUnavailable."""
         now_s = time.monotonic()
         if self._kept is not None and now_s - self._kept[0] < self._fresh_s:
             return self._kept[1]

@@ -352,7 +352,7 @@ def note_refusal(request: Request, error: LifesignError) -> None:
 
 
 def query_in(request: Request, model: type[Query]) -> Query:
-    """Return a page's query without empty fields. InvalidRequest.
+    """Return a page's query without empty fields. Raises InvalidRequest.
 
     Unknown members are ignored: links may carry additional ones (`utm_source`).
     """

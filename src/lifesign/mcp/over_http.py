@@ -25,7 +25,7 @@ _log = logging.getLogger("lifesign.mcp")
 async def over_http(
     server: Server[Any], place: ListenAddress, token: str, *, say_ready: Callable[[str], None]
 ) -> None:
-    """Serve until SIGTERM, which is SystemExit(0), or Ctrl-C; CannotListen.
+    """Serve until SIGTERM, which is SystemExit(0), or Ctrl-C. Raises CannotListen.
 
     `say_ready` receives the URL once it answers.
     """

@@ -483,7 +483,7 @@ class AgentHealth:
         offset_ns = windows.offset_ns
         time_ns = now_ns + offset_ns
         with windows.publishing() as is_ours:
-            notice = windows.notice()
+            notice = windows.published_document()
             if notice is not None and time_ns < notice.expires_ns <= time_ns + self.settings.refresh_ns:
                 self._refresh_due_ns = notice.expires_ns - offset_ns
                 return notice
@@ -510,7 +510,7 @@ class AgentHealth:
         knows nothing later.
         """
         with windows.publishing() as is_ours:
-            notice = windows.notice()
+            notice = windows.published_document()
             if notice is not None and notice.expires_ns == self._held_until_ns:
                 return notice
             notice = self._held
@@ -531,7 +531,7 @@ class AgentHealth:
     def _report(self, windows: Windows, now_ns: int, wall_ns: int) -> HealthDocument:
         """Return the document as of a moment, given on both clocks."""
         time_ns = now_ns + windows.offset_ns
-        notice = windows.notice()
+        notice = windows.published_document()
         healthy_ms = max(self._healthy_ms, notice.last_healthy_ms if notice else 0)
         totals = self._reader.totals(windows.blocks(time_ns), time_ns)
         document = self_report(

@@ -101,7 +101,7 @@ class WindowFiles:
         starts = (peer.started_ns for peer in self._peers.values() if peer.has_owner())
         return min((self._own.started_ns, *starts))
 
-    def notice(self) -> PublishedDocument | None:
+    def published_document(self) -> PublishedDocument | None:
         """Return the last published document; None if there is none or it is corrupt."""
         return self._board.read()
 

@@ -46,8 +46,8 @@ class Windows(Protocol):
     def oldest_living_start_ns(self) -> int:
         """Return the start of the oldest living worker."""
 
-    def notice(self) -> PublishedDocument | None:
-        """Return the last published document."""
+    def published_document(self) -> PublishedDocument | None:
+        """Return the document that a worker published last; None if there is none yet."""
 
     def publishing(self) -> AbstractContextManager[bool]:
         """Acquire the right to publish; yields True if it was free."""
@@ -75,7 +75,7 @@ class _PrivateWindows:
     def oldest_living_start_ns(self) -> int:
         return self._started_ns
 
-    def notice(self) -> PublishedDocument | None:
+    def published_document(self) -> PublishedDocument | None:
         return self._notice
 
     def publishing(self) -> AbstractContextManager[bool]:

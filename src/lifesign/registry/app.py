@@ -80,7 +80,7 @@ class Frontend(Pages, Protocol):
         """Return the routes of the frontend, which precede all others; `/` only if a page is requested."""
 
     async def warm_up(self) -> None:
-        """Compute in advance what the first visitor would wait for; StoreUnavailable."""
+        """Compute in advance what the first visitor would wait for. Raises StoreUnavailable."""
 
     async def run(self) -> None:
         """Run background work while the server runs."""

@@ -102,7 +102,7 @@ async def finish_imports(database: Database) -> None:
 
 
 async def prune_history(database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
-    """Delete expired data. StoreUnavailable."""
+    """Delete expired data. Raises StoreUnavailable."""
     await _repeated(database, partial(_forget_tasks, keep_days=keep_tasks_days))
     await _repeated(database, _forget_sums)
     await _repeated(database, _forget_changes)

@@ -54,7 +54,7 @@ class DecisionLog:
         second = int(self._monotonic_s())
         if second != self._second:
             if (more := self._refusals - MAX_REFUSALS_PER_SECOND) > 0:
-                _log.info("call.refused: %d more within a second", more)
+                _log.info("call.refused: %d more refused calls in the same second have no line", more)
             self._second, self._refusals = second, 0
         self._refusals += 1
         if self._refusals <= MAX_REFUSALS_PER_SECOND:

@@ -137,7 +137,7 @@ def run_server(
 
 
 def check(settings: RegistrySettings, listening: Listening) -> None:
-    """Return if a server can start with these settings, as far as known; InvalidValue."""
+    """Return if a server can start with these settings, as far as known. Raises InvalidValue."""
     _check_database(settings.database)
     check_host(listening.host)
     _check_tls(listening)

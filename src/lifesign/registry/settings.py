@@ -104,7 +104,8 @@ class RegistrySettings(BaseModel):
     mass_exit_max_suspension_seconds: Annotated[float, Field(ge=1, le=86_400)] = (
         _MASS_EXIT.max_suspension_seconds
     )
-    """Longest suspension, at least one cadence. After it, verdicts are applied again."""
+    """Maximum duration of a suspension, at least one cadence. After it, silent agents can become unhealthy or
+    dead."""
     mass_exit_baseline_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.baseline_cadences
     """Number of past cadences whose mean is the usual number of agents that fall silent."""
     mass_exit_proven_seconds: Annotated[float, Field(ge=0, le=86_400)] = _MASS_EXIT.proven_seconds

@@ -34,9 +34,9 @@ async def warm_up(database: Database, face: Callable[[], Awaitable[None]] | None
     except TimeoutError:
         _log.info("the first answers will take longer: the warm-up took more than %g s", WARM_UP_SECONDS)
     except StoreUnavailable as error:
-        _log.warning("the first answers will take longer: %s", error)
+        _log.warning("the warm-up failed: the first answers will take longer: %s", error)
     except Exception:  # noqa: BLE001 - it is logged, and each request reports the fault
-        _log.exception("the first answers will take longer")
+        _log.exception("the warm-up failed: the first answers will take longer")
 
 
 def _ask(transaction: Transaction) -> None:

@@ -302,7 +302,7 @@ class _Watch:
         """Say in the log that there are too many, once in a while."""
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
             self._warned_at_s = now_s
-            _log.warning("%d connections are open: further ones are refused", self.most_connections)
+            _log.warning("the limit of %d connections is reached: more are refused", self.most_connections)
 
     def may_log(self, now_s: float, level: int) -> bool:
         """Count a client's error; return whether to log it."""

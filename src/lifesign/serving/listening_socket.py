@@ -12,7 +12,7 @@ BACKLOG = 4_096
 
 
 def check_host(host: str) -> None:
-    """Return if the text can be an address or a name, known or not; InvalidValue."""
+    """Return if the text can be an address or a name, known or not. Raises InvalidValue."""
     try:
         is_name = bool(host.encode("idna")) and host.isprintable()
     except UnicodeError:
@@ -22,7 +22,7 @@ def check_host(host: str) -> None:
 
 
 def check_address(host: str, port: int) -> None:
-    """Return if a host has an address, which may be another machine's; CannotListen."""
+    """Return if a host has an address, which may be another machine's. Raises CannotListen."""
     _first_address(host, port)
 
 

@@ -165,8 +165,8 @@ class Supervisor(Multiprocess):
             self.should_exit.set()
             return False
         pause_s = history.note_death(time.monotonic())
-        when = f" in {pause_s:g} s" if pause_s else ""
-        _log.error("process %s died (%s) and is replaced%s", process.pid, _death(process), when)
+        when = f"in {pause_s:g} s" if pause_s else "now"
+        _log.error("process %s died (%s): it is replaced %s", process.pid, _death(process), when)
         return True
 
     def restart_all(self) -> None:

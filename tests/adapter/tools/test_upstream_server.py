@@ -96,7 +96,7 @@ async def test_server_gets_only_its_configured_environment_and_secret(
     [
         (["/no/such/program"], 30, "No such file or directory"),
         ([sys.executable, "-c", "print('hello')"], 30, "it has ended"),
-        (program("never"), 1, "it did not start within 1 s"),
+        (program("never"), 1, "the tool server did not start within 1 s"),
     ],
     ids=["absent", "no server", "silent"],
 )

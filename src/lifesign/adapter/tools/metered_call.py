@@ -123,7 +123,7 @@ class Meter:
         try:
             await self._held.registry.tasks.release_call(self._run, call_id)
         except RegistryError as error:
-            _log.info("%s: its reservation is released when the run ends: %s", call_id, error)
+            _log.info("call %s: could not release its reservation (%s): it ends with the run", call_id, error)
 
     async def _settle(
         self, call_id: str, tool: str, most: RequestedAmount, result: CallToolResult, cost: RequestedAmount

@@ -138,7 +138,7 @@ class _Ends:
         return self._beside.write_fd
 
     def begin(self) -> None:
-        """Close the server's ends of the pipes."""
+        """Close this process's copies of the server's ends, and begin to read its standard error."""
         os.close(self.input_fd)
         os.close(self.stdout_fd)
         self._beside.begin()

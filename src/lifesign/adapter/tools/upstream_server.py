@@ -241,7 +241,7 @@ class UpstreamServer:
         self._again_at_s = now_s + wait_s * (0.5 + 0.5 * self._chance())
         self._client, self._unreachable_reason = None, why
         self._is_broken.set()
-        _log.warning("%s is not running: %s; %s", self.name, why, self._restart_text())
+        _log.warning("tool server %s is not running: %s; %s", self.name, why, self._restart_text())
 
     async def _live(self) -> None:
         """Start it as often as necessary, until it is stopped."""
@@ -288,7 +288,8 @@ class UpstreamServer:
                     self.tools = await _tools_of(client)
                     self._log_missing_tools()
             except TimeoutError:
-                raise TimeoutError(f"it did not start within {self._limits.start_seconds:g} s") from None
+                limit = f"{self._limits.start_seconds:g} s"
+                raise TimeoutError(f"the tool server did not start within {limit}") from None
             yield client
 
     @asynccontextmanager

@@ -161,7 +161,7 @@ def list_agents(
 
 
 def _statuses(given: Sequence[str]) -> tuple[str, ...]:
-    """Return the wanted statuses; `any` is the dashboard's word for all of them. InvalidValue."""
+    """Return the wanted statuses; `any` is the dashboard's word for all of them. Raises InvalidValue."""
     if not _ALL.isdisjoint(given):
         return STATUSES
     for status in given:
@@ -289,7 +289,12 @@ def register_agent(
         str | None, typer.Option("--endpoint", metavar="URL", help="URL at which the agent takes requests.")
     ] = None,
     card_url: Annotated[
-        str | None, typer.Option("--card-url", metavar="URL", help="URL of the agent's A2A card.")
+        str | None,
+        typer.Option(
+            "--card-url",
+            metavar="URL",
+            help="URL of the agent's A2A card; probers request it if --monitoring is probe or both.",
+        ),
     ] = None,
     monitoring: Annotated[
         str | None,

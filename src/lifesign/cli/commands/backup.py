@@ -82,7 +82,7 @@ def restore(
     write_key: WriteKey = None,
     as_json: AsJson = False,
 ) -> int:
-    """Restore a backup into SQLite or PostgreSQL, whichever it came from.
+    """Restore a backup into SQLite or PostgreSQL; each accepts the backups of both.
 
     The restore is atomic: the file is read whole before anything is changed. A backup of an older version is
     upgraded during the restore; the directory for temporary files (TMPDIR) needs room for it. All leases and

@@ -186,7 +186,7 @@ def census(
 
 
 def _refuse_probe_options(timeout_seconds: float | None, credential: Path | None, kind: str | None) -> None:
-    """Refuse options that have no meaning without a probe. InvalidValue."""
+    """Refuse options that have no meaning without a probe. Raises InvalidValue."""
     expected = "no such option, since nothing is probed"
     if timeout_seconds is not None:
         raise InvalidValue("--timeout", format_duration(timeout_seconds), expected)
@@ -271,7 +271,7 @@ def _definition(
 
 
 def _require_same_list(definition: "ProbeDefinition", place: str) -> None:
-    """Refuse a report about one list under the name of another. InvalidValue."""
+    """Refuse a report about one list under the name of another. Raises InvalidValue."""
     from lifesign.crawl.list_identity import require_same_list  # noqa: PLC0415
     from lifesign.crawl.local_registry import LocalDirectories, run_locally  # noqa: PLC0415
     from lifesign.domain.access.permissions import Role  # noqa: PLC0415 - pydantic takes 60 ms, SQLAlchemy 150

@@ -235,7 +235,7 @@ def place_of(
 
 
 def _refuse_a_list(definition: "ProbeDefinition", place: str) -> None:
-    """Refuse to store results in a file that is one of the lists. InvalidValue."""
+    """Refuse to store results in a file that is one of the lists. Raises InvalidValue."""
     file = sqlite_file(place)
     for source in definition.directories:
         if file is not None and source.file is not None and file.resolve() == source.file.resolve():

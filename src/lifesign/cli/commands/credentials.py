@@ -122,7 +122,7 @@ def log_in_once(
         ),
     ] = DefaultDuration(300),
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Show the URL, and open no browser.")
+        bool, typer.Option("--no-browser", help="Only show the URL; open it in a browser on this machine.")
     ] = False,
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask for confirmation. Required without a terminal.")

@@ -44,6 +44,8 @@ def drain_agent(
 ) -> None:
     """Let an agent finish its work without getting new work, and then deregister it.
 
+    An agent that still holds leases when the drain timeout ends becomes dead.
+
     The reply to the agent's next heartbeat requests the drain. To send it a command with a reason instead:
     agents command AGENT_ID drain --reason TEXT.
 

@@ -135,7 +135,7 @@ def tail_events(
             "--after",
             metavar="SEQUENCE",
             min=0,
-            help="Start after this sequence number. Without it: with the next event.",
+            help="First show the logged events after this sequence number. Without it: only new events.",
         ),
     ] = None,
     types: Types = None,

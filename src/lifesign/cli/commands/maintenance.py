@@ -29,7 +29,11 @@ def maintenance(
     *,
     pool: Annotated[
         str | None,
-        typer.Option("--pool", metavar="POOL", help="All living members of this pool."),
+        typer.Option(
+            "--pool",
+            metavar="POOL",
+            help="All agents of this pool that are neither dead nor deregistered, instead of one agent.",
+        ),
     ] = None,
     duration: Annotated[
         float | None,

@@ -251,7 +251,7 @@ def _definition(
 
 
 def _refuse_message_to_mcp(requested: "ProbeDefinition", message: str) -> None:
-    """Refuse a message to a target whose kind accepts none; InvalidValue."""
+    """Refuse a message to a target whose kind accepts none. Raises InvalidValue."""
     if any(target.kind == "mcp" for target in requested.targets):
         raise InvalidValue("--message", message, "no message for an MCP server", hint=_NO_MESSAGE_HINT)
 

@@ -149,7 +149,8 @@ def run(  # noqa: PLR0913 - each option is one
     stop_on_budget: Annotated[
         bool,
         typer.Option(
-            "--stop-on-budget", help="End an agent that has used up its budget, and hand its task to people."
+            "--stop-on-budget",
+            help="End the command, and ask people for help, if the task's budget is too small for a call.",
         ),
     ] = False,
     as_json: AsJson = False,

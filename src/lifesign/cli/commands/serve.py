@@ -223,7 +223,10 @@ def serve(  # noqa: PLR0913 - each setting is an option
     ] = None,
     mass_exit_max_suspension_seconds: Annotated[
         float | None,
-        _duration("mass-exit-max-suspension", "Longest suspension. After it, verdicts are applied again."),
+        _duration(
+            "mass-exit-max-suspension",
+            "Maximum duration of a suspension. After it, silent agents can become unhealthy or dead.",
+        ),
     ] = None,
     mass_exit_baseline_cadences: Annotated[
         int | None,

@@ -166,7 +166,7 @@ def _try_a_change(transaction: Transaction) -> None:
 
 
 def _check_changes(file: Path) -> None:
-    """Return if a server of this user could change an SQLite file. InvalidValue, StoreUnavailable.
+    """Return if a server of this user could change an SQLite file. Raises InvalidValue, StoreUnavailable.
 
     The check does not open it for writing, which would replay the log that a crash has left.
     """

@@ -77,7 +77,7 @@ def run_in_transaction(
     """Run one function in a transaction of its own.
 
     `is_excluded`: no file of an SQLite database is changed or created. InvalidValue for an invalid URL, or a
-    missing database that must exist; StoreUnavailable.
+    missing database that must exist. Raises StoreUnavailable.
     """
     # SQLAlchemy takes 150 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
@@ -97,7 +97,7 @@ def run_in_transaction(
 
 
 def check_unused_file(url: str) -> None:
-    """Raise DatabaseInUse if another process has the SQLite file open; ForeignDatabase."""
+    """Raise DatabaseInUse if another process has the SQLite file open. Raises ForeignDatabase."""
     from lifesign.storage.engine import file_use, schema_version  # noqa: PLC0415 - SQLAlchemy takes 150 ms
 
     place = sqlite_file(url)

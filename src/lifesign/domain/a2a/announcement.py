@@ -188,7 +188,7 @@ def _entry(path: str) -> dict[str, Any]:
 
 
 def _entry_of(path: str, registry: object, agent_id: object) -> dict[str, Any]:
-    """Return the entry of a registered agent; InvalidValue."""
+    """Return the entry of a registered agent. Raises InvalidValue."""
     if not _is_registry(registry):
         raise InvalidValue("registry", registry, "the http or https URL of a registry")
     if not _is_agent_id(agent_id):

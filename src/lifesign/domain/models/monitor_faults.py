@@ -61,8 +61,8 @@ def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
         targets = pluralize(each.targets, "target")
         reached = "" if each.reached_by is None else f"; prober {each.reached_by} reaches that network"
         yield MonitorFault(
-            f"the definition of prober {each.holder} does not allow {each.network_class}: "
-            f"{targets} that answered before cannot be probed (not_allowed){reached}",
+            f"prober {each.holder} does not probe {targets} that answered earlier (not_allowed): its "
+            f"definition does not allow network class {each.network_class}{reached}",
             "give all probers of this registry the same networks.allow",
         )
 
@@ -72,9 +72,9 @@ def _missing_credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]
     for each in monitor.missing_credentials:
         place = lacking_place(each.origin, each.path, each.target_origins)
         yield MonitorFault(
-            f"prober {each.holder} has no working credential for {place}, and prober {each.held_by} has "
-            f"{each.name}: what is behind a login there is not measured (no_credential)",
-            "give all probers of this registry the same credentials",
+            f"prober {each.holder} has no working credential for {place}, so it measures nothing behind a "
+            f"login there (no_credential); prober {each.held_by} has the credential {each.name}",
+            "configure the same credentials in the definitions of all probers of this registry",
         )
 
 

@@ -208,6 +208,9 @@ def shown_ratio(ratio: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """Return the age of a document for people, such as `5 min old`; below -2 s it is `10 d in the future`."""
+    """Return the age of a document for people, such as `5 min old`.
+
+    From -2 s on, its time is in the future: `10 d in the future`.
+    """
     # A `Date` has whole seconds, and servers renew theirs once a second: less than two ahead is new.
     return f"{duration_text(-seconds)} in the future" if seconds <= -2 else f"{duration_text(seconds)} old"

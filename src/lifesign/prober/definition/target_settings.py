@@ -80,17 +80,21 @@ def merge_targets(targets: Iterable[TargetSettings]) -> tuple[TargetSettings, ..
 
 
 def require_answers(target: TargetSettings, default: LayerSettings) -> None:
-    """Refuse assertions of answers that no probe requests, and too many paths; PydanticCustomError."""
+    """Refuse assertions of answers that no probe requests, and too many paths. Raises PydanticCustomError."""
     settings = target.ask or default
     if settings.call is not None and target.kind is TargetKind.A2A:
         raise PydanticCustomError(
-            "call_of_an_agent", "{url}: a call needs kind: mcp, or no kind", {"url": target.url}
+            "call_of_an_agent",
+            "{url}: `call` needs `kind: mcp` or no `kind`: only MCP servers have tools",
+            {"url": target.url},
         )
     is_mcp = target.kind is TargetKind.MCP
     asks_own_message = target.ask is not None and target.ask.message is not None
     if is_mcp and (asks_own_message or any(each.of == "message" for each in target.assertions)):
         raise PydanticCustomError(
-            "message_to_a_server", "{url}: a message needs kind: a2a, or no kind", {"url": target.url}
+            "message_to_a_server",
+            "{url}: `message` needs `kind: a2a` or no `kind`: MCP servers accept none",
+            {"url": target.url},
         )
     for assertion in target.assertions:
         of = assertion.of

@@ -80,7 +80,7 @@ class Walk:
         return found
 
     def take(self, document: Document, depth: int) -> bool:
-        """Count a document; whether it is a new one. Endless, TooManyDocuments."""
+        """Count a document; whether it is a new one. Raises Endless, TooManyDocuments."""
         self.documents += 1
         if self.documents > MAX_DOCUMENTS:
             raise TooManyDocuments(f"more than {MAX_DOCUMENTS} documents")
@@ -93,7 +93,7 @@ class Walk:
         return is_new
 
     def follow(self, document: Document, page: DirectoryPage, depth: int) -> None:
-        """Note the documents that a document names. Endless, TooManyDocuments."""
+        """Note the documents that a document names. Raises Endless, TooManyDocuments."""
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
             self._total = page.total if page.total is not None else self._total

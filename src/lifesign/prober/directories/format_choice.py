@@ -88,7 +88,7 @@ class PlugIn:
             raise self._broken("failed to look at a document", error) from error
 
     def read(self, document: Document) -> DirectoryPage:
-        """Return the entries of the plug-in after a check. NotReadable, BrokenPlugIn."""
+        """Return the entries of the plug-in after a check. Raises NotReadable, BrokenPlugIn."""
         try:
             return self._checked(self._format.read(document))
         except (NotReadable, BrokenPlugIn):

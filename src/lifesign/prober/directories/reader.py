@@ -157,7 +157,7 @@ class _Reading:
         self._gathered = Gathered(source.kinds, source.max_entries, source.networks)
 
     async def run(self) -> Snapshot | Unchanged:
-        """Read the whole directory. _NoReading, BrokenPlugIn."""
+        """Read the whole directory. Raises _NoReading, BrokenPlugIn."""
         document: Document | None = await self._first()
         depth = 0
         while document is not None:

@@ -92,7 +92,7 @@ class EvidenceQuota:
     """Quota and use of one directory of evidence."""
 
     def __init__(self, directory: Path, *, max_bytes: int, keep_s: float) -> None:
-        """Open the count of a directory that is there; OSError."""
+        """Open the count of a directory that is there. Raises OSError."""
         self._directory = directory
         self._max_bytes = max_bytes
         self._keep_s = keep_s
@@ -112,7 +112,10 @@ class EvidenceQuota:
         self._tally_fd = -1
 
     def take(self, size: int) -> bool:
-        """Count so many bytes on disk in, and return True; False if there is no room for them. OSError."""
+        """Count so many bytes on disk in, and return True; False if there is no room for them.
+
+        Raises OSError.
+        """
         total = self._add(size)
         self.is_short = total > self._max_bytes * HIGH_WATER_RATIO
         if total <= self._max_bytes:
@@ -126,13 +129,13 @@ class EvidenceQuota:
             self._add(-size)
 
     def used_bytes(self) -> int:
-        """Return the number of counted bytes on disk. OSError."""
+        """Return the number of counted bytes on disk. Raises OSError."""
         return self._add(0)
 
     def sweep(self, now_s: float) -> Swept | None:
         """Remove files that are too old, and then the oldest above the limit.
 
-        None if another process does it. OSError.
+        None if another process does it. Raises OSError.
         """
         lock_fd = open_lock_file(self._directory / _SWEEP)
         try:

@@ -160,7 +160,7 @@ def _open_regular(path: Path) -> int:
 
 
 def _append_lines(fd: int, lines: bytes) -> None:
-    """Append lines after the last complete one; if they do not fit, remove all of them. OSError."""
+    """Append lines after the last complete one; if they do not fit, remove all of them. Raises OSError."""
     lines = _mended(fd) + lines
     size = os.fstat(fd).st_size
     rest = memoryview(lines)

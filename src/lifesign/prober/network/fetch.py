@@ -443,7 +443,7 @@ class Fetcher:
         fields = _accept_header(request.accept) + _header(request.headers, "headers")
         target = url.raw_path_qs
         if credential is not None:
-            target = credential.target(target, request.card_schemes)
+            target = credential.request_target(target, request.card_schemes)
         if credential is not None and (header := credential.header(request.card_schemes)) is not None:
             fields += self._credential_field(credential.name, header)
         # A value that came from a peer, or from stored memory, may be an invalid header.

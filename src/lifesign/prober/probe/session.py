@@ -387,7 +387,10 @@ class ProbeSession:
         return self._credentials.missing_for(url, str(self.given.url))
 
     def is_without_credential(self, fetched: Fetched) -> bool:
-        """Return whether a request lacked its credential: a server may then answer less, or with a login."""
+        """Return whether a request was sent without the credential that belongs to it.
+
+        The server may then omit parts of its answer, or answer with a login page.
+        """
         if fetched.token_fault is not None:
             return True
         missing = self.missing_credential(str(fetched.url))

@@ -227,34 +227,37 @@ class Ledger(Protocol):
         """Report that this worker is alive; renew its shards (shard: token), release surplus, take its share.
 
         The companions begin at the same time: the shares of those that are still missing are left free. A
-        held shard that is missing in the answer is lost or surplus. LedgerUnreachable.
+        held shard that is missing in the answer is lost or surplus. Raises LedgerUnreachable.
         """
         ...
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or with a version the later changes. LedgerUnreachable."""
+        """Return a shard's targets, or with a version the later changes. Raises LedgerUnreachable."""
         ...
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each. LedgerUnreachable.
+        """Return which of these shards have changed after the version known of each.
 
         One request for all. Version 0 means that nothing of a shard is known: the shard is returned if it has
-        any targets.
+        any targets. Raises LedgerUnreachable.
         """
         ...
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Report results of several shards; each batch is stored as a whole or not at all. LedgerUnreachable.
+        """Report results of several shards; each batch is stored as a whole or not at all.
 
         `interval_s` is that of the crawl. Handing over the same batch twice changes nothing: an observation
-        counts once.
+        counts once. Raises LedgerUnreachable.
         """
         ...
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets, of all shards, were not probed since then (epoch). LedgerUnreachable."""
+        """Return how many targets, of all shards, were not probed since then (epoch).
+
+        Raises LedgerUnreachable.
+        """
         ...
 
     async def leave(self, worker: str) -> None:
-        """Release all shards, so that others can take them at once. LedgerUnreachable."""
+        """Release all shards, so that others can take them at once. Raises LedgerUnreachable."""
         ...

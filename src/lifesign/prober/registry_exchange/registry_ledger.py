@@ -73,7 +73,7 @@ class RegistryLedger:
         companions: int = 0,
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        """Report that this worker is alive, and claim its share of the shards. LedgerUnreachable."""
+        """Report that this worker is alive, and claim its share of the shards. Raises LedgerUnreachable."""
         asking = self._client.shards.claim(
             worker,
             held=held,
@@ -103,14 +103,17 @@ class RegistryLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or the later changes. LedgerUnreachable."""
+        """Return a shard's targets, or the later changes. Raises LedgerUnreachable."""
         found = await _query(self._client.shards.targets(shard, after_version=after_version))
         return TargetPage(
             entries=[_entry(target) for target in found.targets], gone=found.gone, version=found.version
         )
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each. LedgerUnreachable."""
+        """Return which of these shards have changed after the version known of each.
+
+        Raises LedgerUnreachable.
+        """
         if not versions:
             return []
         reply = await _query(self._client.shards.show(changed_after=self._looked_up_to))
@@ -161,12 +164,12 @@ class RegistryLedger:
         self._has_warned_of_ignored = is_all
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. LedgerUnreachable."""
+        """Return how many targets were not probed since then. Raises LedgerUnreachable."""
         shown = await _query(self._client.shards.show(unprobed_since=datetime.fromtimestamp(since_s, UTC)))
         return shown.unprobed or 0
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back. LedgerUnreachable."""
+        """Give all shards back. Raises LedgerUnreachable."""
         await _query(self._client.shards.leave(worker))
 
 

@@ -113,8 +113,8 @@ class Credential:
             self.refresh_tokens = [token, *self.refresh_tokens][: 1 + MAX_PAST_SECRETS]
             self.on_new_secret()
 
-    def target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
-        """Return path and query of a request, with an API key that belongs into the query."""
+    def request_target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
+        """Return path and query of a request, with the API key if it is sent in the query."""
         api_key = self._settings.api_key
         if api_key is None:
             return path_qs
@@ -203,7 +203,7 @@ class CredentialStore:
             credential.on_new_secret = self._renew_scrubber
             credential.token_tls = partial(self._tls_files.of_origin, client.token_origin)
             if request_token is None:
-                raise ValueError(f"credential {credential.name} needs a way to obtain tokens")
+                raise ValueError(f"credential {credential.name} needs `request_token`")
             # Credentials of the same client, scope and resource share their tokens.
             if client not in sources:
                 renew = partial(request_token, credential)
@@ -364,7 +364,8 @@ class CredentialStore:
     def scrubbers_of(self, urls: Iterable[URL]) -> Collection[Scrubber]:
         """Return the different scrubbers of several URLs."""
         self._reload()
-        return dict.fromkeys(self._scrubber_by_origin(url.origin()) for url in urls)
+        # Nearly always one origin.
+        return {self._scrubber_by_origin(origin) for origin in {url.origin() for url in urls}}
 
     def _renew_scrubber(self) -> None:
         by_origin: dict[str, list[str]] = {}

@@ -203,7 +203,10 @@ class ReachabilityWitnesses:
             if state is not None and state.takes(url):
                 state.handed_out = [*state.handed_out, url][-MAX_ASKED_TARGETS:]
         for network_class in became_silent:
-            _log.warning("mass silence in %s: no target of it is a witness", network_class)
+            _log.warning(
+                "mass silence in network class %s: targets there that give no answer are not measured",
+                network_class,
+            )
             state = self._classes.get(network_class)
             if state is not None and not state.canaries:
                 self._give_up(state, self._clock.monotonic_s(), "its network class is in mass silence")

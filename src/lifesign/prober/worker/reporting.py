@@ -99,7 +99,7 @@ class Reporter:
                 await asyncio.sleep(self._away.wait_s())
 
     async def flush(self) -> None:
-        """Report all results that may be reported now. LedgerUnreachable."""
+        """Report all results that may be reported now. Raises LedgerUnreachable."""
         self._is_hurrying = False
         try:
             while results := self._outbox.take(MAX_BATCH, self._may_be_removed):

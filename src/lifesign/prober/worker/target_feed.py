@@ -82,7 +82,7 @@ class TargetFeed:
             self._hurry.clear()
 
     async def poll(self) -> None:
-        """Read the changes since the last call. LedgerUnreachable."""
+        """Read the changes since the last call. Raises LedgerUnreachable."""
         versions = self._owned_shards.versions()
         if not versions:
             return

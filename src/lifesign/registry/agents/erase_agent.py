@@ -43,7 +43,7 @@ def erase_agent(
 
     The id stays in the log as actor and subject, since the hash chain covers it. Tasks and intent states on
     which it worked stay, without its name. An agent with a key or a lease needs no record. `check` may raise
-    an error once the record is locked; it gets None if there is no record. AgentNotFound.
+    an error once the record is locked; it gets None if there is no record. Raises AgentNotFound.
     """
     # Locked before the agent, as an import does it.
     directories.unlist(transaction, agent_id)

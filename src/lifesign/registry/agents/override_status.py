@@ -59,7 +59,7 @@ class Maintenance(Body):
     @model_validator(mode="after")
     def _require_one_end(self) -> Self:
         if (self.until is None) == (self.seconds is None):
-            raise PydanticCustomError("one_end", "expected exactly one of until and seconds")
+            raise PydanticCustomError("one_end", "expected either `until` (a time) or `seconds` (a duration)")
         return self
 
     def until_s(self, now_s: float) -> float:

@@ -87,7 +87,7 @@ def adopt(transaction: Transaction, known: KnownIdentity, actor: str) -> int | N
     """Raise the epoch of a database that is not the known one; return it, or None for the known one.
 
     Without a marker any database that has tables may be an old copy. An empty one is set up if there is a
-    marker. All new fencing tokens are above those of the known database. SchemaOutdated.
+    marker. All new fencing tokens are above those of the known database. Raises SchemaOutdated.
     """
     if known.is_new and registry.name not in table_names(transaction.connection):
         return None

@@ -96,7 +96,10 @@ class MarkerFile:
         return None if database is None else cls(directory, database)
 
     def read(self) -> DatabaseMarker | None:
-        """Return the marker; None if there is none. InvalidMarker if it is damaged; NewerMarker; OSError."""
+        """Return the marker; None if there is none.
+
+        Raises InvalidMarker if it is damaged, and NewerMarker or OSError.
+        """
         try:
             opened = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -170,7 +173,7 @@ def put_marker(file: MarkerFile, marker: DatabaseMarker) -> None:
 def found_marker(file: MarkerFile) -> DatabaseMarker | None:
     """Return the marker, None if there is none.
 
-    InvalidValue if this user cannot read it; InvalidMarker, NewerMarker.
+    Raises InvalidValue if this user cannot read it, and InvalidMarker or NewerMarker.
     """
     try:
         return file.read()

@@ -139,7 +139,7 @@ class MarkerTracker:
 
 
 def _compared(transaction: Transaction, known: KnownIdentity) -> DatabaseMarker | None:
-    """Return the database's marker; None if it has no installation id yet. DatabaseMismatch."""
+    """Return the database's marker; None if it has no installation id yet. Raises DatabaseMismatch."""
     check_tables(transaction, known)
     check_known(transaction, known)
     state = marker_state.find(transaction, None)

@@ -70,7 +70,7 @@ class WebhookCourier:
                 try:
                     position = await self._begin_deliveries()
                 except StoreUnavailable:
-                    _log.debug("webhooks are paused: the database is unreachable")
+                    _log.debug("no webhook is delivered while the database is unreachable")
                 except Exception:  # noqa: BLE001 - it is logged
                     _log.exception("webhooks could not be read")
                 if position is None:

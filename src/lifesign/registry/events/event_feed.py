@@ -110,7 +110,7 @@ class EventFeed:
         self._changed.set()
 
     async def page(self, position: int, wanted: EventFilter) -> EventBatch:
-        """Return the next wanted events behind `position`, at most `MAX_PAGE`; StoreUnavailable."""
+        """Return the next wanted events behind `position`, at most `MAX_PAGE`. Raises StoreUnavailable."""
         if self._end is not None and self._begin <= position:
             found = [
                 event

@@ -50,7 +50,7 @@ class LogWatch:
             await asyncio.sleep(wait_s)
 
     async def check_once(self) -> LogState:
-        """Check the whole log once, and record the result. StoreUnavailable."""
+        """Check the whole log once, and record the result. Raises StoreUnavailable."""
         checkpoint: Checkpoint | None = None
         is_sound, is_over = True, False
         while not is_over:

@@ -92,7 +92,10 @@ def read_events(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def agent_to_read(caller: Principal, agent_id: str | None) -> str | None:
-    """Return the agent whose events the caller may read; its own if it may read no others. NotAllowed."""
+    """Return the agent whose events the caller may read; its own if it may read no others.
+
+    Raises NotAllowed.
+    """
     if agent_id is None and not may(caller, Permission.READ_EVENTS):
         agent_id = caller.agent_id
     require(caller, Permission.READ_EVENTS, agent_id)

@@ -203,7 +203,7 @@ def _check_may_read(caller: Principal) -> None:
 
 
 def _parse_query(request: Request) -> tuple[StreamQuery, int | None]:
-    """Return the parsed query, and the position after which to begin; InvalidRequest."""
+    """Return the parsed query, and the position after which to begin. Raises InvalidRequest."""
     query = checked_query(StreamQuery, request)
     assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
     last_event_id = headers_in(request.scope).get("last-event-id")

@@ -194,7 +194,7 @@ def rotate_key(
 def revoke_key(
     transaction: Transaction, key_id: str, actor: str, *, may_leave_no_admin: bool = False
 ) -> None:
-    """Revoke a key, and end the leases of the key and its workers. KeyNotFound.
+    """Revoke a key, and end the leases of the key and its workers. Raises KeyNotFound.
 
     A repeated request changes nothing. LastAdminKey if no caller could manage keys then, unless that is
     allowed.

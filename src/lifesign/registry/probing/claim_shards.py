@@ -266,7 +266,7 @@ def _locked(transaction: Transaction) -> _ShardLeases:
 def _join(
     transaction: Transaction, call: Call, request: ShardClaimRequest, holder: str
 ) -> list[StoredProber]:
-    """Note that a worker lives, and return all that do; TooMany."""
+    """Note that a worker lives, and return all that do. Raises TooMany."""
     now_s = transaction.now_s
     living = probers.running(transaction, MAX_PROBERS + 1)
     known = next((prober for prober in living if prober.holder == holder), None)

@@ -74,7 +74,7 @@ class Reaper:
 
 
 async def reap(database: Database, until_s: float = inf) -> None:
-    """End all leases that had expired by `until_s`, and still are expired. StoreUnavailable.
+    """End all leases that had expired by `until_s`, and still are expired. Raises StoreUnavailable.
 
     `until_s` is a time of the database's clock that the caller has compared with its own clock. If the
     database's clock has jumped ahead since then, leases get that time back.

@@ -58,7 +58,7 @@ class OptOutChecker:
         await repeat(self.check_some, "check proofs of opt-outs")
 
     async def check_some(self) -> None:
-        """Check some of the origins that are due, and record the results. StoreUnavailable."""
+        """Check some of the origins that are due, and record the results. Raises StoreUnavailable."""
         if not await self._database.read(_are_due):
             return
         due = await self._database.write(_claim)

@@ -63,7 +63,7 @@ def issue_token(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def _claimed(transaction: Transaction, agent: StoredAgent, text: str) -> StoredTarget:
-    """Return the target at a URL, if the agent claims it; InvalidRequest."""
+    """Return the target at a URL, if the agent claims it. Raises InvalidRequest."""
     url = read_target(text)
     if isinstance(url, AddressRefused):
         raise InvalidRequest([Finding(url.name, "/url", url.reason)])

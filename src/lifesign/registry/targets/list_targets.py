@@ -165,7 +165,7 @@ def _cursor_behind(row: Row[Any], total: int, order: TargetOrder) -> str:
 
 
 def _place_in(cursor: str, order: TargetOrder) -> tuple[HostCursor, int]:
-    """Return behind which target a page begins, and how many there are in all; InvalidRequest."""
+    """Return behind which target a page begins, and how many there are in all. Raises InvalidRequest."""
     if order is TargetOrder.ADDED:
         number, total = numbers_in(cursor, _LISTED, 2)
         return HostCursor(number, ""), total

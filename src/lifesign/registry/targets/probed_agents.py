@@ -37,9 +37,10 @@ def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
 
 
 def begin_step(transaction: Transaction, url: str | None) -> int:
-    """Acquire the version that `end_step` will change, before anything is logged, as all operations do.
+    """Lock the list of targets; return the version that `end_step` stores with the changed targets.
 
-    InvalidRequest if the owner of the URL's origin does not want it to be probed.
+    All operations do it before they log events. Raises InvalidRequest if the owner of the URL's origin does
+    not want it to be probed.
     """
     if url is None:
         return 0

@@ -62,7 +62,10 @@ class AuthorizedRun(RunGuard):
 
 
 def lock_task(transaction: Transaction, call: Call, *, with_parent: bool = False) -> RunGuard:
-    """Lock a task; TaskNotFound. Agents come first, then leases, as everywhere."""
+    """Lock a task, and before it the agents concerned: all operations lock agents first, then leases.
+
+    Raises TaskNotFound.
+    """
     task_id = call.path["task_id"]
     number = task_rows.number_of(transaction, task_id)
     if number is None:

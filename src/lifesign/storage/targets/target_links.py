@@ -22,7 +22,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredClaim:
-    """One agent's claim for one target, with the columns of both that a decision needs."""
+    """One agent's claim to be a target, with the columns of agent and target that decide about a link."""
 
     target: int
     target_id: str

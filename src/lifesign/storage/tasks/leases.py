@@ -188,7 +188,7 @@ def _lock_postgresql(
 
 
 def store(transaction: Transaction, changed: Sequence[Claim]) -> None:
-    """Store claims on resources that have their rows, at most one of each."""
+    """Store claims, at most one per resource. Each resource must already have a row."""
     if not changed:
         return
     if transaction.is_postgresql:

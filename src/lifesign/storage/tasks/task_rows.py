@@ -196,7 +196,7 @@ def count(transaction: Transaction, wanted: TaskFilter) -> int:
 
 
 def count_children(transaction: Transaction, number: int) -> int:
-    """Return the number of tasks that were delegated from this one."""
+    """Return the number of tasks whose parent is this one, in any status."""
     return count(transaction, TaskFilter(parent=number))
 
 
