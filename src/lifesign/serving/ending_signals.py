@@ -1,6 +1,5 @@
 """Signals that end a command in good order, and the end of its terminal."""
 
-import asyncio
 import os
 import signal
 import stat
@@ -34,6 +33,8 @@ def run_until_signal(work: Coroutine[Any, Any, Result]) -> Result:
 
     A second signal ends the process at once.
     """
+    import asyncio  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
+
     came: list[signal.Signals] = []
 
     async def run() -> Result:

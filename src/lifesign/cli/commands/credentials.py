@@ -16,6 +16,7 @@ from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
 from lifesign.domain.text.durations import duration_text
 from lifesign.errors import InvalidValue
+from lifesign.serving.ending_signals import run_until_signal
 
 if TYPE_CHECKING:
     from yarl import URL
@@ -88,7 +89,6 @@ def try_one(
     from yarl import URL  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
 
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
-    from lifesign.serving.ending_signals import run_until_signal  # noqa: PLC0415 - asyncio takes 20 ms
 
     read = read_definition_file(definition)
     chosen = chosen_credential(read, name, definition)

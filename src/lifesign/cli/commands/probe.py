@@ -15,6 +15,7 @@ from lifesign.cli.output.broken_pipe import ignore_broken_pipe
 from lifesign.cli.output.error_lines import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.errors import InvalidValue
+from lifesign.serving.ending_signals import run_until_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -121,7 +122,6 @@ def probe(
     from datetime import UTC, datetime  # noqa: PLC0415
 
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
-    from lifesign.serving.ending_signals import run_until_signal  # noqa: PLC0415 - asyncio takes 20 ms
 
     probed = urls or _targets_of(definition)
     if len(probed) > MAX_URLS:

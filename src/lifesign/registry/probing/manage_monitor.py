@@ -91,7 +91,7 @@ def confirm_outage(transaction: Transaction, call: Call) -> OperationReply:
 
     The confirmation concerns only targets that have given no liveness signal since. If a target answers
     later, the confirmation no longer concerns it, so you need not revert it. A repeated confirmation replaces
-    the time. Raises NetworkClassNotFound, TargetNotFound, TargetGone.
+    the time. NetworkClassNotFound, TargetNotFound, TargetGone.
     """
     body = call.body_as(Confirmation)
     if body.network_class is not None:

@@ -98,7 +98,7 @@ def list_opt_outs(transaction: Transaction, call: Call) -> OperationReply:
 
 
 def withdraw_opt_out(transaction: Transaction, call: Call) -> OperationReply:
-    """Revert an opt-out: probers probe the origin again if a directory lists it. Raises OptOutNotFound."""
+    """Revert an opt-out: probers probe the origin again if a directory lists it. OptOutNotFound."""
     origin = _origin(call.query_as(OptOutQuery).url, "/url")
     version = target_rows.next_version(transaction)
     known = opt_outs.find(transaction, origin, to_change=True)
