@@ -55,7 +55,7 @@ def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -
     if source.env is not None:
         secret = environment.get(source.env, "")
         if not secret:
-            raise InvalidValue("env", None, f"one that is set: {source.env}")
+            raise InvalidValue("env", None, f"the environment variable {source.env} to be set")
     elif source.systemd is not None:
         secret = _secret_in(systemd_file(source.systemd, "systemd", environment), "systemd")
     else:
