@@ -124,7 +124,7 @@ def test_tools_file_configures_servers_tools_and_prices(directory: Path) -> None
         ("    command: [python3, search.py]\n", "", 3, "search: .*command and url"),
         ("    offer_all: true\n", "", 11, "docs: expected offer_all and price together"),
         ("    price: {tokens_per_call: 10}\n", "", 11, "docs: expected offer_all and price together"),
-        ("MY_KEY}", "NO_KEY}", 7, "search/environment/SEARCH_KEY/env: .*: NO_KEY"),
+        ("MY_KEY}", "NO_KEY}", 7, "search/environment/SEARCH_KEY/env: .* NO_KEY "),
         ("docs.key", "no.key", 14, "docs/headers/Authorization/file: .*No such"),
         ("{env: MY_KEY}", "{}", 7, "search/environment/SEARCH_KEY: .*env"),
         ("{env: MY_KEY}", "s3cret", 7, "search/environment/SEARCH_KEY: expected a mapping"),
@@ -178,7 +178,7 @@ def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     assert "8192 bytes" in reading(directory, GOOD)
     (directory / "docs.key").write_text("\n")
     assert "not empty" in reading(directory, GOOD)
-    with pytest.raises(InvalidValue, match=r": X$") as refused:
+    with pytest.raises(InvalidValue, match=r" X to be set$") as refused:
         secret_of(ToolSecret(env="X"), {})
     assert refused.value.name == "env"
 

@@ -68,7 +68,7 @@ def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -
 def _secret_in(file: Path, member: str) -> str:
     secret = read_secret(file, member, "secret", _warn)
     if not secret:
-        raise InvalidValue(member, str(file), "one that is not empty")
+        raise InvalidValue(member, str(file), "a file that is not empty")
     return secret
 
 
