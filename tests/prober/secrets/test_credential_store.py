@@ -36,7 +36,12 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.fetch import Request, _Hop
-from lifesign.prober.secrets.credential_store import RELOAD_SECONDS, Credential, CredentialStore
+from lifesign.prober.secrets.credential_store import (
+    GONE_SECONDS,
+    RELOAD_SECONDS,
+    Credential,
+    CredentialStore,
+)
 from lifesign.prober.secrets.secret_reader import Secrets, read_secrets
 
 TOKEN = "canary-7d1f~secret+of/ours"
@@ -680,11 +685,28 @@ def other_prober_has(origin: str) -> OtherCredential:
 
 
 def test_credential_that_another_prober_has_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    store = CredentialStore()
+    now = [0.0]
+    store = CredentialStore(clock=lambda: now[0])
     first, second = map(other_prober_has, ("https://a.example", "https://b.example"))
     for missing, count in (([first], 1), ([first], 1), ([first, second], 2), ([second], 2), ([], 2)):
         store.note_missing(missing)
         assert len(caplog.records) == count
+    # A prober that restarts has the credential again.
+    store.note_missing([first])
+    assert len(caplog.records) == 2
+    for seconds, is_missing in ((GONE_SECONDS - 1.0, True), (1.0, False)):
+        now[0] += seconds
+        store.note_missing([])
+        assert (store.missing_for("https://a.example/rpc", "https://a.example/") is not None) is is_missing
+
+
+def test_missing_credential_is_forgotten_at_once_where_this_prober_has_its_own() -> None:
+    each = CredentialSettings.model_validate(settings("https://a.example")["credentials"][0])
+    store = CredentialStore([each], read_secrets([each]))
+    for missing in ([other_prober_has("https://a.example")], []):
+        store.note_missing(missing)
+        is_missing = store.missing_for("https://a.example/rpc", "https://a.example/") is not None
+        assert is_missing is bool(missing)
 
 
 def oauth_settings() -> CredentialSettings:

@@ -13,6 +13,7 @@ from yarl import URL
 from lifesign.domain.credentials.acceptance import CredentialState, CredentialStatus, CredentialUse
 from lifesign.domain.credentials.api_key import key_place
 from lifesign.domain.credentials.missing_credentials import (
+    MAX_MISSING,
     OtherCredential,
     credential_of_other,
     lacking_place,
@@ -46,6 +47,8 @@ RELOAD_SECONDS: Final = 5.0
 """Interval at which files with secrets are checked for changes."""
 MAX_ORIGINS: Final = 4_096
 """Maximum number of origins whose scrubber is cached."""
+GONE_SECONDS: Final = 300.0
+"""Time for which a credential is missing after the last other prober that has it ended: it may restart."""
 MAX_PAST_SECRETS: Final = 4
 """Former values of a secret that are still removed from texts."""
 
@@ -224,6 +227,8 @@ class CredentialStore:
             scope.name: CredentialUse(clock, interval_s) for scope in self._scopes
         }
         self._missing: Sequence[OtherCredential] = ()
+        self._missing_at_s: dict[tuple[str, str], float] = {}
+        """When another prober had the credential last, by its place."""
         self._rejected: set[str] = set()
         """Names of the credentials that the log has reported as rejected."""
         self._clock = clock
@@ -319,9 +324,22 @@ class CredentialStore:
             _log.warning("credential %s works again", scope.name)
 
     def note_missing(self, missing: Sequence[OtherCredential]) -> None:
-        """Note the credentials that other probers have, and this one lacks; log each change once."""
-        if missing == self._missing:
-            return
+        """Note the credentials that other probers have, and this one lacks; log each change once.
+
+        One of a place without a credential of this prober stays for GONE_SECONDS.
+        """
+        now_s = self._clock()
+        places = {each.scope.place for each in missing}
+        settled = places | {scope.place for scope in self._scopes}
+        oldest_s = now_s - GONE_SECONDS
+        gone = [
+            each
+            for each in self._missing
+            if each.scope.place not in settled and self._missing_at_s[each.scope.place] > oldest_s
+        ]
+        missing = [*missing, *gone][:MAX_MISSING]
+        at_s = self._missing_at_s | dict.fromkeys(places, now_s)
+        self._missing_at_s = {each.scope.place: at_s[each.scope.place] for each in missing}
         known = {(each.scope.place, each.target_origins) for each in self._missing}
         for each in missing:
             if (each.scope.place, each.target_origins) not in known:
