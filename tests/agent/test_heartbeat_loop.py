@@ -264,6 +264,21 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
         assert agent.events == [("life", 1)]
 
 
+@pytest.mark.parametrize("status", [404, 410, 429, 503])
+def test_fault_of_a_proxy_neither_ends_the_incarnation_nor_keeps_the_agent_silent(status: int) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        async with running_agent() as agent:
+            await agent.registry.until_beats(1)
+            agent.registry.retry_after = "300"
+            agent.registry.answers("beat", (status, {"error": {"code": status, "status": "NOT_FOUND"}}))
+            await agent.registry.until_beats(3)
+            assert max(gaps(agent)) <= INTERVAL_S
+            assert agent.events == [("life", 1)]
+
+    test()
+
+
 @in_virtual_time
 async def test_refusal_is_logged_once_until_it_changes(caplog: pytest.LogCaptureFixture) -> None:
     async with running_agent() as agent:

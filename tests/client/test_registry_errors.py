@@ -59,9 +59,12 @@ def test_hint_of_the_answer_is_kept_on_one_short_line() -> None:
     assert error_of(403, {"error": {**columns, "hint": 5}, "message": ""}).hint == ""
 
 
-def test_a_404_in_another_form_is_a_wrong_url_and_no_missing_agent() -> None:
-    assert isinstance(error_of(404, {"detail": "Not Found"}), InvalidAnswer)
-    assert isinstance(error_of(404, None), InvalidAnswer)
+@pytest.mark.parametrize("status", [404, 410])
+@pytest.mark.parametrize(
+    "body", [None, {"detail": "Not Found"}, {"error": {"code": 404, "message": "", "status": "NOT_FOUND"}}]
+)
+def test_missing_place_in_another_form_is_a_wrong_url_and_no_missing_agent(status: int, body: object) -> None:
+    assert isinstance(error_of(status, body), InvalidAnswer)
 
 
 @pytest.mark.parametrize(

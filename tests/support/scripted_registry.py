@@ -58,6 +58,8 @@ class ScriptedRegistry:
     asked: list[Asked] = field(default_factory=list)
     scripted: dict[str, deque[Answer]] = field(default_factory=dict)
     """Scripted answers by function: "POST" registers, then "beat", "GET", "DELETE"."""
+    retry_after: str = ""
+    """`Retry-After` of all refusals."""
     incarnation: int = 0
     status: str = "deregistered"
     reason: str = "registered"
@@ -111,7 +113,10 @@ class ScriptedRegistry:
             assert request.transport is not None
             request.transport.abort()
             raise web.HTTPBadRequest
-        return web.json_response(body, status=status) if body or status != 204 else web.Response(status=204)
+        if status == 204:
+            return web.Response(status=204)
+        headers = {"Retry-After": self.retry_after} if status >= 400 and self.retry_after else {}
+        return web.json_response(body, status=status, headers=headers)
 
     def _lawful(self, asked: Asked) -> Answer:
         functions = {"beat": self._take_beat, "POST": self._register, "DELETE": self._end}

@@ -31,6 +31,7 @@ from lifesign.domain.lifecycle.heartbeat_interval import (
     clock_differs_by_s,
     first_heartbeat_at_s,
     is_adrift,
+    next_beat_try_at_s,
     next_claim_at_s,
     next_heartbeat_at_s,
     next_try_at_s,
@@ -292,7 +293,7 @@ class HeartbeatLoop:
 
     def _try_again_s(self, retry_after_s: float | None) -> float:
         self._failures += 1
-        return next_try_at_s(
+        return next_beat_try_at_s(
             _now_s(), self._rhythm.interval_seconds, self._failures, self._chance(), retry_after_s
         )
 

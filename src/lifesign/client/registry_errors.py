@@ -148,22 +148,23 @@ def error_of(
 ) -> RegistryError:
     """Return the error for a status other than 2xx; `body` is its parsed content, or None.
 
-    A 404 in another form comes from another server: a wrong URL, not a missing agent.
+    A 404 or 410 without a code comes from another server, such as a proxy: a wrong URL, not a missing agent.
     """
     members = body if isinstance(body, dict) else {}
     columns = members.get("error")
     columns = columns if isinstance(columns, dict) else {}
     details = columns.get("details")
     message = _text(columns.get("message")) or _text(members.get("message")) or reason
+    code = _text(columns.get("code"))
     found = _CLASSES.get(status, RegistryRefusal if 400 <= status < 500 else InvalidAnswer)
-    if status == 404 and not columns:
+    if status in {404, 410} and not code:
         found, message = InvalidAnswer, "there is no registry API at this URL"
     elif 300 <= status < 400:
         message = "redirected; not followed, because the key must stay with this server"
     error = found(
         f"HTTP {status}: {message}" if message else f"HTTP {status}",
         status=status,
-        code=_text(columns.get("code")),
+        code=code,
         details=details if isinstance(details, dict) else {},
         body=members,
         retry_after_s=retry_after_s,

@@ -9,6 +9,7 @@ from lifesign.domain.lifecycle.heartbeat_interval import (
     clock_differs_by_s,
     first_heartbeat_at_s,
     is_adrift,
+    next_beat_try_at_s,
     next_claim_at_s,
     next_heartbeat_at_s,
     next_try_at_s,
@@ -66,6 +67,14 @@ def test_waits_grow_and_are_jittered_in_full() -> None:
 )
 def test_retry_after_of_the_registry_is_followed_within_limits(asked_s: float, waited_s: float) -> None:
     assert next_try_at_s(0.0, 30.0, 1, 0.5, retry_after_s=asked_s) == waited_s
+
+
+@given(INTERVALS, CHANCES, st.one_of(st.none(), st.floats()))
+def test_heartbeat_waits_at_most_half_an_interval_for_a_proxy(
+    interval_s: float, chance: float, asked_s: float | None
+) -> None:
+    usual_s = next_try_at_s(0.0, interval_s, 1, chance)
+    assert usual_s <= next_beat_try_at_s(0.0, interval_s, 1, chance, asked_s) <= usual_s + interval_s / 2
 
 
 @given(st.floats(1, 604_800), CHANCES)

@@ -22,7 +22,11 @@ MAX_WAIT_S: Final = 60.0
 """Maximum wait, at most one interval, until an agent notices that the registry is reachable again."""
 MIN_WAIT_S: Final = 0.05
 MAX_RETRY_AFTER_S: Final = 300.0
-"""Longer waits that a registry requests are cut to this: an agent without heartbeats dies."""
+"""Longer waits that a registry requests are cut to this."""
+MAX_RETRY_AFTER_RATIO: Final = 0.5
+"""The same for heartbeats, as a share of the interval: a proxy may request any wait, and agents without
+heartbeats die.
+"""
 MAX_DOUBLINGS: Final = 16
 
 
@@ -54,6 +58,15 @@ def next_try_at_s(
     if retry_after_s is not None and isfinite(retry_after_s):
         wait_s += min(max(retry_after_s, 0.0), MAX_RETRY_AFTER_S)
     return now_s + wait_s
+
+
+def next_beat_try_at_s(
+    now_s: float, interval_s: float, failures: int, chance: float, retry_after_s: float | None
+) -> float:
+    """Return when to try again after 1 or more heartbeats, or registrations, that failed."""
+    if retry_after_s is not None:
+        retry_after_s = min(retry_after_s, interval_s * MAX_RETRY_AFTER_RATIO)
+    return next_try_at_s(now_s, interval_s, failures, chance, retry_after_s)
 
 
 def next_claim_at_s(now_s: float, dead_after_s: float, chance: float) -> float:
