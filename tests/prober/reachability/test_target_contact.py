@@ -1,5 +1,6 @@
 """Facts of one probe about the path to its target."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -52,10 +53,10 @@ class Traces:
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         return next((self.requests[name] for name, each in self.layers.items() if each is layer), None)
 
-    def read(self) -> ProbeConnection:
+    def read(self, with_canaries: Collection[str] = ()) -> ProbeConnection:
         observation = Observation(target_url=URL_HERE, observed_at=datetime.now(UTC), **self.layers)  # type: ignore[arg-type]  # layers alone
         self.deciding = next(iter(self.layers.values()), None)
-        reader = ContactReader(CLASSES)
+        reader = ContactReader(CLASSES, with_canaries)
         network_class, address = reader.place(self)
         update = {"network_class": network_class, "address": address}
         return reader.read(self, observation.model_copy(update=update))
@@ -238,6 +239,20 @@ def test_interface_in_a_class_with_answers_fails_itself(interface: Fetched) -> N
     assert contact_of(discovery=card, transport=interface).unreached_layers == ()
     # A missing health document does not count either.
     assert contact_of(discovery=card, readiness=fetched(result="timeout", address=SIX)).unreached_layers == ()
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "unreached"),
+    [(FOUR, None, ()), (OTHER_FOUR, None, ("transport",)), (OTHER_FOUR, 503, ("transport",))],
+)
+def test_interface_at_another_address_is_unreached_in_a_class_with_canaries(
+    address: Any, status: int | None, unreached: tuple[str, ...]
+) -> None:
+    """The answer of the card's host is no witness there: the network may be cut to all others."""
+    card = fetched(status=200, address=FOUR, phases=NEW)
+    interface = fetched("https://b.example/", "http_error", status=status, address=address)
+    contact = Traces({"discovery": card, "transport": interface}).read([PUBLIC_IPV4])
+    assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV4, unreached)
 
 
 def test_probe_without_requests_shows_no_contact() -> None:

@@ -1,6 +1,6 @@
 """Facts about the connection of one probe: network class, address and answer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Protocol
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
@@ -87,8 +87,10 @@ class Traces(Protocol):
 class ContactReader:
     """Reads contacts from the traces of probes."""
 
-    def __init__(self, classes: NetworkClasses) -> None:
+    def __init__(self, classes: NetworkClasses, with_canaries: Collection[str] = ()) -> None:
+        """`with_canaries`: the network classes that have canaries."""
         self._classes = classes
+        self._with_canaries = frozenset(with_canaries)
 
     def place(self, traces: Traces) -> tuple[str | None, str | None]:
         """Return the network class and the address that decided; the class may be a remembered one."""
@@ -119,20 +121,23 @@ class ContactReader:
     ) -> ProbeConnection:
         """Return the contact of a living target; an interface of another class may be unreached.
 
-        Its failures would contradict what the agent says of itself, though the way there may be cut. The same
-        holds for an interface whose name did not resolve: the other answers may come from open connections,
-        or from names that are still cached.
+        Its failures would contradict what the agent says of itself, though the way there may be cut. In a
+        class with canaries the same holds for an interface at another address: only canaries are witnesses.
+        It also holds for an interface whose name did not resolve: the other answers may come from open
+        connections, or from names that are still cached.
         """
         unreached: dict[str | None, list[str]] = {}
         is_name_failure = False
+        failed: dict[str, Fetched] = {}
         for name in _INTERACTIONS:
             layer = getattr(observation, name)
-            if layer is None or not layer.has_failed or (fetched := traces.fetched_for(layer)) is None:
-                continue
+            if layer is not None and layer.has_failed and (fetched := traces.fetched_for(layer)) is not None:
+                failed[name] = fetched
+        for name, fetched in failed.items():
             network_class, address = self._place_of(traces, fetched)
-            if layer.result is ResultClass.DNS_FAILURE:
+            if fetched.result is ResultClass.DNS_FAILURE:
                 is_name_failure = True
-            elif address is None or network_class in self._reached_classes(traces.exchanges):
+            elif address is None or self._is_reached(traces, network_class, address, failed.values()):
                 continue
             unreached.setdefault(network_class, []).append(name)
         for network_class, names in unreached.items():
@@ -194,14 +199,26 @@ class ContactReader:
             sent_at_s=found.sent_at_s,
         )
 
-    def _reached_classes(self, exchanges: Iterable[Exchange]) -> set[str]:
-        """Return the network classes that certainly work: this machine, and those that answered."""
-        answered = {
-            self._classes.of(address)
-            for exchange in exchanges
-            if exchange.fetched.status is not None and (address := exchange.fetched.address) is not None
-        }
-        return answered | {THIS_MACHINE}
+    def _is_reached(
+        self, traces: Traces, network_class: str | None, address: str, failed: Collection[Fetched]
+    ) -> bool:
+        """Return whether the way to an address works: it is that of this machine, or answered this probe.
+
+        In a class without canaries, an answer of another address is enough.
+        """
+        if network_class == THIS_MACHINE:
+            return True
+        answered = [
+            (each, each.address)
+            for each in (exchange.fetched for exchange in traces.exchanges)
+            if each.status is not None and each.address is not None
+        ]
+        if network_class not in self._with_canaries:
+            return any(self._classes.of(known) == network_class for _, known in answered)
+        return any(
+            self._classes.key_of(known) == address and all(each is not one for one in failed)
+            for each, known in answered
+        )
 
     def _has_answered_itself(self, fetched: Fetched) -> bool:
         """Return whether a host gave an HTTP answer of any status that cannot come from another host.
