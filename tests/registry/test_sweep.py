@@ -319,6 +319,18 @@ async def test_two_silent_agents_without_witness_are_suspended_up_to_the_limit(
     ]
 
 
+async def test_missed_heartbeats_are_suspended_if_the_network_fails_for_one_agent_after_the_other(
+    slow_api: RegistryApi,
+) -> None:
+    await add_agents(slow_api.database, 2)
+    key = await slow_api.add_agent_key("agent-1")
+    for _ in range(4):
+        await _live(slow_api, 10)
+        await slow_api.send_heartbeat("agent-1", key)
+    await _live(slow_api, 600)
+    assert await count_by_status(slow_api.database) == {"active": 2}
+
+
 async def test_request_time_in_the_future_does_not_confirm_a_missed_heartbeat(slow_api: RegistryApi) -> None:
     """A process that ended stored it before the clock was set back."""
     await add_agents(slow_api.database, 2)

@@ -13,6 +13,7 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict_suspension import (
     DEFAULT_POLICY,
     Assessment,
+    Companion,
     ExcludedDowntime,
     Monitor,
     MonitorChange,
@@ -281,23 +282,31 @@ def test_suspension_without_witnesses_ends_with_a_signal_or_at_its_limit() -> No
 
 
 @pytest.mark.parametrize(
-    ("heard_at_s", "companion_due_s", "refused_at_s", "alone"),
+    ("heard_at_s", "companion", "refused_at_s", "alone"),
     [
         (None, None, None, False),
-        (None, 99, None, False),
-        (None, 100, None, True),
-        (99, 100, None, True),
-        (99, 160, None, True),
-        (100, 160, None, False),
+        (None, (99, 99), None, False),
+        (None, (100, 100), None, True),
+        (99, (100, 40), None, True),
+        (99, (160, 160), None, True),
+        (100, (160, 100), None, False),
+        # The companion fell silent later.
+        (100, (160, 101), None, True),
+        (101, (160, 101), None, False),
         (160, None, None, False),
         (160, None, 99, False),
         (160, None, 100, True),
     ],
 )
 def test_missed_heartbeat_is_unwitnessed_if_no_agent_was_heard_or_a_connection_was_refused(
-    heard_at_s: float | None, companion_due_s: float | None, refused_at_s: float | None, *, alone: bool
+    heard_at_s: float | None,
+    companion: tuple[float, float] | None,
+    refused_at_s: float | None,
+    *,
+    alone: bool,
 ) -> None:
-    assert is_unwitnessed(100, heard_at_s, companion_due_s, refused_at_s) is alone
+    other = None if companion is None else Companion(due_s=companion[0], missed_s=companion[1])
+    assert is_unwitnessed(100, heard_at_s, other, refused_at_s) is alone
 
 
 def test_each_track_has_its_own_monitor_state() -> None:

@@ -9,8 +9,9 @@ targets of a directory are dead, so a share would always look alarming (protocol
 sick").
 
 Missed heartbeats have witnesses too. If no agent at all was heard since an agent's first missed heartbeat was
-due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut. If the
-registry itself refused connections since then, heartbeats may have been among them.
+due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut. The same
+holds if no agent was heard since both had missed a heartbeat. If the registry itself refused connections
+since then, heartbeats may have been among them.
 """
 
 import math
@@ -81,6 +82,16 @@ class MonitorPolicy:
 
 
 DEFAULT_POLICY = MonitorPolicy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """Overdue heartbeats of other proven agents."""
+
+    due_s: float
+    """When the last of them was due."""
+    missed_s: float
+    """When an agent among them missed its first one, of the agent that fell silent last."""
 
 
 class Track(StrEnum):
@@ -230,20 +241,21 @@ def new_monitors(now_s: float) -> Monitors:
 def is_unwitnessed(
     missed_s: float,
     heard_at_s: float | None,
-    companion_due_s: float | None,
+    companion: Companion | None,
     refused_at_s: float | None,
 ) -> bool:
     """Return whether nothing confirms that an agent missed the heartbeat that was due at `missed_s`.
 
-    `heard_at_s` is the last authenticated request of any agent, `companion_due_s` the last due time of
-    another proven agent's heartbeat, `refused_at_s` the last connection that the registry refused; None:
-    never. A single agent has no companion, and is assessed by itself.
+    `heard_at_s` is the last authenticated request of any agent, `companion` what other proven agents missed,
+    `refused_at_s` the last connection that the registry refused; None: never. A request from before a
+    companion fell silent too confirms nothing: the network may have failed for one agent after the other. A
+    single agent has no companion, and is assessed by itself.
     """
     if refused_at_s is not None and refused_at_s >= missed_s:
         return True
-    was_heard = heard_at_s is not None and heard_at_s >= missed_s
-    has_companion = companion_due_s is not None and companion_due_s >= missed_s
-    return has_companion and not was_heard
+    if companion is None or companion.due_s < missed_s:
+        return False
+    return heard_at_s is None or heard_at_s < max(missed_s, companion.missed_s)
 
 
 def baseline_exits(monitor: Monitor) -> float:

@@ -102,29 +102,44 @@ _STORE_POSTGRESQL = text("""
 
 # Agents with an operator's override may be silent on purpose. Integer division replaces `floor`, which SQLite
 # need not have.
-_LATEST_DUE = """
-    SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s
-    FROM heartbeats b JOIN agents a ON a.id = b.agent
-    WHERE a.status = 'active' AND a.monitoring <> 'probe'
-        AND :now_s - b.last_heartbeat_at_s >= a.interval_s
-        AND b.last_heartbeat_at_s - a.status_since_s >= :proven_s
-        AND coalesce(a.maintenance_until_s, 0) <= :now_s AND coalesce(a.override_until_s, 0) <= :now_s
-    ORDER BY due_s DESC LIMIT :limit
+_OVERDUE = """
+    WITH overdue AS (
+        SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s,
+            b.last_heartbeat_at_s + a.interval_s AS missed_s
+        FROM heartbeats b JOIN agents a ON a.id = b.agent
+        WHERE a.status = 'active' AND a.monitoring <> 'probe'
+            AND :now_s - b.last_heartbeat_at_s >= a.interval_s
+            AND b.last_heartbeat_at_s - a.status_since_s >= :proven_s
+            AND coalesce(a.maintenance_until_s, 0) <= :now_s AND coalesce(a.override_until_s, 0) <= :now_s
+    )
+    SELECT * FROM (SELECT * FROM overdue ORDER BY due_s DESC LIMIT :limit) AS last_due
+    UNION SELECT * FROM (SELECT * FROM overdue ORDER BY missed_s DESC LIMIT :limit) AS last_missed
 """
 _INTERVALS = "(:now_s - b.last_heartbeat_at_s) / a.interval_s"
-_LATEST_DUE_SQLITE = text(_LATEST_DUE.format(whole_intervals=f"CAST({_INTERVALS} AS INTEGER)"))
-_LATEST_DUE_POSTGRESQL = text(_LATEST_DUE.format(whole_intervals=f"floor({_INTERVALS})"))
+_OVERDUE_SQLITE = text(_OVERDUE.format(whole_intervals=f"CAST({_INTERVALS} AS INTEGER)"))
+_OVERDUE_POSTGRESQL = text(_OVERDUE.format(whole_intervals=f"floor({_INTERVALS})"))
 
 
-def latest_due(transaction: Transaction, proven_s: float, limit: int) -> list[tuple[int, float]]:
-    """Return active agents by row number, with the last due time of a heartbeat, the latest first.
+class OverdueHeartbeat(NamedTuple):
+    """An active agent whose heartbeat is overdue."""
+
+    agent: int
+    due_s: float
+    """When its last heartbeat was due."""
+    missed_s: float
+    """When the first one that it missed was due."""
+
+
+def latest_overdue(transaction: Transaction, proven_s: float, limit: int) -> list[OverdueHeartbeat]:
+    """Return the agents whose last heartbeat was due latest, and those that fell silent last.
 
     Only those that gave liveness signals for `proven_s` in their present status.
     """
-    statement = _LATEST_DUE_POSTGRESQL if transaction.is_postgresql else _LATEST_DUE_SQLITE
+    statement = _OVERDUE_POSTGRESQL if transaction.is_postgresql else _OVERDUE_SQLITE
     parameters = {"now_s": transaction.now_s, "proven_s": proven_s, "limit": limit}
     return [
-        (int(agent), float(due_s)) for agent, due_s in transaction.connection.execute(statement, parameters)
+        OverdueHeartbeat(int(agent), float(due_s), float(missed_s))
+        for agent, due_s, missed_s in transaction.connection.execute(statement, parameters)
     ]
 
 
