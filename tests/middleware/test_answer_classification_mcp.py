@@ -237,7 +237,31 @@ async def test_mcp_tool_header_does_not_make_a_ping_result_a_tool_result() -> No
 async def test_request_that_hangs_counts_only_if_it_is_an_interaction() -> None:
     late = (40.0, start(200, JSON), final(message(result=TOOL)))
     assert await outcome_of_call(*late) == "timed_out"
-    assert await outcome_of_call(*late, method="initialize") == "excluded"
+    assert await outcome_of_call(*late, method="ping") == "excluded"
+
+
+@pytest.mark.parametrize(
+    ("steps", "outcome"),
+    [
+        ([start(500, JSON), final(error(-32603))], "server_fault"),
+        ([start(500, PLAIN), final(b"no")], "server_fault"),
+        (sent(error(-32603), JSON)["one"], "server_fault"),
+        (sent(event(error(-32603)), EVENTS)["many"], "server_fault"),
+        (sent(b"{}", JSON)["one"], "malformed"),
+        ([start(200, JSON), chunk(b"{")], "unfinished"),
+        ([40.0, start(200, JSON), final(message(result=RESULTS["initialize"]))], "timed_out"),
+        (sent(error(-32602), JSON)["one"], "excluded"),
+        ([start(400, JSON), final(error(-32600))], "excluded"),
+        ([start(401, PLAIN), final(b"no")], "excluded"),
+        ([start(429, PLAIN), final(b"no")], "excluded"),
+    ],
+)
+async def test_handshake_counts_if_the_server_fails_in_it(steps: list[Step], outcome: str) -> None:
+    """A client that gets no session calls no tool."""
+    assert await outcome_of_call(*steps, method="initialize") == outcome
+    assert await outcome_of_call(*steps, method="ping") == "excluded"
+    session = ((b"mcp-method", b"initialize"),)
+    assert await outcome_of_call(*steps, http="DELETE", server=Server(), headers=session) == "excluded"
 
 
 async def test_mcp_server_request_in_a_stream_does_not_decide_the_outcome() -> None:

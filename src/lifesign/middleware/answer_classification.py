@@ -30,6 +30,7 @@ from lifesign.domain.mcp.answer_outcome import (
     CLASSIFIED_BY_CODE,
     calls_mcp,
     classify_as_mcp,
+    is_failed_handshake,
     is_interaction,
     is_mcp,
     operation_of,
@@ -379,9 +380,12 @@ class AnswerClassification:
     def _mcp_operation(self) -> str:
         return operation_of(self._scope.get("headers") or (), self._parsed_call())
 
-    def _is_no_interaction(self) -> bool:
-        """Return whether the request belongs to MCP and is no interaction, however it ends."""
-        return self._is_mcp() and not is_interaction(self._scope["method"], self._mcp_operation())
+    def _is_no_interaction(self, outcome: Outcome) -> bool:
+        """Return whether the request belongs to MCP and counts in no ratio if it ends with this outcome."""
+        if not self._is_mcp():
+            return False
+        method, operation = self._scope["method"], self._mcp_operation()
+        return not (is_interaction(method, operation) or is_failed_handshake(method, operation, outcome))
 
     def _reclassify_as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
         call = self._parsed_call()

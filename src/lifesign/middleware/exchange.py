@@ -218,7 +218,9 @@ class RequestExchange(AnswerClassification):
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
         if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_get_stream():
             self.is_counted = True
-            outcome = Outcome.EXCLUDED if self._is_no_interaction() else Outcome.TIMED_OUT
+            outcome = Outcome.TIMED_OUT
+            if self._is_no_interaction(outcome):
+                outcome = Outcome.EXCLUDED
             self._observer.count(outcome, latency_ns, None, now_ns)
 
     def _append_request(self, body: bytes) -> None:
@@ -242,7 +244,7 @@ class RequestExchange(AnswerClassification):
                 self._content = content = self._claimed_content(sent)
                 self._excludes_waits = content is not EVENTS or not observer.streams_by_first_byte
                 is_mcp = content is EVENTS and self._is_mcp()
-                if is_mcp and observer.noting is not None and self._is_no_interaction():
+                if is_mcp and observer.noting is not None and self._is_no_interaction(Outcome.UNFINISHED):
                     # A stream of notifications, which may be open for as long as the worker runs.
                     self._observer = observer.noting.suspended()
                 self._body = StreamedBody(
@@ -398,7 +400,7 @@ class RequestExchange(AnswerClassification):
         else:
             outcome, inspection = self._classify_answer()
         is_open = outcome is not ANSWERED or self._is_get_stream()
-        if is_open and outcome is not Outcome.EXCLUDED and self._is_no_interaction():
+        if is_open and outcome is not Outcome.EXCLUDED and self._is_no_interaction(outcome):
             outcome, inspection = NO_INTERACTION
         if self._is_get_stream():
             observer.count(outcome, None, None, now_ns, inspection)

@@ -18,16 +18,20 @@ from lifesign.domain.a2a.response_outcome import (
 )
 from lifesign.domain.health.outcome import (
     ANSWERED,
+    SIDES,
+    CountingProfile,
     Outcome,
+    Side,
     outcome_of_rpc_code,
     outcome_of_status,
 )
 
 NO_INTERACTION: Final = JsonAnswer(Outcome.EXCLUDED)
+_HANDSHAKE: Final = "initialize"
 _TOOL_CALL: Final = "tools/call"
 _INTERACTIONS: Final = frozenset({_TOOL_CALL, "resources/read", "prompts/get", "completion/complete"})
 _NO_INTERACTIONS: Final = frozenset({
-    "initialize", "server/discover", "ping", "logging/setLevel", "tools/list", "resources/list",
+    _HANDSHAKE, "server/discover", "ping", "logging/setLevel", "tools/list", "resources/list",
     "resources/templates/list", "resources/subscribe", "resources/unsubscribe", "prompts/list",
     "subscriptions/listen", "tasks/get", "tasks/list", "tasks/cancel", "tasks/update",
 })  # fmt: skip
@@ -107,6 +111,12 @@ def is_interaction(http_method: str, operation: str) -> bool:
     if http_method in _LISTENING_METHODS or operation in _NO_INTERACTIONS:
         return False
     return not operation.startswith(_NOTIFICATION)
+
+
+def is_failed_handshake(http_method: str, operation: str, outcome: Outcome) -> bool:
+    """Return whether no session could begin, by a fault of the server: no interaction can follow."""
+    is_fault = SIDES[CountingProfile.SERVER_FAULTS][outcome] is Side.ERROR
+    return http_method == "POST" and operation == _HANDSHAKE and is_fault
 
 
 def classify_as_mcp(
