@@ -198,5 +198,5 @@ class Census(_Shown):
 
 
 def ratio(part: int, whole: int) -> float | None:
-    """Return which share a part is of the whole, 0 to 1; None of nothing."""
+    """Return the share of a part in the whole, 0 to 1; None if the whole is 0."""
     return part / whole if whole else None

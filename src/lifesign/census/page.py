@@ -27,7 +27,7 @@ POLICY: Final = (
 
 
 def as_html(census: Census) -> str:
-    """Return the whole page."""
+    """Return a census as an HTML page."""
     return TEMPLATES.get_template("page.html").render(
         name=census.name,
         policy=POLICY,
@@ -81,6 +81,6 @@ _PLOTS: Final[Mapping[str, Callable[[Census], Iterable[Markup]]]] = {
 
 
 def plots_of(table: Table, census: Census) -> list[Markup]:
-    """Return the drawings beside each row of a table; empty if the numbers are sufficient."""
+    """Return the drawings beside the rows of a table, one per row; empty if the table has none."""
     draw = _PLOTS.get(table.key)
     return [] if draw is None else list(islice(draw(census), len(table.rows)))

@@ -48,13 +48,13 @@ def bar(parts: Iterable[tuple[Group, float]]) -> Markup:
 
 
 def groups_bar(groups: GroupCounts) -> Markup:
-    """Draw how a part's targets divide into the groups."""
+    """Draw a bar with the share of each group of targets."""
     whole = groups.listed or 1
     return bar((group, count / whole) for group, count in of_groups(groups))
 
 
 def latency_bar(took: LatencySummary) -> Markup:
-    """Draw p50, p90 and p99 on a logarithmic scale."""
+    """Draw the p50, p90 and p99 latency on a logarithmic scale."""
     named = (("p50", took.p50_ms), ("p90", took.p90_ms), ("p99", took.p99_ms))
     marks = [
         {"x": _percent(_latency_position(ms)), "title": f"{name}: {latency_text(ms)}"} for name, ms in named

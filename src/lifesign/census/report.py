@@ -61,7 +61,7 @@ _PLACES: Final[Mapping[ResultClass | None, int]] = {
 
 @dataclass(frozen=True, slots=True)
 class HostCount:
-    """Number of targets on one host with the same results; a host may have any number of rows."""
+    """Number of targets on one host with the same result and generation; a host may have several rows."""
 
     host: str
     result: ResultClass | None
@@ -83,7 +83,7 @@ class LayerCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CensusFacts:
-    """All facts for a census: counts without assessments."""
+    """All counts from which a census is computed."""
 
     name: str
     made_at_s: float
@@ -120,7 +120,7 @@ class CensusFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """One pass over all targets, counted at its end by its own results."""
+    """One pass over all targets, with the number of targets by their result in it."""
 
     began_at_s: float
     ended_at_s: float | None
@@ -181,7 +181,7 @@ def _suffixes() -> PublicSuffixList:
 
 
 def platform_of(host: str) -> str:
-    """Return the platform that a host belongs to: its registrable domain, or ADDRESSES.
+    """Return the platform of a host: its registrable domain; ADDRESSES for an IP address.
 
     A name without one, such as `localhost`, is its own platform.
     """

@@ -27,7 +27,7 @@ TARGETS_NAME: Final = "targets.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Directory of a crawl's census, and the facts about the crawl in it."""
+    """Directory of a crawl's census reports, and the facts about the crawl that they contain."""
 
     directory: Path
     name: str
@@ -47,7 +47,7 @@ def check_directory(directory: Path, option: str) -> None:
 
 
 def titled(taken: Census, title: str) -> Census:
-    """Return a census with a name; it has none from a pass if no pass is complete."""
+    """Return a census with `title` as its name, unless it already has a name."""
     return taken if taken.name else taken.model_copy(update={"name": title})
 
 

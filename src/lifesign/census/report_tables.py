@@ -145,7 +145,7 @@ def _share(census: Census) -> str:
 
 
 def share_heading(census: Census) -> str:
-    """Return the heading where there is no share: no probe yet, or no measured result."""
+    """Return the heading of a census without a share of living targets, since none was measured."""
     return "Nothing was measured" if census.groups.unknown else "No target has been probed yet"
 
 
@@ -387,7 +387,7 @@ def _change(run: CensusPass) -> str:
 
 
 def of_groups(groups: GroupCounts) -> tuple[tuple[Group, int], ...]:
-    """Return the groups and their counts, the living first."""
+    """Return each group with its number of targets, the living targets first."""
     return (
         (Group.ALIVE, groups.alive),
         (Group.NOT_ALIVE, groups.not_alive),

@@ -12,7 +12,7 @@ from lifesign.domain.observation.results import LayerResult, ResultClass
 
 
 class Group(StrEnum):
-    """Group of a result class."""
+    """Whether targets are alive, according to their results."""
 
     ALIVE = "alive"
     """The agent answered, possibly with a request for credentials or payment."""

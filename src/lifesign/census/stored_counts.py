@@ -101,12 +101,12 @@ def _hosts(transaction: Transaction, ended_s: float) -> Iterator[HostCount]:
 
 
 def generation_of(version: str | None) -> str | None:
-    """Return the generation that a protocol version is of; a census has no line for each invention."""
+    """Return the generation of a protocol version; OTHER_GENERATION for an unknown version."""
     return None if version is None else GENERATIONS.get(major_minor(version) or "", OTHER_GENERATION)
 
 
 def layers_of(sums: Iterable[SumRow], shown: Iterable[Shown]) -> Iterator[LayerCount]:
-    """Return the results of layers in the order of their requests, and the targets whose card was known."""
+    """Return the number of results of each layer by class, and of probes that used a known card."""
     counted: Counter[tuple[str, str]] = Counter()
     for layer, result, _, count in sums:
         counted[layer, result] += count
@@ -143,7 +143,7 @@ def latencies_of(sums: Iterable[SumRow]) -> dict[str, LatencySummary]:
 
 
 def ended_of(results: Iterable[str | None]) -> list[tuple[Layer, ResultClass]]:
-    """Return the results by layer, in the order of layers, without inconclusive ones."""
+    """Return each layer with its result, in the order of layers; layers without a result are omitted."""
     return [
         (layer, ResultClass(result)) for layer, result in zip(_PROBED_LAYERS, results, strict=True) if result
     ]

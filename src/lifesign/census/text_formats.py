@@ -27,7 +27,7 @@ def as_json(census: Census) -> str:
 
 
 def as_markdown(census: Census) -> str:
-    """Return a report that reads well as it is, and better where Markdown is shown."""
+    """Return a census as Markdown that is also readable as plain text."""
     return "\n".join(_report(census)) + "\n"
 
 
@@ -56,7 +56,7 @@ LIMITS: Final = (
 
 
 def period(census: Census) -> str:
-    """Return the time of the census, the period of its probes, and the time limits."""
+    """Return the time of the census, the period of its probes, and their time limits as sentences."""
     text = f"Taken {census.made_at:%Y-%m-%d %H:%M:%S} UTC, each target by its last probe."
     if census.evidence_at is not None:
         text = f"{text} The newest result was measured {census.evidence_at:%Y-%m-%d %H:%M:%S} UTC."
@@ -96,7 +96,7 @@ def plain(text: str) -> str:
 
 
 def as_csv(census: Census) -> str:
-    """Return one fact per row: its part, its subject, its name and its value (RFC 4180)."""
+    """Return a census as CSV (RFC 4180), one fact per row: its part, subject, name and value."""
     written = io.StringIO()
     writer = csv.writer(written)
     writer.writerow(CSV_HEADS)
@@ -178,7 +178,7 @@ def _of_groups(part: str, name: str, groups: GroupCounts, alive_ratio: float | N
 
 
 def cell(text: str) -> str:
-    """Return text for CSV that no spreadsheet computes."""
+    """Return a text for a CSV cell that no spreadsheet takes for a formula."""
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
