@@ -75,7 +75,7 @@ class CrawlPass:
 
 
 class CrawlBackend(Protocol):
-    """Backend of a crawl."""
+    """Source of a crawl's targets, and destination of its results."""
 
     lists: TakesLists
     text: str
@@ -94,23 +94,26 @@ class CrawlBackend(Protocol):
         ...
 
     async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
-        """Begin a pass over all targets, or continue an interrupted one; `deadlines` are ours."""
+        """Begin a pass over all targets, or continue an interrupted one.
+
+        `deadlines` are those of this crawl's requests.
+        """
         ...
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
-        """Note which directories could not be read for it."""
+        """Store which directories could not be read for this pass."""
         ...
 
     async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
-        """Store that all targets were probed; return the number of targets by the pass's results."""
+        """Store that all targets were probed; return their number by result."""
         ...
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Record that it sent no requests."""
+        """End a pass in which this crawl sent no requests."""
         ...
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since a time."""
+        """Return the number of targets without a probe since this time (epoch)."""
         ...
 
     async def tend(self) -> None:
@@ -123,7 +126,7 @@ class CrawlBackend(Protocol):
 
 
 class LocalBackend:
-    """A database of the crawl's own."""
+    """Backend of a crawl that opens a database itself, without a registry's server."""
 
     def __init__(self, url: str, database: Database, report: Report | None, *, is_alone: bool) -> None:
         self.text = f"database {url}"
@@ -170,20 +173,23 @@ class LocalBackend:
         return await self.database.write(function)
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Remove the pass, unless other machines may have sent requests in it. Raises StoreUnavailable."""
+        """Remove a pass without requests, or end it if other machines may work on it.
+
+        Raises StoreUnavailable.
+        """
         if self.is_alone:
             await self.database.write(partial(census_counts.drop_run, run_id=run.run_id))
         else:
             await self.end_run(run)
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
-        """Note which directories could not be read for it. Raises StoreUnavailable."""
+        """Store which directories could not be read for this pass. Raises StoreUnavailable."""
         await self.database.write(
             partial(census_counts.note_not_read, run_id=run.run_id, names=names[:MAX_NOT_READ])
         )
 
     async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
-        """Note that all targets were probed, and count them. Raises StoreUnavailable."""
+        """Store that all targets were probed; return their number by result. Raises StoreUnavailable."""
         counts = await self.database.read(partial(census_counts.results_since, since_s=run.since_s))
         await self.database.write(partial(census_counts.end_run, run_id=run.run_id, counts=counts))
         return {None if result is None else ResultClass(result): count for result, count in counts.items()}
@@ -193,12 +199,12 @@ class LocalBackend:
         return await self.database.read(partial(probe_results.count_unprobed, since_s=since_s))
 
     async def tend(self) -> None:
-        """Assess the agents whose deadlines pass, until cancelled."""
+        """Run sweeps, which assess the agents whose deadlines have passed, until cancelled."""
         settings = RegistrySettings.read(database=self._url, sweep_seconds=SWEEP_SECONDS)
         await Sweeper(self.database, settings, time.monotonic).run()
 
     def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
-        """Return the periodic jobs."""
+        """Return the periodic jobs: finishing imports, pruning, and the report if one was requested."""
         jobs: dict[str, tuple[float, JobFunction]] = {
             "imports": (ROUND_SECONDS, partial(finish_imports, self.database)),
             "pruning": (PRUNE_SECONDS, partial(prune_history, self.database)),
@@ -231,7 +237,7 @@ class LocalBackend:
 
 
 class RegistryBackend:
-    """A remote registry; the work is shared with its other probers."""
+    """Backend of a crawl that uses a remote registry, and shares the work with its other probers."""
 
     option = ""
     is_shared = True
@@ -260,9 +266,9 @@ class RegistryBackend:
         ]
 
     async def begin_run(self, name: str, deadlines: Deadlines) -> CrawlPass:
-        """Begin a pass over all targets, or continue one: other machines may be working on it.
+        """Begin a pass over all targets, or join one that other machines may be working on.
 
-        RegistryError.
+        Raises RegistryError.
         """
         counts = await self._client.census.counts(name=name)
         now_s, known = counts.made_at.timestamp(), counts.runs
@@ -284,11 +290,11 @@ class RegistryBackend:
         )
 
     async def drop_run(self, run: CrawlPass) -> None:
-        """Store that the pass is over: other machines may have probed all targets. Raises RegistryError."""
+        """End the pass: other machines may have probed targets in it. Raises RegistryError."""
         await self.end_run(run)
 
     async def note_not_read(self, run: CrawlPass, names: Sequence[str]) -> None:
-        """Store the directories that could not be read here, besides those of others.
+        """Add the directories that could not be read here to those that other machines could not read.
 
         Raises RegistryError.
         """
@@ -296,7 +302,7 @@ class RegistryBackend:
             await self._client.census.note_not_read(run.run_id, run.name, names, run.deadlines)
 
     async def end_run(self, run: CrawlPass) -> Mapping[ResultClass | None, int]:
-        """Note that all targets were probed, and have them counted. Raises RegistryError."""
+        """Store that all targets were probed; return their number by result. Raises RegistryError."""
         ended = await self._client.census.end_run(run.run_id, run.name)
         return {row.result: row.count for row in ended.counts}
 
@@ -306,11 +312,11 @@ class RegistryBackend:
         return (await self._client.shards.show(unprobed_since=since)).unprobed or 0
 
     async def tend(self) -> None:
-        """Do nothing, until cancelled: the registry looks after itself."""
+        """Do nothing until cancelled: the registry assesses its agents itself."""
         await asyncio.Event().wait()
 
     def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
-        """Return the periodic jobs: the registry does its own."""
+        """Return the job that writes the report, if one was requested. The registry has jobs of its own."""
         return {} if self._report is None else {"report": (REPORT_SECONDS, self.write_report)}
 
     async def write_report(self) -> None:

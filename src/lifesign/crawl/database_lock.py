@@ -16,7 +16,9 @@ LOCK_SUFFIX: Final = ".crawl"
 
 @contextmanager
 def locked_database(file: Path | None) -> Iterator[None]:
-    """Hold the lock of an SQLite file, if there is one; InvalidValue if another crawl holds it.
+    """Lock an SQLite file against other crawls until the block ends; with None, do nothing.
+
+    Raises InvalidValue if another crawl holds the lock.
 
     For a symbolic link, the lock belongs to the file that it points to. The lock file stays beside the
     database. At the end it is removed if it was created here and there is no database of ours.

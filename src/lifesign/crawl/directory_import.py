@@ -118,12 +118,12 @@ class DirectoryImporter:
         return self._definition.name + INLINE_SUFFIX
 
     async def unnamed(self) -> list[DirectoryRecord]:
-        """Return the directories whose targets are also probed although the definition does not name them."""
+        """Return the stored directories that the definition does not name; their targets are probed too."""
         names = set(self.names)
         return [record for record in await self._lists.all() if record.size and record.name not in names]
 
     async def import_inline(self) -> ImportOutcome | None:
-        """Send the targets in the definition itself; None if there are none."""
+        """Import the targets that the definition itself contains; None if it contains none."""
         targets = [(target.url, target.kind) for target in self._definition.targets]
         if not targets:
             return None
@@ -135,7 +135,7 @@ class DirectoryImporter:
         return replace(done, text=done.text + _findings_text(inline_findings(self._definition)))
 
     async def import_directory(self, source: DirectorySource) -> ImportOutcome:
-        """Read one directory and send its list; errors are part of the result."""
+        """Read one directory and import its list; an error is returned as the result."""
         try:
             return await self._import_directory(source)
         except InvalidValue:
@@ -252,7 +252,7 @@ class DirectoryImporter:
 
 @dataclass(frozen=True, slots=True)
 class InspectedLists:
-    """Findings about unused lists, and about targets in the definition itself."""
+    """Faults of the lists on this machine, and findings about targets in the definition itself."""
 
     unread: dict[str, str]
     """Reason why each list cannot be read, by its name."""

@@ -27,7 +27,7 @@ _STORED_LOCATION: Final = re.compile(rf"(?P<location>.*) \(place (?P<digest>[0-9
 
 
 class KnowsLists(Protocol):
-    """A source of known lists of directories: a remote registry, or a database."""
+    """Provides the stored directories: a client of a remote registry, or a database."""
 
     async def all(self) -> list[DirectoryRecord]:
         """Return all directories."""
@@ -61,14 +61,17 @@ async def require_same_list(
 
 
 def stored_location(read_at: str, source: DirectorySource, *, is_shared: bool) -> str:
-    """Return the stored place of a list; `is_shared`: of a file's path, only a digest."""
+    """Return the location of a list as it is stored.
+
+    If others can read it (`is_shared`), it contains only a digest of a file's path.
+    """
     if source.file is None or not is_shared:
         return read_at
     return f"{read_at} (place {_place_digest(source.file)})"
 
 
 def listed_in(source: DirectorySource, definition: ProbeDefinition) -> ListSource:
-    """Return a file of a definition as it is read without requests."""
+    """Return the source for reading a list file of a definition, without requests."""
     return ListSource(
         file=source.file,
         format=source.format,

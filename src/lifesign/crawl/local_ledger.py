@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 class LocalLedger:
-    """A ledger on a database of one's own: SQLite, or PostgreSQL if it is named."""
+    """Source of a worker's targets, and destination of its results, in a database that it opens itself."""
 
     def __init__(self, database: Database, clock: Clock = SYSTEM_CLOCK) -> None:
         self._registry = LocalRegistry(database, Role.PROBER)
@@ -93,7 +93,7 @@ class LocalLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or the later changes. Raises LedgerUnreachable.
+        """Return the targets of a shard; with a version, the later changes. Raises LedgerUnreachable.
 
         All requests of one turn of the event loop are read in one transaction, which costs more than the rows
         of one shard.
@@ -111,7 +111,7 @@ class LocalLedger:
         return await self._read(lambda transaction: _pages(transaction, requested))
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each.
+        """Return which of these shards have changed since the given version of each.
 
         Raises LedgerUnreachable.
         """
@@ -147,11 +147,11 @@ class LocalLedger:
         return datetime.fromtimestamp(self._clock.wall_s(), UTC)
 
     async def unprobed(self, since_s: float) -> int:
-        """Return the number of targets that were not probed since then. Raises LedgerUnreachable."""
+        """Return the number of targets without a probe since this time. Raises LedgerUnreachable."""
         return await self._read(lambda transaction: probe_results.count_unprobed(transaction, since_s))
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back. Raises LedgerUnreachable."""
+        """Release all shards of a worker. Raises LedgerUnreachable."""
         await self._do(leave_shards, query=LeavingWorker(worker=worker))
 
     async def _do(self, function: TransactionFunction, *, body: Any = None, query: Any = None) -> Any:

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class LocalRegistry:
-    """A database, and a caller with the permissions of a role."""
+    """Executes operations of the registry in a database of this machine, with a role's permissions."""
 
     def __init__(self, database: Database, role: Role) -> None:
         self.database = database
@@ -64,14 +64,15 @@ class LocalRegistry:
         return reply.content
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
-        """Look something up. Raises LifesignError."""
+        """Run a function that only reads, and return its result. Raises LifesignError."""
         return await self.database.read(function)
 
 
 def run_locally(url: str, role: Role, function: Callable[[LocalRegistry], Awaitable[T]]) -> T:
-    """Run work that may take several transactions; InvalidValue if the database is missing.
+    """Call a coroutine function with a LocalRegistry of this database, and return its result.
 
-    LifesignError if it has another version, or if a function is refused.
+    Raises InvalidValue if the database is missing, LifesignError if it has another version or an operation is
+    refused.
     """
 
     async def ran() -> T:
@@ -100,7 +101,7 @@ class LocalDirectories:
     async def put_page(
         self, directory: str, import_id: str, page: int, body: ImportPageRequest
     ) -> ImportRecord:
-        """Store one page of a directory's entries, from 1 on. Raises LifesignError."""
+        """Store one page of a directory's entries; the first page is number 1. Raises LifesignError."""
         path = {"directory": directory, "import_id": import_id, "page": str(page)}
         return _record(await self._registry.do(put_page, path=path, body=body))
 
@@ -110,7 +111,10 @@ class LocalDirectories:
         return _record(await self._registry.do(apply_import, path=path, body=ImportEndRequest(pages=pages)))
 
     async def confirm(self, directory: str) -> ImportRecord:
-        """Retire some of the missing targets of a directory that has shrunk. Raises LifesignError."""
+        """Confirm that a directory has shrunk, and retire some of the targets that its list lacks.
+
+        Raises LifesignError.
+        """
         return _record(await self._registry.do(confirm_directory, path={"directory": directory}))
 
 
@@ -136,7 +140,7 @@ class LocalTargets:
         return found
 
     async def recheck(self, target_id: str) -> RecheckRecord:
-        """Have a target probed now. Raises LifesignError."""
+        """Request a probe of a target now. Raises LifesignError."""
         reply = await self._registry.do(recheck_target, path={"target_id": target_id})
         assert isinstance(reply, RecheckRecord)  # noqa: S101 - see above
         return reply

@@ -76,7 +76,7 @@ _COUNTERS: tuple[tuple[str, str, Of], ...] = (
 
 
 def crawl_families(crawl: "Crawl") -> "Iterator[Metric]":
-    """Return all families of a crawl as it is now."""
+    """Return all metrics of a crawl with their present values."""
     from prometheus_client.core import (  # noqa: PLC0415 - the extra `metrics` may not be installed
         CounterMetricFamily,
         GaugeMetricFamily,

@@ -63,7 +63,7 @@ async def log_in(
     open_url: Callable[[str], None],
     complain: Callable[[str], None],
 ) -> str | None:
-    """Log in, and store the refresh token; return why that was not possible.
+    """Log in, and store the refresh token; return the reason if that failed, else None.
 
     `open_url` shows the provider's page to a person, who has `seconds` for it. `complain` receives warnings
     about the file of the client's secret.
@@ -125,7 +125,7 @@ def _credential(
 def token_tls(
     client: OAuthClient, credentials: Sequence[CredentialSettings], complain: Callable[[str], None]
 ) -> ClientTls | None:
-    """Return the TLS of a token endpoint: the authorities of its origin; None for the system's."""
+    """Return TLS settings with the authorities configured for a token endpoint; None: the system's."""
     for each in credentials:
         if each.ca_file is not None and each.origin == client.token_origin:
             alone = each.model_copy(update={"client_certificate": None, "client_key": None})

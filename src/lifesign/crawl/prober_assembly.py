@@ -120,7 +120,7 @@ async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[OAu
 async def open_token_owner(
     definition: ProbeDefinition, secrets: Secrets, targets: Sequence[str] | None
 ) -> AsyncIterator[TokenOwner | None]:
-    """Open the part that requests tokens for several processes; None if no credential needs tokens.
+    """Yield the object that requests OAuth tokens for all processes; None if no credential needs them.
 
     `targets`: see `probed_providers`.
     """

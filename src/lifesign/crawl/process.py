@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Run an event loop to its end: the fast one, where it is installed."""
+    """Run a coroutine in a new event loop, that of uvloop if it is installed; return its result."""
     make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with suppress(ImportError):
         import uvloop  # noqa: PLC0415 - absent elsewhere than on CPython
@@ -111,7 +111,7 @@ async def run_worker(
 
 @asynccontextmanager
 async def open_ledger(config: WorkerConfig) -> AsyncIterator[Ledger]:
-    """Open the source of work; it is closed at the end of the block."""
+    """Open the ledger, which provides targets and stores results; it is closed at the end of the block."""
     async with AsyncExitStack() as stack:
         ledger: Ledger
         if config.registry is not None:

@@ -85,7 +85,7 @@ class WorkerStatuses:
 
     @property
     def elsewhere(self) -> int:
-        """Number of shards of other crawls; 0 until all processes of this crawl have their share."""
+        """Number of shards that other crawls hold; 0 until all processes of this crawl have their share."""
         if self.is_alone or self.workers is None or self.starting:
             return 0
         return max(0, SHARDS - sum(progress.shards for progress in self.now.values()))
@@ -98,7 +98,7 @@ class WorkerStatuses:
 
     @property
     def state(self) -> CrawlState:
-        """The state of the whole pool."""
+        """Progress of all processes together."""
         results: Counter[ResultClass | None] = Counter()
         if self.total is not None:
             results.update(self._past)
@@ -172,7 +172,7 @@ async def probe_all(
     *,
     tokens: TokenOwner | None = None,
 ) -> bool:
-    """Probe all shares until `stop` is set or a census is complete; return whether all is done.
+    """Run a worker for each share until `stop` is set or a census is complete; return whether all is done.
 
     A single share is probed in this process, several in one process each. `died` is called for each replaced
     worker; `main` is the function of each process. `tokens` requests tokens for all processes. Raise
@@ -211,7 +211,10 @@ class _ProcessSlot:
         self._context = multiprocessing.get_context("spawn")
 
     async def keep(self, stop: asyncio.Event) -> bool:
-        """Keep a process running until it is done or `stop` is set; return whether it is done."""
+        """Run a worker process, and replace it if it dies, until it is done or `stop` is set.
+
+        Return whether it is done.
+        """
         loop = asyncio.get_running_loop()
         early_deaths = 0
         while True:

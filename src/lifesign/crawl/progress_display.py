@@ -65,7 +65,7 @@ class ImportStep:
 
 
 class Rate:
-    """Number per second, over the last RATE_WINDOW_SECONDS."""
+    """Rate per second at which a count rises, over the last RATE_WINDOW_SECONDS."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = []
@@ -77,7 +77,7 @@ class Rate:
         return self._seen[-1][0] - self._began_s if self._began_s is not None else 0.0
 
     def add(self, now_s: float, count: int) -> None:
-        """Take note of a count that only rises, at a time that only rises."""
+        """Record the count at this time; neither may decrease."""
         if self._began_s is None:
             self._began_s = now_s
         self._seen.append((now_s, count))
@@ -86,7 +86,7 @@ class Rate:
 
     @property
     def per_second(self) -> float | None:
-        """None before the first measurement."""
+        """Rate per second; None before the second measurement."""
         if len(self._seen) < 2:
             return None
         (began_s, first), (now_s, last) = self._seen[0], self._seen[-1]
@@ -162,7 +162,7 @@ def seconds_left(state: CrawlState, rate: float | None) -> float | None:
 
 
 class ProgressDisplay(Protocol):
-    """Shows how far a crawl is."""
+    """Shows the progress of a crawl."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -170,7 +170,7 @@ class ProgressDisplay(Protocol):
     ) -> None: ...
 
     def show(self, state: CrawlState) -> None:
-        """Show this; to be called about once or twice a second."""
+        """Show the progress; called about once or twice a second."""
 
     def show_import(self, step: ImportStep) -> None:
         """Show the progress of an import before the first probe."""
@@ -187,7 +187,7 @@ class ProgressDisplay(Protocol):
 
 
 class PlainProgress:
-    """One line every LINE_EVERY_SECONDS, and at the end."""
+    """Prints the progress on one line every LINE_EVERY_SECONDS, and at the end."""
 
     log_format = LogFormat.CONSOLE
 
@@ -208,7 +208,7 @@ class PlainProgress:
             self.print_line(last_line(self._last, self._rate.lasted_s))
 
     def show(self, state: CrawlState) -> None:
-        """Say it if the last line is old enough."""
+        """Print the progress if LINE_EVERY_SECONDS have passed since the last line."""
         now_s = self._clock()
         self._rate.add(now_s, state.probed)
         self._last = state
@@ -217,7 +217,7 @@ class PlainProgress:
             self.print_line(line_of(state, self._rate.per_second))
 
     def show_import(self, step: ImportStep) -> None:
-        """Say it if the last line is old enough."""
+        """Print the progress of an import if LINE_EVERY_SECONDS have passed since the last line."""
         now_s = self._clock()
         if now_s - self._said_at_s >= LINE_EVERY_SECONDS:
             self._said_at_s = now_s
@@ -228,7 +228,7 @@ class PlainProgress:
         self._write(printable(text))
 
     def log(self, line: str) -> None:
-        """Write a line of the log: `LogLine` made it printable and bounded, a traceback's end included."""
+        """Write a line of the log, which is already printable and bounded."""
         self._write(line)
 
     def _write(self, line: str) -> None:
@@ -239,7 +239,7 @@ class PlainProgress:
 
 
 class LoggedProgress(PlainProgress):
-    """The same for programs: every line is JSON, and begins like one of the log."""
+    """Prints the progress as JSON lines in the format of the log."""
 
     log_format = LogFormat.JSON
 
@@ -256,7 +256,7 @@ class LoggedProgress(PlainProgress):
 
 
 class DrawnProgress:
-    """A bar, drawn by rich, and below it how the probes ended."""
+    """Draws a progress bar with rich, and below it the results of the probes."""
 
     log_format = LogFormat.CONSOLE
 
@@ -287,14 +287,14 @@ class DrawnProgress:
             self.print_line(last_line(self._last, self._rate.lasted_s))
 
     def show(self, state: CrawlState) -> None:
-        """Draw it again."""
+        """Draw the bar and the results again."""
         self._rate.add(self._clock(), state.probed)
         self._last = state
         lines = [rate_text(state, self._rate.per_second), results_text(state), state.note]
         self._draw(lines, state.probed, state.total)
 
     def show_import(self, step: ImportStep) -> None:
-        """Draw it again."""
+        """Draw the progress of an import again."""
         self._draw([step_text(step)], step.done, step.total)
 
     def print_line(self, text: str) -> None:
@@ -315,12 +315,12 @@ class DrawnProgress:
 
 
 def printable_lines(lines: Iterable[str]) -> str:
-    """Return the lines to show."""
+    """Return the lines that are not empty as printable text."""
     return "\n".join(printable(line) for line in lines if line)
 
 
 def progress_on(name: str, stream: TextIO, log_format: LogFormat = LogFormat.CONSOLE) -> ProgressDisplay:
-    """Return the progress for a stream: JSON if requested, drawn on a capable terminal, else in lines."""
+    """Return the display for a stream: JSON if requested, drawn on a capable terminal, else in lines."""
     if log_format == LogFormat.JSON:
         return LoggedProgress(stream)
     if stream.isatty() and os.environ.get("TERM") != "dumb":

@@ -18,7 +18,7 @@ GONE: Final = "the process that requests tokens is gone"
 
 @dataclass(frozen=True, slots=True)
 class TokenQuery:
-    """Question of a process for a token."""
+    """Request of a worker process for the token of a credential."""
 
     number: int
     credential: str
@@ -29,7 +29,7 @@ class TokenQuery:
 
 @dataclass(frozen=True, slots=True)
 class TokenReply:
-    """Answer to the question with the same number."""
+    """Reply to the TokenQuery with the same number."""
 
     number: int
     found: AccessToken | TokenFault
@@ -38,7 +38,7 @@ class TokenReply:
 
 
 class TokenOwner:
-    """Answers the questions of all processes of a crawl, in the process that has the client secrets."""
+    """Obtains OAuth tokens for all processes of a crawl, in the process that has the client secrets."""
 
     def __init__(self, credentials: CredentialStore, seconds: float, probed: Collection[str] = ()) -> None:
         """`seconds`: time limit of a request for a token, the same as for the token endpoint.
@@ -50,7 +50,7 @@ class TokenOwner:
         self._probed = probed
 
     async def token(self, name: str, rejected: str | None) -> AccessToken | TokenFault:
-        """Return the token of a credential for as long as it is still used, or why there is none."""
+        """Return the token of a credential and its remaining lifetime, or why there is none."""
         tokens = self._credentials.named(name).tokens
         if tokens is None:
             return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="the credential has no tokens")
@@ -64,7 +64,7 @@ class TokenOwner:
 
     @contextmanager
     def answering(self, pipe: Connection) -> Iterator[None]:
-        """Answer the questions that come through a pipe, and close it at the end of the block."""
+        """Answer the requests that come through a pipe, and close the pipe at the end of the block."""
         loop = asyncio.get_running_loop()
         replies: set[asyncio.Task[None]] = set()
         # Written in a thread: a process that is stopped does not read.
@@ -102,7 +102,7 @@ class TokenOwner:
 
 
 class TokenPipe:
-    """The pipe in a process that requests tokens from another one."""
+    """Requests OAuth tokens through a pipe from the process that has the client secrets."""
 
     def __init__(self, pipe: Connection) -> None:
         """Within a running loop."""
@@ -131,7 +131,7 @@ class TokenPipe:
         return reply.found
 
     def close(self) -> None:
-        """Ask for nothing more."""
+        """Close the pipe: no token is requested any more."""
         self._loop.remove_reader(self._pipe.fileno())
         self._pipe.close()
 
