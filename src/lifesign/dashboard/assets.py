@@ -49,7 +49,7 @@ def asset_path(name: str) -> str:
 
 
 async def serve_asset(request: Request) -> Response:
-    """Return a file of ours."""
+    """Return a static file of the dashboard."""
     name = request.path_params["name"]
     content = _files()[1].get(name)
     if content is None:

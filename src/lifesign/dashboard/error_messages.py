@@ -31,7 +31,7 @@ _EXPECTED: Final = "expected "
 
 
 def words_of(error: LifesignError, *, is_form: bool) -> str:
-    """Return the fault of a form, or of the query of a page, and a remedy."""
+    """Return an error's text for a page, with a remedy; `is_form`: the request was a form, else a page."""
     match error:
         case InvalidRequest() if not is_form:
             faults = dict.fromkeys(map(_query_fault, error.faults))

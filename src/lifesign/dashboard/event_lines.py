@@ -76,7 +76,7 @@ _MARKS: Final[Mapping[EventType, str]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """One event in the form for people."""
+    """One event as the dashboard shows it."""
 
     sequence: int
     at: str
@@ -97,7 +97,7 @@ class EventLine:
     """Actor of the event; empty if the text names it, or if the registry acted by itself."""
 
     def members(self) -> dict[str, Any]:
-        """Return it as the feed sends it."""
+        """Return the members of the line as the live feed sends them."""
         return asdict(self)
 
 
@@ -108,7 +108,7 @@ def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLin
 
 
 def line_of(event: Event, names: Mapping[str, str]) -> EventLine:
-    """Return the text of an event; `names` are those of the keys that act in it, and of targets."""
+    """Return an event as the dashboard shows it; `names` are the names of keys and targets by their ids."""
     members = {
         name: display_actor(value, names) if isinstance(value, str) else value
         for name, value in event.payload.items()

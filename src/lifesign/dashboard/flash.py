@@ -23,7 +23,7 @@ MAX_COOKIE_CHARACTERS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class BackLink:
-    """A link back, where something was refused."""
+    """A page to which the visitor can return, and its name."""
 
     where: str
     name: str
@@ -35,7 +35,7 @@ _LISTS: Final[Mapping[str, str]] = MappingProxyType({
 
 
 def page_of(request: Request) -> BackLink:
-    """Return the page of a form, by the form's own address."""
+    """Return the page that contains a form, from the URL to which the form is sent."""
     match request.path_params:
         case {"agent_id": agent_id}:
             return BackLink(f"/agents/{quote(agent_id, safe='')}", str(agent_id))
@@ -49,7 +49,7 @@ def page_of(request: Request) -> BackLink:
 
 
 def way_back(request: Request) -> BackLink | None:
-    """Return the page on which a refused visitor continues; None: the overview."""
+    """Return the page to which an error page links; None: the overview."""
     if request.method == "POST":
         way = page_of(request)
         return None if way.where == "/" else way
@@ -60,12 +60,12 @@ def way_back(request: Request) -> BackLink | None:
 
 
 def sealed(done: str, where: str, token: str) -> str:
-    """Return the cookie with a result, valid for one session and one page only."""
+    """Return the value of the cookie with a form's result, valid for one session and one page only."""
     return f"{done}.{_seal(done, where, token)}"
 
 
 def done_just_now(request: Request, text: str, token: str) -> str:
-    """Return the message for the holder of a session on the requested page; empty: none.
+    """Return the result of a form that was just sent, if it is for this page and session; else empty.
 
     `text` is the cookie of the request.
     """

@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class FleetCounts:
-    """Number of agents of each kind."""
+    """Number of agents by status and health."""
 
     by_both: Mapping[tuple[str, str], int]
     """By status and health."""
@@ -71,7 +71,7 @@ class FleetCounts:
 
     @property
     def by_health(self) -> dict[str, int]:
-        """Health of living agents: dead agents have none."""
+        """Number of living agents with each health; dead agents have none."""
         alive = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
         return {
             health.value: sum(self.of(status=status, health=health) for status in alive)
@@ -89,7 +89,7 @@ class FleetCounts:
 
 @dataclass(frozen=True, slots=True)
 class ObservedCounts:
-    """Observations of probers, with their age."""
+    """Number of targets by probe result, and facts about the probers."""
 
     by_label: Mapping[str, int]
     """Number of targets for each label of a probe."""
@@ -120,7 +120,7 @@ class FleetCountCache:
         self.waiting: CachedFact[int] = CachedFact(database, _count_waiting, FRESH_SECONDS)
 
     async def count(self) -> None:
-        """Have all of them counted. Raises StoreUnavailable."""
+        """Compute all counts that are too old. Raises StoreUnavailable."""
         await asyncio.gather(
             self.agents.get(), self.observed.get(), self.maintained.get(), self.waiting.get()
         )
@@ -137,7 +137,7 @@ class CachedFact(Generic[T]):
         self._taking: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """Return it, as old as it may be. Raises StoreUnavailable."""
+        """Return the cached count, or a new one if it is too old. Raises StoreUnavailable."""
         now_s = time.monotonic()
         if self._kept is not None and now_s - self._kept[0] < self._fresh_s:
             return self._kept[1]

@@ -84,7 +84,7 @@ class ProbeLabel:
 
     @property
     def mark(self) -> str:
-        """CSS class."""
+        """CSS class of the label."""
         return self.word.replace(" ", "-")
 
 
@@ -165,7 +165,7 @@ def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
 
 
 def agent_status_text(agent: AgentRecord) -> str:
-    """Return the present state of an agent as a text."""
+    """Return the explanation of an agent's present status as text."""
     if agent.current_explanation:
         return agent.current_explanation
     return agent.explanation if agent.explanation not in {"", agent.reason} else as_words(agent.reason)
@@ -201,7 +201,7 @@ def meaning(word: str) -> str:
 
 
 def as_words(name: str) -> str:
-    """Return a name of the protocol as a readable text."""
+    """Return an identifier of the API, such as `re_registered`, as readable text."""
     return name.replace("re_registered", "re-registered").replace("_", " ")
 
 
@@ -214,7 +214,7 @@ def moment_text(at: datetime | float | None) -> str:
 
 
 def duration_s(seconds: float | None) -> str:
-    """Return a span of time, which may be unknown."""
+    """Return a duration in seconds as text; a dash if it is unknown."""
     return UNKNOWN if seconds is None else duration_text(seconds)
 
 
@@ -227,7 +227,7 @@ def brief(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
 
 
 def block(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
-    """Return a text from elsewhere with its lines as they are, else as `brief` does."""
+    """Return a foreign text with its line breaks: bounded, and without other control characters."""
     return harmless(_cut("\n".join(str(text)[: 2 * most + 1].splitlines()), most), keep="\n")
 
 
@@ -236,7 +236,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def safe_link(url: str | None) -> str | None:
-    """Return an agent's URL if a page may link to it: http or https only."""
+    """Return an agent's URL if a page may link to it: http or https only; else None."""
     if url is None:
         return None
     try:

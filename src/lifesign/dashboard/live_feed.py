@@ -60,7 +60,7 @@ _log = logging.getLogger("lifesign.dashboard")
 
 
 class LiveFeed:
-    """Answers at `/live`; one per server process."""
+    """Streams events and counts to open pages, at `/live`; one per server process."""
 
     def __init__(
         self, desk: PageHandler, feed: EventFeed, facts: FleetCountCache, stops: asyncio.Event

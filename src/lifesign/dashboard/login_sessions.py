@@ -86,7 +86,7 @@ def visitor_of(transaction: Transaction, token: str, *, is_open: bool) -> Visito
 
 
 def find_visitor(transaction: Transaction, token: str) -> Visitor | None:
-    """Return the visitor with the token of a valid session; None if it has none."""
+    """Return the visitor whose session has this token; None if there is no valid session."""
     now_s = transaction.now_s
     session = sessions.find(transaction, digest_of_token(token)) if token else None
     if session is None or now_s >= session.expires_at_s:
@@ -103,7 +103,7 @@ def find_visitor(transaction: Transaction, token: str) -> Visitor | None:
 
 
 def digests_still_good(transaction: Transaction, digests: Collection[str]) -> set[str]:
-    """Return those of some sessions, by the digests of their tokens, that are still valid."""
+    """Return those of these digests of session tokens whose sessions are still valid."""
     now_s = transaction.now_s
     return {
         session.digest
@@ -113,7 +113,10 @@ def digests_still_good(transaction: Transaction, digests: Collection[str]) -> se
 
 
 def log_in(transaction: Transaction, key: str, token: str) -> None:
-    """Begin a session of a key; UnknownKey, or NotAllowed for a key that may not read the fleet."""
+    """Begin a session of a key.
+
+    Raises UnknownKey, or NotAllowed for a key that may not read the fleet.
+    """
     if not looks_like_key(key):
         raise UnknownKey
     principal = authenticate(transaction, digest_of(key))
@@ -140,7 +143,7 @@ def new_token() -> str:
 
 
 def form_token(token: str) -> str:
-    """Return the token in a form for the holder of a cookie."""
+    """Return the token that forms must contain, derived from the token in a visitor's cookie."""
     return hmac.new(token.encode(), b"form of the dashboard", sha256).hexdigest()
 
 
@@ -164,7 +167,7 @@ def cookie_in(request: Request, cookie: str) -> str:
 
 
 def token_in(request: Request, cookie: str) -> str:
-    """Return the token that a request brings; empty if it brings none that could be ours."""
+    """Return the token in a cookie of a request; empty if it cannot be a token of this server."""
     token = cookie_in(request, cookie)
     return token if token.isascii() and len(token) <= MAX_TOKEN_CHARACTERS else ""
 
@@ -203,7 +206,7 @@ def check_origin(request: Request, public_origin: str) -> None:
 
 
 def check_form_token(text: str, token: str) -> None:
-    """Raise ForgedForm unless a form was made for the holder of this token: that decides."""
+    """Raise ForgedForm unless `text`, the token in a form, was made for the session with this token."""
     if not token or not hmac.compare_digest(text.encode(), form_token(token).encode()):
         raise ForgedForm
 

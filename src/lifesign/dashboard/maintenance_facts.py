@@ -21,7 +21,7 @@ RECORDED_SECONDS = 0.001
 
 @dataclass(frozen=True, slots=True)
 class StatusOverride:
-    """Latest override of an agent."""
+    """Actor and reason of an agent's latest maintenance or override."""
 
     reason: str
     """Reason; empty if its event is archived or erased. The same for `by`."""
@@ -42,7 +42,7 @@ class MaintenanceGroup:
 
 
 def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequence[MaintenanceGroup]:
-    """Return the current maintenances, of one pool if it is named: those `MAX_SHOWN` that end last."""
+    """Return the current maintenances of a pool, or of all agents: the `MAX_SHOWN` that end last."""
     found = maintained_together(transaction, [*ALIVE], role_id=role_id, limit=MAX_SHOWN)
     return [
         MaintenanceGroup(
@@ -57,7 +57,7 @@ def maintenances(transaction: Transaction, role_id: str | None = None) -> Sequen
 
 
 def maintenance_of(transaction: Transaction, agent: AgentRecord) -> MaintenanceGroup | None:
-    """Return the maintenance of an agent, with the number of its pool's members in it; None without one."""
+    """Return the maintenance of an agent, and the number of its pool's members in it; None without one."""
     until = agent.maintenance_until
     if until is None or not is_maintained(agent):
         return None
@@ -72,7 +72,7 @@ def maintenance_of(transaction: Transaction, agent: AgentRecord) -> MaintenanceG
 
 
 def is_maintained(agent: AgentRecord) -> bool:
-    """Return whether an agent is in maintenance: its record contains only current ones."""
+    """Return whether an agent is alive and in maintenance."""
     return agent.status in ALIVE and agent.maintenance_until is not None
 
 

@@ -117,7 +117,7 @@ class RequestContext:
 
 
 class PageHandler:
-    """Takes the requests of one server process."""
+    """Answers requests of one server process for pages: sessions, forms, rate limits and errors."""
 
     def __init__(self, registry: Registry) -> None:
         self.database = registry.dispatcher.database
@@ -165,11 +165,14 @@ class PageHandler:
         return answer
 
     def in_context(self, transaction: Transaction, visitor: Visitor) -> RequestContext:
-        """Return a visitor's request within a transaction."""
+        """Return the context of a visitor's request in this transaction."""
         return RequestContext(transaction, visitor, self._policies)
 
     async def context(self, request: Request, function: Callable[[RequestContext], T]) -> tuple[Visitor, T]:
-        """Read the visitor's session; NotLoggedIn if a login is required."""
+        """Run a function for the visitor of a request in a transaction; return the visitor and the result.
+
+        Raises NotLoggedIn if a login is required.
+        """
         token = self.token_in(request, SESSION_COOKIE)
 
         def read(transaction: Transaction) -> tuple[Visitor, T]:
@@ -323,7 +326,7 @@ class PageHandler:
             return self._error_page(request, 500, INTERNAL_ERROR_TEXT)
 
     def refusal(self, request: Request, error: LifesignError) -> Response:
-        """Return a page that describes a fault."""
+        """Return a page that describes an error."""
         known = STATUS_AND_CODE_OF_PAGES.get(type(error))
         if known is None:
             _log.error("an internal error in a page: %s", error, exc_info=error)
@@ -347,7 +350,7 @@ class PageHandler:
 
 
 def note_refusal(request: Request, error: LifesignError) -> None:
-    """Record the reason of a refusal for the access log: see `error_responses.Refusal`."""
+    """Record the reason of a refusal for the access log: see `error_body.RefusalResponse`."""
     request.scope[REFUSAL_MEMBER] = STATUS_AND_CODE_OF_PAGES[type(error)][1]
 
 

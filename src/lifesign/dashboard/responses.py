@@ -42,17 +42,17 @@ HEADERS: Final[Mapping[str, str]] = MappingProxyType({
 
 
 def page(template: str, shown: Mapping[str, object], status: int = 200) -> Response:
-    """Return a page of ours; `shown` has the values for its template."""
+    """Return a response with a rendered template; `shown` has the values for the template."""
     return Response(rendered(template, shown), status, HEADERS, "text/html")
 
 
 def rendered(template: str, shown: Mapping[str, object]) -> str:
-    """Return a page as text."""
+    """Return a rendered template as text."""
     return _environment().get_template(template).render(shown)
 
 
 def load(templates: Iterable[str]) -> None:
-    """Read and translate templates, which otherwise happens when each is first wanted."""
+    """Load and compile templates in advance, so that the first requests need not wait for them."""
     for template in templates:
         _environment().get_template(template)
 

@@ -38,7 +38,7 @@ class Dashboard:
         self.streams: tuple[str, ...] = (live_feed.PATH,)
 
     def routes(self) -> Iterable[BaseRoute]:
-        """Return all pages; at `/` only where one is wanted."""
+        """Return the routes of all pages; the route of `/` matches only clients that accept HTML."""
         desk, facts = self.desk, self.facts
         log_in = LogIn(desk)
         yield _PageRoute(ROOT_PATH, self.overview.answer, methods=["GET"])
@@ -111,7 +111,7 @@ class _PageRoute(Route):
     """Route for browsers. Programs get the route of the same path that follows it."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Match like a route, for clients that accept HTML."""
+        """Match only requests of clients that accept HTML."""
         if scope["type"] != "http" or "text/html" not in Request(scope).headers.get("accept", ""):
             return Match.NONE, {}
         return super().matches(scope)

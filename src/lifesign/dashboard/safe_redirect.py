@@ -29,7 +29,7 @@ _BACK_AND_FORTH: Final = frozenset({LOGIN_PATH, "/logout"})
 
 
 def local_path(text: str) -> str:
-    """Return a path of this server, with its query, unchanged; `HOME_PATH` for everything else."""
+    """Return `text` if it is a path of this server, with or without a query; else `HOME_PATH`."""
     is_own = len(text) <= MAX_CHARACTERS and _LOCAL_PATH.fullmatch(text) is not None
     return text if is_own and text.partition("?")[0] not in _BACK_AND_FORTH else HOME_PATH
 

@@ -112,7 +112,7 @@ def show_agent(context: RequestContext, request: Request) -> Mapping[str, Any]:
 
 
 def recheck(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
-    """Have it probed now."""
+    """Request a probe of the agent now."""
     return recheck_target(context, request.path_params["agent_id"])
 
 
@@ -142,14 +142,14 @@ def begin_maintenance(context: RequestContext, request: Request, form: Mapping[s
 
 
 def end_maintenance(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
-    """Judge it by the usual rules again."""
+    """End the maintenance of the agent: the usual verdicts apply again."""
     agent_id = request.path_params["agent_id"]
     context.ask("DELETE", f"{_AGENT}/maintenance", agent_id=agent_id)
     return "maintained"
 
 
 def declare(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Put a verdict in place of the registry's, for a while."""
+    """Override the status of the agent for a limited time."""
     agent_id = request.path_params["agent_id"]
     body = {
         "status": form.get("status", ""),

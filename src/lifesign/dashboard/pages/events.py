@@ -57,5 +57,5 @@ def show_events(context: RequestContext, request: Request) -> Mapping[str, Any]:
 
 
 def types_of(group: str) -> list[str]:
-    """Return the types of a group."""
+    """Return the event types of a group, which is their prefix, such as `agent`."""
     return [kind.value for kind in EventType if kind.value.partition(".")[0] == group]

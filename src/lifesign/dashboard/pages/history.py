@@ -42,13 +42,13 @@ class Segment:
 
     @property
     def mark(self) -> str:
-        """CSS class."""
+        """CSS class of the segment."""
         return self.word.replace(" ", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One line of history."""
+    """Status, health or probe results of an agent over time, drawn as one line."""
 
     kind: str
     """Kind of the labels: `status`, `health` or `probe_label`."""
@@ -57,7 +57,7 @@ class Strip:
 
     @property
     def alt_text(self) -> str:
-        """The same content for screen readers."""
+        """The strip as text, for screen readers."""
         shares: dict[str, float] = {}
         for segment in self.segments:
             shares[segment.word] = shares.get(segment.word, 0.0) + segment.width

@@ -31,7 +31,7 @@ class LogIn:
         self._desk = desk
 
     async def show(self, request: Request) -> Response:
-        """Show the form; a visitor with a session is redirected."""
+        """Show the login form; a visitor with a session is redirected."""
 
         async def show() -> Response:
             self._desk.count(request)

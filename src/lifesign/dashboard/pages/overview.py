@@ -67,7 +67,7 @@ class Overview:
         return await self._desk.guarded(request, show)
 
     async def read_once(self) -> None:
-        """Read the data of the page without a visitor: the first queries of a process are the slowest."""
+        """Run the queries of the page once in advance: the first queries of a process are the slowest."""
 
         def read(transaction: Transaction) -> None:
             _read(self._desk.in_context(transaction, visitor_of(transaction, "", is_open=True)))

@@ -49,7 +49,7 @@ def pool_shown(context: RequestContext, role_id: str) -> PoolShown:
 
 
 def begin(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Begin the maintenance of the living members; agents that join later are not included."""
+    """Begin the maintenance of the pool's living members; agents that join later are not included."""
     role_id = request.path_params["role_id"]
     body = {"seconds": seconds_in(form), "reason": form.get("reason", "")}
     context.ask("PUT", _MAINTENANCE, role_id=role_id, body=body)

@@ -76,7 +76,7 @@ class PublicStatus:
         self._desk = desk
 
     async def show(self, request: Request) -> Response:
-        """Show a page."""
+        """Show the public status page of an agent."""
 
         async def answer() -> Response:
             self._desk.count(request)

@@ -98,12 +98,12 @@ def show_target(context: RequestContext, request: Request) -> Mapping[str, Any]:
 
 
 def recheck(context: RequestContext, request: Request, _form: Mapping[str, str]) -> str:
-    """Have it probed now."""
+    """Request a probe of the target now."""
     return recheck_target(context, request.path_params["target_id"])
 
 
 def recheck_target(context: RequestContext, target_id: str) -> str:
-    """Request a probe of a target now, and return the code of `RECHECK_RESULTS` for the result."""
+    """Request a probe of a target now; return the result as a code of `RECHECK_RESULTS`."""
     recheck: RecheckRecord = context.ask("POST", "/api/v1/targets/{target_id}/probe", target_id=target_id)
     if not probers.listing(context.transaction, 1):
         return "recheck_unheard"

@@ -92,7 +92,7 @@ def show_task(context: RequestContext, request: Request) -> Mapping[str, Any]:
 
 
 def review(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """Accept a result, or have it done once more."""
+    """Accept the result of a task, or reject it."""
     task_id = request.path_params["task_id"]
     if form.get("verdict") == _REJECT:
         check_sure(form)
@@ -110,7 +110,7 @@ def resolve(context: RequestContext, request: Request, form: Mapping[str, str]) 
 
 
 def cancel(context: RequestContext, request: Request, form: Mapping[str, str]) -> str:
-    """End a task."""
+    """Cancel a task."""
     task_id = request.path_params["task_id"]
     check_sure(form)
     context.ask("POST", f"{_TASK_PATH}/cancel", task_id=task_id, body=_comment(form, "reason"))

@@ -46,7 +46,7 @@ class MeasurePath:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A part of the time, on the drawing area; its label is one of the dashboard's."""
+    """A period without answers, on the drawing area: never probed, or down."""
 
     word: str
     left: float
@@ -65,13 +65,13 @@ class Plot:
 
     @property
     def alt_text(self) -> str:
-        """The same content for screen readers."""
+        """The plot as text, for screen readers."""
         return f"{self.title}: " + "; ".join(line.alt_text for line in self.lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Results of the probes of one slot, on the drawing area."""
+    """Results of the probes of one half hour or day, on the drawing area."""
 
     left: float
     width: float
@@ -83,7 +83,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """A share of all probes, over time; its label is one of the dashboard's."""
+    """Share of the probes with one result over time, as a path on the drawing area."""
 
     word: str
     path: str
@@ -91,7 +91,7 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The numbers of one slot."""
+    """Numbers of one half hour or day, as text."""
 
     begins_at: datetime
     when: str
@@ -101,7 +101,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PlotSpan:
-    """A day by half hours, or a month by days."""
+    """Drawings and numbers of one period: a day by half hours, or a month by days."""
 
     title: str
     key: str

@@ -23,14 +23,14 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Position of values, from the top, and the labelled values."""
+    """Scale of a plot: the distance of each value from the top, and the labelled values."""
 
     y: Callable[[float], float]
     marks: Sequence[Mark]
 
 
 def linear(low: float, high: float, named: Iterable[float]) -> Scale:
-    """Return a scale of shares, some of which are named."""
+    """Return a linear scale of shares from `low` to `high`, with labels at the values `named`."""
 
     def y(value: float) -> float:
         return _EDGE + (HEIGHT - 2 * _EDGE) * (high - value) / (high - low)
@@ -39,7 +39,7 @@ def linear(low: float, high: float, named: Iterable[float]) -> Scale:
 
 
 def logarithmic(low_ms: float, high_ms: float) -> Scale:
-    """Return a scale of whole decades of time, of which a few are named."""
+    """Return a logarithmic scale of latencies by whole decades, with labels at some of them."""
     first = math.floor(math.log10(max(low_ms, _SHORTEST_MS)))
     last = max(math.ceil(math.log10(max(high_ms, _SHORTEST_MS))), first + 1)
 
