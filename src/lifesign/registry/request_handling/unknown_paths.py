@@ -72,7 +72,7 @@ class ErrorPages:
         code = "internal" if status == 500 else _CODES.get(status, "http_error")
         if self._pages is None or not self._wants_page(request):
             return problem(status, code, why, headers=headers)
-        # Used by the access log: see `error_responses.Refusal`.
+        # Used by the access log: see `error_body.RefusalResponse`.
         request.scope[REFUSAL_MEMBER] = code
         return self._pages.error_page(request, status, _TEXTS.get(status, why), headers)
 
