@@ -319,6 +319,7 @@ async def test_two_silent_agents_without_witness_are_suspended_up_to_the_limit(
     ]
 
 
+@pytest.mark.both_databases
 async def test_missed_heartbeats_are_suspended_if_the_network_fails_for_one_agent_after_the_other(
     slow_api: RegistryApi,
 ) -> None:
