@@ -375,6 +375,14 @@ async def test_empty_result_of_a_send_is_malformed(result: bytes) -> None:
         assert await answered([event(empty)], EVENTS, asked=asked) == "answered"
 
 
+async def test_answer_to_a_deletion_may_lack_its_result() -> None:
+    """As a2a-sdk 0.3.26 sends it, and 1.3 in A2A 0.3."""
+    body = b'{"id":1,"jsonrpc":"2.0"}'
+    for method, outcome in (("tasks/pushNotificationConfig/delete", "answered"), ("tasks/get", "malformed")):
+        assert await answered(body, JSON, asked=call(method)) == outcome
+        assert await answered([body[:9], body[9:]], JSON, asked=call(method)) == outcome
+
+
 async def test_empty_result_beside_unparsed_events_is_not_malformed() -> None:
     empty = event(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert await answered([empty, event(RESULT) * 6000], EVENTS) == "answered"

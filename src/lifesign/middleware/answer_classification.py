@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 from lifesign.domain.a2a.response_outcome import (
     FAILED_TOOL,
+    GOOD_ANSWER,
+    MALFORMED_ANSWER,
     REST_ANSWER,
     SENDING_METHODS,
     SENDING_PATHS,
@@ -15,6 +17,7 @@ from lifesign.domain.a2a.response_outcome import (
     expects_rpc_answer,
     is_poll,
     is_rest_path,
+    may_lack_result,
     method_of,
 )
 from lifesign.domain.a2a.stream_outcome import StreamEnd
@@ -307,6 +310,8 @@ class AnswerClassification:
             return Outcome.NOT_INSPECTED, read
         if read is NO_JSON and self._content is UNCLAIMED:
             return UNINSPECTED
+        if read is MALFORMED_ANSWER and may_lack_result(self._parsed_call()):
+            read = GOOD_ANSWER
         if (read.is_other and self._is_invalid_answer(read)) or (read.is_empty and self._is_rpc_send()):
             return MALFORMED
         if read.outcome is TASK_FAILED and (is_poll := self._is_poll()) is not False:

@@ -46,6 +46,7 @@ METHOD_NAMES: Final = (b'"method"', b"\\u006", b"\\u007")
 """The name of the method in a call, and escapes that can spell it in another way."""
 STREAMING_METHODS: Final = frozenset({"SendStreamingMessage", "message/stream", "tasks/sendSubscribe"})
 SENDING_METHODS: Final = STREAMING_METHODS | {"SendMessage", "message/send", "tasks/send"}
+_DELETING_METHOD: Final = "tasks/pushNotificationConfig/delete"
 STREAMING_PATH: Final = "message:stream"
 """End of the path of a streaming send in A2A's REST binding."""
 SENDING_PATHS: Final = ("message:send", STREAMING_PATH)
@@ -208,6 +209,11 @@ def method_of(call: object) -> str:
     """Return the method of a parsed call, "" if it has none."""
     method = call.get("method") if isinstance(call, dict) else None
     return method if isinstance(method, str) else ""
+
+
+def may_lack_result(call: object) -> bool:
+    """Return whether JSON-RPC without a result answers the call: a2a-sdk drops null in A2A 0.3."""
+    return method_of(call) == _DELETING_METHOD
 
 
 def expects_rpc_answer(request: object) -> bool:
