@@ -268,7 +268,7 @@ async def test_mcp_server_request_in_a_stream_does_not_decide_the_outcome() -> N
     odd = event(message(method="sampling/createMessage", error={"code": -32603}, result=FAILED_TOOL))
     body = PROGRESS + odd + event(message(result=TOOL))
     assert await outcome_of_call(*sent(body, EVENTS)["one"]) == "answered"
-    assert await outcome_of_call(*sent(PRIMING + odd, EVENTS)["one"]) == "excluded"
+    assert await outcome_of_call(*sent(PRIMING + odd, EVENTS)["one"]) == "not_inspected"
 
 
 GOOD, BAD = message(result=TOOL), message(result=FAILED_TOOL)
@@ -285,7 +285,7 @@ async def test_event_of_another_name_is_no_answer(form: str) -> None:
             assert await outcome_of_call(*sent(body, EVENTS)[form]) == "answered"
     for only in (named("other", GOOD), named("Message", GOOD), named("endpoint", b"/messages")):
         assert await outcome_of_call(*sent(only, EVENTS)[form]) == "tool_error"
-        assert await outcome_of_call(*sent(b"id: 1\n" + only, EVENTS)[form]) == "excluded"
+        assert await outcome_of_call(*sent(b"id: 1\n" + only, EVENTS)[form]) == "not_inspected"
     steps, of_a2a = sent(named("other", error(-32603)), EVENTS)[form], ((b"accept", b"text/event-stream"),)
     assert await outcome_of_call(*steps, method="message/send", headers=of_a2a) == "server_fault"
 
@@ -321,9 +321,10 @@ async def test_mcp_header_does_not_hide_named_a2a_events(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
-async def test_stream_that_ends_before_the_result_counts_unless_it_can_be_resumed(form: str) -> None:
+async def test_result_that_is_not_in_the_stream_is_lost_or_not_inspected(form: str) -> None:
     for resumable in (PRIMING, PRIMING + PROGRESS, PROGRESS + b"id:7\n" + PROGRESS):
-        assert await outcome_of_call(*sent(resumable, EVENTS)[form]) == "excluded"
+        assert await outcome_of_call(*sent(resumable, EVENTS)[form]) == "not_inspected"
+        assert await outcome_of_call(*sent(resumable, EVENTS)[form], method="tools/list") == "excluded"
     for lost in (PROGRESS, PROGRESS * 3, b"id: \ndata: \n\n" + PROGRESS, PROGRESS + b"id: 7\n"):
         assert await outcome_of_call(*sent(lost, EVENTS)[form]) == "tool_error"
         assert await outcome_of_call(*sent(lost, EVENTS)[form], method="tools/list") == "excluded"

@@ -68,7 +68,9 @@ from lifesign.middleware.cancellation import is_from_outside
 NO_JSON = JsonAnswer(Outcome.MALFORMED)
 """Content that claims JSON and is none."""
 UNINSPECTED: Classified = (Outcome.NOT_INSPECTED, Inspection.UNSPECIFIED)
-"""Content of another type that answers a call and is no JSON; a FAILED task if the call is unknown."""
+"""Content of another type that answers a call and is no JSON; a FAILED task if the call is unknown; a result
+that arrives in another stream.
+"""
 # An MCP server accepts a notification, or an answer of the client's, without a body.
 _ACCEPTED = frozenset({202, 204})
 
@@ -428,10 +430,12 @@ class AnswerClassification:
             return Outcome.NOT_INSPECTED, end.missed
         if end.outcome is not ANSWERED:
             return end.outcome, INSPECTED
+        if not self._expects_rpc_answer():
+            return NO_INTERACTION
         # A server may close a stream before the answer. Its client then gets it by a GET, from an event's id
-        # on. A caller can end it, too, by ending the session.
-        is_lost = not end.is_resumable and self._expects_rpc_answer()
-        return classified(FAILED_TOOL) if is_lost else NO_INTERACTION
+        # on: it may be a failure. Without an id it is lost. A caller can end the stream, too, by ending the
+        # session.
+        return UNINSPECTED if end.is_resumable else classified(FAILED_TOOL)
 
     def _is_poll(self) -> bool | None:
         return is_poll(self._scope["method"], self._scope["path"], self._parsed_call())
