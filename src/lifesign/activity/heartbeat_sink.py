@@ -24,7 +24,7 @@ INTERVAL_SECONDS: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAccepted:
-    """The registry took a heartbeat."""
+    """Result of a heartbeat that the registry accepted."""
 
     agent_status: str
     commands: tuple[str, ...] = ()
@@ -33,30 +33,30 @@ class HeartbeatAccepted:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRefused:
-    """The registry refused a heartbeat of this agent."""
+    """Result of a heartbeat, or of a request about this agent, that the registry refused."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """No usable answer arrived in time: the heartbeat is not sent again."""
+    """Result of a heartbeat or a request without a usable answer in time; a heartbeat is not sent again."""
 
     why: str
 
 
 class HeartbeatSink(Protocol):
-    """Receives heartbeats, and provides their intervals."""
+    """Sends heartbeats to a registry, and reads the records of agents there."""
 
     async def send_heartbeat(self, due: DueHeartbeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
-        """Send one heartbeat; raises nothing that a registry can cause."""
+        """Send one heartbeat. A refusal or a missing answer is returned, not raised."""
 
     async def record(self, agent_id: str) -> AgentRecord | HeartbeatRefused | Dropped:
         """Return an agent's record in the registry."""
 
 
 class RegistryHeartbeatSink:
-    """A registry that is called with one key per agent. `async with` closes its connections.
+    """Sends heartbeats to a registry, with a key for each agent. `async with` closes its connections.
 
     InvalidValue for an invalid URL or key.
     """
@@ -92,7 +92,7 @@ class RegistryHeartbeatSink:
         await self._session.close()
 
     async def send_heartbeat(self, due: DueHeartbeat) -> HeartbeatAccepted | HeartbeatRefused | Dropped:
-        """Send one heartbeat, with the sessions that work as the agent's load."""
+        """Send one heartbeat. The number of the agent's busy sessions is sent as its load."""
         try:
             reply = await self._clients[due.agent_id].agents.heartbeat(
                 due.agent_id, current_load=due.busy_sessions

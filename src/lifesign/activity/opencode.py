@@ -103,11 +103,12 @@ class OpencodeServer:
 
     @asynccontextmanager
     async def events(self) -> AsyncIterator[AsyncGenerator[list[str], None]]:
-        """Open the stream; yields the data of the messages that have arrived, after each complete line.
+        """Open the server's event stream.
 
-        The list may be empty: a line alone shows that the server runs. Never ends by itself: raises
-        OpencodeUnreachable when the stream ends, is silent for SERVER_SILENT_S, or has a line without end.
-        NotOpencode if the answer is no stream.
+        After each complete line, it yields the data of the messages that have arrived. The list may be empty:
+        a line alone shows that the server runs. Never ends by itself: raises OpencodeUnreachable when the
+        stream ends, is silent for SERVER_SILENT_S, or has a line without end. NotOpencode if the answer is no
+        stream.
         """
         path = "/global/event" if self.directory is None else "/event"
         response = await self._get(path, {} if self.directory is None else {"directory": self.directory})

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WatchEventKind(StrEnum):
-    """Kind of an event."""
+    """Kind of an event that `lifesign watch-activity` reports."""
 
     HEARTBEAT = "heartbeat"
     """A heartbeat was sent, and the registry accepted it."""
@@ -31,7 +31,10 @@ class WatchEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchEvent:
-    """One event, for people and for programs. It may quote a peer: escape it when you show it."""
+    """One event, for people and for programs.
+
+    It may quote text of a server or registry: escape it when you show it.
+    """
 
     what: WatchEventKind
     text: str
@@ -43,19 +46,19 @@ Emit = Callable[[WatchEvent], None]
 
 
 class Once:
-    """Emits an event about a subject only when it changes; remembers the last one per subject."""
+    """Emits an event about a subject only if the last event about this subject was another one."""
 
     def __init__(self, emit: Emit) -> None:
         self._tell = emit
         self._last: dict[tuple[str, str | None], str] = {}
 
     def emit(self, subject: str, event: WatchEvent) -> None:
-        """Emit it, unless it was the last event of this subject of the agent."""
+        """Emit an event, unless it repeats the last event about this subject and this agent."""
         place = (subject, event.agent_id)
         if self._last.get(place) != event.text:
             self._last[place] = event.text
             self._tell(event)
 
     def is_over(self, subject: str, agent_id: str | None = None) -> bool:
-        """Remove the last event of a subject; return whether there was one."""
+        """Forget the last event about a subject, as its condition is over; return whether there was one."""
         return self._last.pop((subject, agent_id), None) is not None

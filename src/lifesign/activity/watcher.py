@@ -39,17 +39,17 @@ MAX_NAMED_SESSIONS: Final = 64
 
 
 class ActivityServer(Protocol):
-    """Reports the activity of sessions."""
+    """A server that reports which of its sessions are busy, such as opencode."""
 
     def events(self) -> AbstractAsyncContextManager[AsyncGenerator[list[str], None]]:
-        """Open the stream. Raises OpencodeUnreachable, NotOpencode."""
+        """Open the server's event stream. Raises OpencodeUnreachable, NotOpencode."""
 
     async def session_statuses(self, sessions: Collection[str]) -> Mapping[str, SessionStatus]:
         """Return the present state of sessions. Raises OpencodeUnreachable, NotOpencode."""
 
 
 class AgentRefused(LifesignError):
-    """The registry refused heartbeats of an agent already at the start."""
+    """The registry refused the first requests about an agent, so watching does not start."""
 
     def __init__(self, agent_id: str, why: str) -> None:
         super().__init__(f"{agent_id}: the registry refused the heartbeat: {why}")
@@ -57,7 +57,7 @@ class AgentRefused(LifesignError):
 
 
 class Watcher:
-    """Turns the events of one server into heartbeats.
+    """Sends heartbeats for agents whose sessions on one server are active.
 
     `mapped` has the sessions of agents that were named beforehand; for an agent without any, its registration
     names them (`metadata.opencode_session`). Every decision is passed to `emit`.
@@ -87,7 +87,7 @@ class Watcher:
         self._dropped = 0
 
     async def run(self) -> None:
-        """Watch until cancelled.
+        """Watch the server and send heartbeats, until cancelled.
 
         Raise permanent errors that occur at the start: NotOpencode, AgentRefused, InvalidValue. Later ones
         are reported, and the watcher waits.
