@@ -30,7 +30,7 @@ def agent_key_file(root: Path, agent_id: str) -> Path:
 
 @contextmanager
 def agent_lock(agent_id: str, own_key: Path) -> Iterator[None]:
-    """Lock the agent's id for these workspaces; InvalidValue if another process has it.
+    """Lock an agent's id for these workspaces; InvalidValue if another process runs as this agent.
 
     The kernel releases the lock when this process ends, in any way.
     """
@@ -49,7 +49,7 @@ def agent_lock(agent_id: str, own_key: Path) -> Iterator[None]:
 
 
 def forget(own_key: Path) -> None:
-    """Remove the stored files of an agent that will not return.
+    """Remove the key file of an agent that will not run again, and the files beside it.
 
     Workspaces that its runs made inaccessible stay.
     """

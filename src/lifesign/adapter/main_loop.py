@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSelection:
-    """Tasks that an adapter accepts."""
+    """Which tasks an adapter claims, and how long it waits for one."""
 
     task_id: str | None = None
     """Claim only this task."""
@@ -55,7 +55,7 @@ class TaskSelection:
 
 
 class Adapter:
-    """One adapter; `run` runs its whole life, `drain` ends it."""
+    """Runs a command as an agent: registers it, claims its tasks, and starts the command for each."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Adapter:
         self._hurry = asyncio.Event()
 
     async def run(self) -> RunOutcome | None:
-        """Run until the work or a drain is done; return the result of the last run, None without one.
+        """Run until no more work is wanted or a drain ends; return the last run's outcome, None without one.
 
         RegistryError if the registry does not accept the agent at the start, or refuses it tasks.
         """
@@ -132,7 +132,7 @@ class Adapter:
         return None if working.cancelled() else working.result()
 
     def drain(self, why: str) -> None:
-        """Take no further task, let the running one end, and leave; a second call ends at once."""
+        """Claim no more tasks, let the run end, and deregister. If called again, end the run at once."""
         if self._leaves.is_set():
             self._report(RunEventKind.LEAVING, f"ends at once: {why}")
             self._hurry.set()
@@ -142,7 +142,10 @@ class Adapter:
     # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """Leave, within the time that the registry sets, if any; that time includes the grace period."""
+        """Drain at the registry's request.
+
+        `timeout_s`, if not None, limits the whole drain, with the grace period of the process.
+        """
         if not self._leaves.is_set():
             grace_s = self._settings.grace_s
             self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
@@ -152,18 +155,18 @@ class Adapter:
             self._leaves.set()
 
     def on_registered(self, incarnation: int) -> None:
-        """Go on with a new life."""
+        """Report the new incarnation of the agent as an event."""
         self._report(
             RunEventKind.REGISTERED, f"registered as {self._place.agent_id}, incarnation {incarnation}"
         )
 
     def on_incarnation_lost(self, why: str) -> None:
-        """Stop: current work may have another holder by now (RFC-0016 4.6)."""
+        """Stop the current run: another agent may hold its task by now (RFC-0016 4.6)."""
         if self._run is not None:
             self._run.stop(Stop.LOST, f"the registry ended this incarnation: {why}")
 
     def on_standby(self) -> None:
-        """Stop, and begin nothing while another process lives as this agent."""
+        """Stop the current run, and start none while another process is registered as this agent."""
         self.on_incarnation_lost("another process is registered as this agent")
 
     def _renew_leases(self) -> None:

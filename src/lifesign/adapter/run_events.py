@@ -8,7 +8,7 @@ from typing import Final
 
 
 class RunEventKind(StrEnum):
-    """Kind of an event."""
+    """Kind of an event of `lifesign run`."""
 
     REGISTERED = "registered"
     WAITING = "waiting"
@@ -38,7 +38,10 @@ class RunEventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """One event, for people and for programs. It may quote a peer: escape it when you show it."""
+    """One event of `lifesign run`, for people and for programs.
+
+    It may quote foreign text: escape it when you show it.
+    """
 
     what: RunEventKind
     text: str

@@ -20,7 +20,7 @@ from lifesign.domain.tasks.run_end import RunEnd, RunReport
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Result of a run."""
+    """Result of one run of the agent's command on a task."""
 
     end: RunEnd
     exit_code: int | None
@@ -36,7 +36,7 @@ class RunOutcome:
 
     @property
     def detail(self) -> str | None:
-        """Text for the registry besides the exit code."""
+        """Text about the end for the registry; None if it would only repeat the exit code."""
         is_all = self.exit_code is not None and self.text == ended_with(self.exit_code)
         return None if is_all else detail_of(self.text)
 
@@ -47,12 +47,12 @@ class RunOutcome:
 
     @property
     def has_result(self) -> bool:
-        """Whether nothing is left to inspect."""
+        """Whether the run gave a result that the registry knows, so that its workspace need not be kept."""
         return self.end.has_result and self.was_notified
 
 
 class RunReporter:
-    """Reports what happens to one run."""
+    """Reports the events of one run to people, and its end to the registry."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RunReporter:
         self._chance = chance
 
     async def report(self, outcome: RunOutcome, workspace: Workspace | None = None) -> RunOutcome:
-        """Report the end of the run in its name; return whether the registry has accepted it."""
+        """Report the run's end to the registry and as an event; return the outcome with `was_notified`."""
         failure = await self._write(outcome)
         if failure:
             what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {failure}"
@@ -135,7 +135,7 @@ class RunReporter:
 
 
 def ended_with(exit_code: int) -> str:
-    """Say how a process ended."""
+    """Return a phrase for people that says how a process ended: by which exit code or signal."""
     if exit_code >= 0:
         return f"it ended with exit code {exit_code}"
     with suppress(ValueError):

@@ -52,7 +52,7 @@ _STOPS: Final[Mapping[LossKind, Stop]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """Settings of each run."""
+    """Settings that apply to each run: command, user, time limits and more."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -124,17 +124,17 @@ class TaskRun:
         return self._run.task_id
 
     def stop(self, stop: Stop, why: str) -> None:
-        """End the agent's process; the first reason counts."""
+        """End the agent's process for this reason. If it is called again, the first reason stays."""
         if self._stop is None:
             self._stop, self._why = stop, why
             self._is_asked.set()
 
     def renew_now(self) -> None:
-        """Ask the registry at once whether the task is still ours."""
+        """Renew the task's lease at once, to learn whether this run still holds the task."""
         self._keeper.renew_now()
 
     async def work(self) -> RunOutcome:
-        """Work on the task until the run has ended; errors are part of the result, and not raised."""
+        """Run the command on the task and return the outcome. Errors are part of it, and not raised."""
         keeping = asyncio.create_task(self._keeper.run())
         try:
             if not await self._keeper.wait_until_held():

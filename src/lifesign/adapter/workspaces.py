@@ -49,7 +49,7 @@ _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class AgentOutput:
-    """Content that an agent left in `output.json`."""
+    """Content of the file `output.json` that an agent wrote, or why it cannot be read."""
 
     output: dict[str, Any] | None
     """An empty object if the agent left no file; None if its file cannot be submitted."""
@@ -57,7 +57,7 @@ class AgentOutput:
 
 
 class Workspace:
-    """Directory of one run; the agent gets its path."""
+    """Directory for the files of one run; the agent gets its path."""
 
     def __init__(self, path: Path, fd: int, note_fd: int, note: dict[str, Any]) -> None:
         self.path = path
@@ -67,7 +67,7 @@ class Workspace:
         self._user: AgentUser | None = None
 
     def put(self, name: str, content: Any) -> None:
-        """Write one JSON file, before the agent's process starts."""
+        """Write a JSON file into the workspace, before the agent's process starts."""
         with os.fdopen(create_private(name, dir_fd=self.fd), "w", encoding="utf-8") as file:
             json.dump(content, file, ensure_ascii=False, indent=2)
             file.write("\n")
@@ -82,7 +82,7 @@ class Workspace:
         os.fchown(self.fd, user.uid, user.gid)
 
     def result(self) -> AgentOutput:
-        """Read the output that the agent wants to submit."""
+        """Read the file `output.json`: the result that the agent wants to submit."""
         try:
             text = self._output()
         except FileNotFoundError:
@@ -133,13 +133,13 @@ class Workspace:
         _write_note(self._note_fd, self._note)
 
     def close(self) -> None:
-        """Release the workspace: from now on its age decides when it is removed."""
+        """Release the workspace. From now on `prune` may remove it, depending on its age."""
         os.close(self.fd)
         os.close(self._note_fd)
 
 
 class Workspaces:
-    """The directory below which runs work."""
+    """Directory that contains the workspaces of all runs."""
 
     def __init__(
         self, root: Path, *, user: AgentUser | None = None, wall_s: Callable[[], float] = time.time
@@ -176,7 +176,7 @@ class Workspaces:
         os.close(self._fd)
 
     def prepare(self, run_id: str, **members: Any) -> Workspace:
-        """Make the workspace of a run; OSError if it cannot be made, or is there already."""
+        """Create the workspace of a run; OSError if that fails, or if it exists already."""
         if not re.fullmatch(RUN_ID_PATTERN, run_id):
             raise ValueError(f"no run is called {run_id[:80]!r}")
         note = {"run_id": run_id, **members, "began_at_s": self._wall_s()}
@@ -192,7 +192,7 @@ class Workspaces:
         return Workspace(self.root / run_id, fd, note_fd, note)
 
     def finish(self, workspace: Workspace, *, keep: bool, **members: Any) -> None:
-        """Store the end of a run, and remove its workspace unless it is kept for inspection.
+        """Record the end of a run, close its workspace, and remove it unless `keep` is True.
 
         Inaccessible parts are left: the agent may have changed the modes of its directory.
         """
@@ -206,7 +206,7 @@ class Workspaces:
             workspace.close()
 
     def abandoned_runs(self) -> list[str]:
-        """Return the runs without an end and without a process: their adapter was killed."""
+        """Return the ids of runs that have not ended but whose adapter no longer runs."""
         return [run_id for run_id in self._runs() if self._is_remaining(run_id)]
 
     def _is_remaining(self, run_id: str) -> bool:
@@ -216,7 +216,7 @@ class Workspaces:
             return bool(note) and "ended_at_s" not in note
 
     def prune(self, keep_s: float = RETENTION_SECONDS) -> int:
-        """Remove workspaces that ended longer ago; return their number.
+        """Remove workspaces of runs that ended more than `keep_s` seconds ago; return their number.
 
         A run without an end, whose adapter was killed, counts as ended now.
         """

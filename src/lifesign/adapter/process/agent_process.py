@@ -29,7 +29,7 @@ _WATCHER_KILLED: Final = "its watcher process was killed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A program to start."""
+    """A program to start as an agent or tool server, with its environment and limits."""
 
     command: Sequence[str]
     environment: Mapping[str, str]
@@ -45,22 +45,22 @@ class Job:
 
 
 class Output(Protocol):
-    """Destination of the output."""
+    """Receives the output of a process."""
 
     @property
     def stdout_fd(self) -> int:
-        """Descriptor for standard output."""
+        """Descriptor to which the process writes its standard output."""
 
     @property
     def stderr_fd(self) -> int:
-        """Descriptor for standard error."""
+        """Descriptor to which the process writes its standard error."""
 
     def begin(self) -> None:
-        """Hear that it has its descriptors, or will never have them."""
+        """Called once the process has the two descriptors, or could not be started."""
 
 
 class AgentProcess:
-    """An agent's process with its descendants, behind its watcher."""
+    """An agent's process and its descendants, which a watcher process starts and observes."""
 
     def __init__(
         self,
@@ -135,17 +135,17 @@ class AgentProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the agent's first process, which is also that of its group and session."""
+        """Process id of the agent's first process; its process group and session have the same id."""
         return self._pid
 
     @property
     def fault(self) -> str:
-        """Reason why the process is no longer watched, if that ended it; else empty."""
+        """Reason why the watcher stopped observing the process before its end; empty if it did not."""
         return self._fault
 
     @property
     def uncertainty(self) -> str:
-        """Reason why it is unknown whether descendants of the ended process still run; else empty."""
+        """Reason why descendants of the process may still run after its end; empty if none can."""
         return self._doubt
 
     @property
@@ -154,7 +154,7 @@ class AgentProcess:
         return self._is_gone.is_set()
 
     async def wait(self) -> int:
-        """Wait until the first process has ended; return its exit code, negative for a signal."""
+        """Wait until the agent's first process has ended; return its exit code, negative for a signal."""
         return await asyncio.shield(self._exited)
 
     async def wait_ended(self) -> None:
@@ -162,9 +162,10 @@ class AgentProcess:
         await self._is_gone.wait()
 
     async def end(self, grace_s: float, hurry: asyncio.Event) -> bool:
-        """Ask all processes to end, and kill the rest after so long, or at once if there is hurry.
+        """Ask all processes of the agent to end.
 
-        Returns whether all has ended.
+        Those that still run after `grace_s`, or once `hurry` is set, are killed. Returns whether all has
+        ended.
         """
         if not self._is_gone.is_set():
             self._send(process_watcher.END)
@@ -177,7 +178,7 @@ class AgentProcess:
         return await self.kill()
 
     async def kill(self) -> bool:
-        """Kill all its processes, even if the watcher does not; return whether all have ended."""
+        """Kill all of the agent's processes, with or without the watcher; return whether all have ended."""
         self._send(process_watcher.KILL)
         with suppress(TimeoutError):
             async with asyncio.timeout(WATCHER_TIMEOUT_SECONDS):

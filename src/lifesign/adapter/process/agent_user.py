@@ -27,7 +27,7 @@ class AgentUser:
 
     @classmethod
     def named(cls, name: str) -> "AgentUser":
-        """Return the user of that name; InvalidValue if nothing can be started as that one."""
+        """Return the user with this name; InvalidValue if the adapter cannot start processes as this user."""
         if os.geteuid() != 0:
             raise InvalidValue("--user", name, "root, who alone may start processes of another user")
         try:
@@ -47,12 +47,12 @@ class AgentUser:
         )
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that name the user."""
+        """Return the environment variables that describe the user, such as HOME and USER."""
         return {"HOME": self.home, "USER": self.name, "LOGNAME": self.name, "SHELL": self.login_shell}
 
     @contextmanager
     def rights(self) -> Iterator[None]:
-        """Use the user's rights in the whole process; PermissionError if that is impossible."""
+        """Give the whole process this user's rights until the block ends; PermissionError if it cannot."""
         groups, gid, uid = os.getgroups(), os.getegid(), os.geteuid()
         try:
             os.setgroups(self.groups)
@@ -65,7 +65,7 @@ class AgentUser:
             os.setgroups(groups)
 
     def unsearchable_directory(self, directory: Path) -> str:
-        """Return which directory on the way to one, or itself, may not be searched; nothing if all may."""
+        """Return the first directory on this path that the user cannot enter; empty if there is none."""
         for one in (*reversed(directory.resolve().parents), directory.resolve()):
             found = one.stat()
             whose = 0 if found.st_uid == self.uid else 1 if found.st_gid in self.groups else 2

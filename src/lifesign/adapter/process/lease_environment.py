@@ -16,19 +16,19 @@ RUN_ID_VARIABLE: Final = f"{VARIABLE_PREFIX}RUN_ID"
 
 
 class ToolProxyAddress(Protocol):
-    """Address and token of an agent's tools."""
+    """URL and token with which an agent reaches its tools."""
 
     @property
     def url(self) -> str:
-        """URL of an MCP server (streamable HTTP)."""
+        """URL of the MCP server (streamable HTTP) that offers the tools."""
 
     @property
     def run_token(self) -> str:
-        """Valid for this run only."""
+        """Token that the agent sends to the tools' URL, valid for this run only."""
 
 
 def lease_record(grant: TaskGrant, workspace: Path) -> dict[str, object]:
-    """Return the lease as the source writes it (lease protocol, "Lease acquisition")."""
+    """Return the lease as a process gets it: in the form of the lease protocol, "Lease acquisition"."""
     envelope = grant.budget.envelope
     return {
         "taskId": grant.task.task_id,

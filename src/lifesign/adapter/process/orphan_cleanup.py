@@ -38,14 +38,14 @@ def _parts_of(file: str) -> list[bytes]:
 
 
 class Ended(NamedTuple):
-    """Number of killed processes, and of those that still exist."""
+    """Number of processes that were killed, and of those that still exist."""
 
     killed: int
     left: int
 
 
 async def end_remaining(run_ids: Collection[str], session: int | None = None) -> Ended:
-    """Kill the remaining processes of these runs or of this session, with all descendants.
+    """Kill all processes that these runs, or this session, have left, with their descendants.
 
     Repeated until none is left, since a killed process may have forked just before; KILL_SECONDS at most.
     OSError or RuntimeError if no descriptor or no thread is available for the search.

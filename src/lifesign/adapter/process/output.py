@@ -81,7 +81,7 @@ class _CopiedStream(threading.Thread):
 
 
 class OutputCopy:
-    """Two output streams of an agent."""
+    """Copies an agent's standard output and standard error to log files, and to the adapter's own output."""
 
     def __init__(
         self, directory_fd: int, *, stdout_to: int = 1, stderr_to: int = 2, progress: Progress = nullcontext
@@ -107,13 +107,13 @@ class OutputCopy:
         return self._streams[1].write_fd
 
     def begin(self) -> None:
-        """Start copying; to be called when the writer has its descriptors."""
+        """Start copying. Call it when the agent's process has its descriptors."""
         for stream in self._streams:
             os.close(stream.write_fd)
             stream.start()
 
     def finish(self) -> None:
-        """Wait a moment until all is copied; output that a blocked reader does not accept is dropped."""
+        """Wait a short time until all output is copied; then drop what a blocked reader has not accepted."""
         for stream in self._streams:
             if stream.ident is not None:
                 stream.join(JOIN_SECONDS)

@@ -52,7 +52,7 @@ GONE: Final = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 
 def prctl(option: int, value: int) -> None:
-    """Ask the kernel for a property of this process; OSError if it refuses."""
+    """Set an attribute of this process in the Linux kernel (prctl); OSError if the kernel refuses."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) < 0:
         number = ctypes.get_errno()
@@ -65,7 +65,7 @@ def hide_memory() -> None:
 
 
 def processes() -> dict[int, tuple[int, int, int]]:
-    """Return parent, group and session of every process that has not ended, by its id.
+    """Return every process that has not ended: its id, with its parent, process group and session.
 
     OSError if this process may open nothing.
     """
@@ -81,7 +81,7 @@ def processes() -> dict[int, tuple[int, int, int]]:
 
 
 def descendants(of: int) -> dict[int, int]:
-    """Return the groups of all processes below one, by their ids."""
+    """Return all descendants of the process `of`: the id of each, with its process group."""
     living = processes()
     below: dict[int, int] = {}
     parents = {of}
@@ -93,7 +93,7 @@ def descendants(of: int) -> dict[int, int]:
 
 
 class ProcessWatcher:
-    """Watches over one agent's processes."""
+    """Starts one agent's process, and observes all its descendants until they have ended."""
 
     def __init__(self, job: dict[str, Any], received: bytes, status_fd: int) -> None:
         self._job = job
@@ -249,7 +249,7 @@ def _read_job() -> tuple[dict[str, Any], bytes] | None:
 
 
 def main() -> None:
-    """Watch over one run."""
+    """Run the watcher process: read the job, start the agent, and wait until all its processes have ended."""
     status_fd = int(sys.argv[STATUS_FD_AT])
     os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
     os.setsid()

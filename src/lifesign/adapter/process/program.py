@@ -15,7 +15,7 @@ _MAX_FIRST_LINE_BYTES: Final = 256
 
 
 def program_called(name: str, user: AgentUser | None = None) -> Path:
-    """Return the first file of that name in PATH, or at that path, that the user can start; None: as we are.
+    """Return the program with this name in PATH, or at this path, that `user` (None: this one) can start.
 
     CommandFailed if there is none: with which one was passed over and why.
     """

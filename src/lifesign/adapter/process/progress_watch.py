@@ -15,7 +15,7 @@ LATE_SECONDS: Final = 1.0
 
 
 class ProgressWatch:
-    """Notes the progress of an agent, from any thread; created and awaited by the adapter's loop."""
+    """Records when an agent last made progress, to detect that it hangs. Any thread may report progress."""
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
@@ -25,7 +25,7 @@ class ProgressWatch:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Count the whole block as progress: a running call, or output without a reader."""
+        """Count the time within the block as progress, for example while a tool call runs."""
         with self._lock:
             self._under_way += 1
         try:
@@ -36,7 +36,7 @@ class ProgressWatch:
                 self._last_s = self._clock()
 
     async def wait_stalled(self, timeout_s: float) -> None:
-        """Return once there was no progress for so long."""
+        """Wait until the agent has made no progress for `timeout_s`."""
         while (left_s := self._left_s(timeout_s)) > 0:
             due_s = self._clock() + left_s
             await asyncio.sleep(left_s)

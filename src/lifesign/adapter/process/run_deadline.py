@@ -8,7 +8,10 @@ _NANOSECONDS: Final = 1_000_000_000
 
 
 class RunDeadline:
-    """Deadline of all processes of one run, by CLOCK_BOOTTIME: it includes the time that a machine sleeps."""
+    """Deadline of all processes of one run.
+
+    Its clock also counts the time while the machine sleeps (CLOCK_BOOTTIME).
+    """
 
     def __init__(self, left_s: float) -> None:
         """Set it to so many seconds from now."""
@@ -17,26 +20,26 @@ class RunDeadline:
 
     @property
     def due_ns(self) -> int:
-        """When it is due, in nanoseconds of CLOCK_BOOTTIME."""
+        """Time of the deadline, in nanoseconds of CLOCK_BOOTTIME."""
         return self._due_ns
 
     @property
     def is_due(self) -> bool:
-        """Whether the deadline has come."""
+        """Whether the deadline has passed."""
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
 
     def set(self, left_s: float) -> None:
-        """Set the deadline again, and notify all watchers."""
+        """Move the deadline to `left_s` seconds from now, and call all watchers."""
         self._due_ns = _due_ns(left_s)
         for tell in self._watchers:
             tell(self._due_ns)
 
     def add(self, watcher: Callable[[int], None]) -> None:
-        """Tell a watcher of each new deadline from now on."""
+        """Call `watcher` with the new time whenever the deadline is set again."""
         self._watchers.add(watcher)
 
     def remove(self, watcher: Callable[[int], None]) -> None:
-        """Tell it of no further one."""
+        """Call `watcher` no more when the deadline is set again."""
         self._watchers.discard(watcher)
 
 

@@ -9,7 +9,7 @@ from lifesign.mcp.tool_definition import ToolFailed
 
 
 class CallNotExecuted(ToolFailed):
-    """The call was never sent, or the server's own answer is that it has failed."""
+    """A tool call was certainly not executed: it was not sent, or the server itself reported a failure."""
 
 
 class ResultWithheld(ToolFailed):

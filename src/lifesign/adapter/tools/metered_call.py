@@ -50,7 +50,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 
 class Meter:
-    """Reserves and settles the cost of the tool calls of one run."""
+    """Reserves the cost of the tool calls of one run in the task's budget, and settles it after each call."""
 
     def __init__(self, held: ToolProxyContext) -> None:
         self._held = held
@@ -61,9 +61,10 @@ class Meter:
     async def call(
         self, tool: str, price: Price, carry_out: Callable[[], Awaitable[CallToolResult]]
     ) -> CallToolResult:
-        """Execute a call and pay for it; ToolFailed if it failed, or if the cost could not be reported.
+        """Reserve the cost, execute the call with `carry_out`, and settle the cost.
 
-        Cancelled only at the end of the run: the caller may have left, but the call costs the same.
+        ToolFailed if a step fails. Cancelled only at the end of the run: the caller may have left, but the
+        call costs the same.
         """
         is_paid = price.most().amount() != NO_AMOUNT
         self.paid_under_way += is_paid
@@ -100,7 +101,7 @@ class Meter:
         return await self._settle(call_id, tool, most, result, cost)
 
     async def close(self) -> None:
-        """Wait a moment for outstanding reports."""
+        """Wait a short time until the costs of finished calls are reported to the registry."""
         if self._unreported:
             await asyncio.wait(self._unreported, timeout=CLOSE_SECONDS)
         for reporting in self._unreported:
@@ -187,7 +188,7 @@ class Meter:
 
 
 def cost_of(price: Price, answer: CallToolResult | None) -> RequestedAmount | None:
-    """Return the cost of a call that was sent; None if it failed and reports no cost.
+    """Return the cost of a call that was sent; None if the server says that it failed and names no cost.
 
     Without an answer, the call may have been executed.
     """
@@ -198,7 +199,7 @@ def cost_of(price: Price, answer: CallToolResult | None) -> RequestedAmount | No
 
 
 def reported_cost(price: Price, result: CallToolResult) -> RequestedAmount | None:
-    """Return the cost that a server reports for a call; None if it reports no plausible one.
+    """Return the cost that a server's answer reports; None if it reports none, or an implausible one.
 
     A part of a micro-dollar counts as a whole one.
     """
@@ -225,6 +226,6 @@ def _paid_for(error: ToolFailed) -> ToolFailed:
 
 
 def lease_lost() -> ToolFailed:
-    """Return the answer to every call after the lease was lost."""
+    """Return the error with which every tool call is answered after the run has lost its lease."""
     what = "this run has lost its task: no call is executed any more. Stop working on it; nothing counts"
     return ToolFailed(what, code=ToolRefusalCode.LEASE_LOST)

@@ -42,7 +42,7 @@ class _Offered:
 
 
 class ProxiedCalls:
-    """Executes the calls of one run, a bounded number at once."""
+    """Lists the tools of one run, and executes the agent's calls of them, a limited number at once."""
 
     def __init__(
         self, held: ToolProxyContext, upstreams: Upstreams, servers: Mapping[str, "UpstreamServer"]
@@ -62,7 +62,7 @@ class ProxiedCalls:
             self._offer(upstream, tool)
 
     async def list(self) -> Sequence[Tool]:
-        """Return the tools of the task, and those of servers that have started."""
+        """Return lifesign's own tools for the task, and the tools of upstream servers that have started."""
         if not self._is_closed:
             await self._learn()
         tools = [*_LISTED.values()]
@@ -73,13 +73,16 @@ class ProxiedCalls:
         return tools
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:
-        """Return the schema of a tool's arguments, if its server has started; from any thread."""
+        """Return the schema of a tool's arguments; None if its server has not started.
+
+        Any thread may call this.
+        """
         offered = self._offered.get(name)
         known = _LISTED.get(name) if offered is None else offered.server.tools.get(offered.tool)
         return None if known is None else known.input_schema
 
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Execute a call to its end, even if its caller has left."""
+        """Call a tool and return its result. The call goes on even if its caller no longer waits."""
         if self._is_closed:
             return failure(lease_lost())
         most = self._upstreams.limits.calls_at_once
@@ -91,7 +94,7 @@ class ProxiedCalls:
         return await asyncio.shield(carrying)
 
     async def close(self) -> None:
-        """End running calls, and start no more; their cost is paid."""
+        """Cancel running calls, accept no new ones, and report the costs that are due."""
         self._is_closed = True
         for carrying in self._under_way:
             carrying.cancel()

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class ConcurrentMessageLimit:
-    """Accepts at most `most_at_once` messages at a time; further ones wait unread.
+    """ASGI middleware that processes at most `most_at_once` requests at a time; further ones wait unread.
 
     A message takes twenty times its size once it is read.
     """
@@ -34,7 +34,7 @@ class ConcurrentMessageLimit:
 
 
 class RequestCanceller:
-    """Cancels running requests at the end of a run, before the HTTP server logs them as errors.
+    """ASGI middleware that cancels running requests at the end of a run, so that none is logged as an error.
 
     The end of a run is an ordinary event. Usually the client has ended with the agent.
     """
@@ -44,7 +44,7 @@ class RequestCanceller:
         self._has_ended = asyncio.Event()
 
     def end(self) -> None:
-        """Answer no further requests."""
+        """Cancel running requests, and answer no further ones."""
         self._has_ended.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,7 +11,7 @@ from lifesign.client.registry_tasks import HeldRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolProxyContext:
-    """A run, and its holder on behalf of the agent."""
+    """The run whose tools a proxy offers, with the client and the callbacks that the proxy needs."""
 
     registry: RegistryClient
     run: HeldRun

@@ -62,7 +62,7 @@ INSTRUCTIONS: Final = (
 
 
 class ProxyServer:
-    """Serves one run's tools on a socket that listens already; the adapter's loop makes and ends it."""
+    """MCP server that offers one run's tools to the agent, in a thread of its own."""
 
     def __init__(self, held: ToolProxyContext, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
@@ -78,7 +78,10 @@ class ProxyServer:
         self._has_ended = asyncio.Event()
 
     async def serve(self, listening: socket.socket) -> None:
-        """Serve until `end`; then pay for running calls, even if the thread is slow to end."""
+        """Serve on an open socket until `end` is called.
+
+        Then settle running calls, and end the upstream servers.
+        """
         thread = ThreadPoolExecutor(1, thread_name_prefix="tool proxy")
         serving = asyncio.get_running_loop().run_in_executor(thread, self._uvicorn.serve_in_thread, listening)
         ends = asyncio.ensure_future(self._has_ended.wait())
@@ -96,7 +99,7 @@ class ProxyServer:
             serving.result()
 
     def end(self) -> None:
-        """Accept no further call, and end."""
+        """Stop the server: it accepts no further call."""
         self._gate.end()
         self._uvicorn.should_exit = True
         self._has_ended.set()
@@ -151,12 +154,12 @@ class _ThreadedServer(uvicorn.Server):
         self._app = app
 
     def serve_in_thread(self, listening: socket.socket) -> None:
-        """Serve until it should exit, by a loop that this thread has for nothing else."""
+        """Serve in the calling thread, with an event loop of its own, until `should_exit` is set."""
         sys.setswitchinterval(SWITCH_SECONDS)
         asyncio.run(self.serve([listening]))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Give running requests their grace period, and then end them."""
+        """Let running requests go on for a grace period, then cancel them, and close their connections."""
         loop = asyncio.get_running_loop()
         loop.call_later(GRACE_SECONDS, self._app.end)
         loop.call_later(GRACE_SECONDS + FAREWELL_SECONDS, self._cut)

@@ -37,14 +37,14 @@ _SESSION_ENDED: Final = "its session has ended"
 
 
 class BoundedBodies(httpx2.AsyncBaseTransport):
-    """Passes on the answers of another transport, each with a limited number of bytes."""
+    """HTTP transport that limits the number of bytes in each answer of another transport."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, max_bytes: int) -> None:
         self._transport = transport
         self._max_bytes = max_bytes
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Put a question; a JSON answer is there, whole, when this returns."""
+        """Send a request and return the answer. A JSON answer is read completely before this returns."""
         request.headers["accept-encoding"] = AS_IT_IS
         try:
             response = await self._transport.handle_async_request(request)

@@ -44,13 +44,13 @@ _ID_LAST: Final = re.compile(rb",\s*\"id\"\s*:\s*(\d{1,15})\s*(?:,\s*%b)?\}\s*\Z
 
 
 class NotText(ValueError):
-    """A line is not UTF-8."""
+    """A line of a tool server's output is not UTF-8."""
 
 
 def read_line(line: bytes) -> JSONRPCMessage | None:
-    """Return the message of a line; an error in place of an invalid answer; None for other output.
+    """Return the JSON-RPC message in a line of a server's output; None for other output.
 
-    NotText if it is not UTF-8: then later lines cannot be trusted either.
+    An invalid answer becomes an error. NotText if it is not UTF-8: then later lines cannot be trusted either.
     """
     try:
         line.decode()
@@ -68,7 +68,7 @@ def read_line(line: bytes) -> JSONRPCMessage | None:
 
 
 def error_in(body: bytes) -> JSONRPCError | None:
-    """Return the error that a server itself has sent; None if this is not an error."""
+    """Return the JSON-RPC error in an HTTP body; None if the body is not an error."""
     if b'"error"' not in body:
         return None
     try:
@@ -85,7 +85,7 @@ def _relayed_error(message: JSONRPCError) -> JSONRPCError:
 
 
 def answered_call(beginning: bytes) -> int | None:
-    """Return the id of the call that a line answers which begins like this; None if that is not sure."""
+    """Return the id of the call that a line answers, by the line's beginning; None if that is uncertain."""
     found = _ID_FIRST.match(beginning)
     return None if found is None else int(found[1])
 
@@ -100,5 +100,5 @@ def _call_answered_by(line: bytes) -> int | None:
 
 
 def substitute_error(call: int, code: int, words: str) -> JSONRPCError:
-    """Return an error for the caller of an answer that cannot be passed on."""
+    """Return an error to send to the caller instead of an answer that cannot be passed on."""
     return JSONRPCError(jsonrpc="2.0", id=call, error=ErrorData(code=code, message=words))

@@ -41,7 +41,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProgram:
-    """Program to start, and the maximum length of its lines."""
+    """How to start a tool server, and the maximum length of its output lines."""
 
     name: str
     command: Sequence[str]
@@ -55,7 +55,7 @@ class ServerProgram:
 
 @dataclass(slots=True)
 class ServerEnd:
-    """End of a server, for callers that wait for its answers."""
+    """Whether a tool server's output has ended, and why, for callers that wait for its answers."""
 
     is_there: asyncio.Event = field(default_factory=asyncio.Event)
     why: str = "it has ended"
@@ -75,9 +75,9 @@ class _LineTooLong(ValueError):
 
 @asynccontextmanager
 async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[Streams]:
-    """Start a server and speak with it until the block ends; then it is ended with all that it has started.
+    """Start a tool server and yield streams of messages from and to it.
 
-    CommandFailed or OSError if it cannot be started.
+    At the end of the block, all its processes end. CommandFailed or OSError if it cannot be started.
     """
     words = ServerLog(program.name)
     ends = _Ends(words)
@@ -134,7 +134,7 @@ class _Ends:
 
     @property
     def stderr_fd(self) -> int:
-        """Descriptor for its standard error."""
+        """Descriptor to which the server writes its standard error."""
         return self._beside.write_fd
 
     def begin(self) -> None:
@@ -149,7 +149,7 @@ class _Ends:
         os.close(self._read_fd)
 
     async def opened(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return the streams of the server's output and input."""
+        """Return a reader of the server's standard output, and a writer to its standard input."""
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         self._reading, _ = await loop.connect_read_pipe(
@@ -161,7 +161,7 @@ class _Ends:
         return reader, asyncio.StreamWriter(transport, protocol, None, loop)
 
     def finish(self) -> None:
-        """Wait a moment for the server's last output besides its answers."""
+        """Wait a short time until the server's standard error is logged."""
         self._beside.finish()
 
     def stop(self) -> None:

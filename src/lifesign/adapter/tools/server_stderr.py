@@ -26,7 +26,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 
 class ServerLog:
-    """Logs the output of one server besides its answers, with a maximum of lines per second."""
+    """Logs lines of one tool server's output that are not answers, up to a maximum per second."""
 
     def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
@@ -36,7 +36,7 @@ class ServerLog:
         self._lines = 0
 
     def log_line(self, line: bytes) -> None:
-        """Log a line, unless there are too many."""
+        """Log a line, unless this second's maximum of lines is reached."""
         text = line[:MAX_LINE_BYTES].decode("utf-8", "replace").strip()
         if not text:
             return
@@ -52,7 +52,7 @@ class ServerLog:
             _log.warning("%s wrote: %s", self._name, text)
 
     def finish(self) -> None:
-        """Log the number of lines that were dropped since the last report; the server has ended."""
+        """Log how many lines were dropped since the last such report. Call it when the server has ended."""
         with self._lock:
             omitted = self._pop_omitted()
         self._log_omitted(omitted)
@@ -76,12 +76,12 @@ class ServerLogPipe(threading.Thread):
         self._read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
 
     def begin(self) -> None:
-        """Read from now on; to be called when the server has its descriptor, or will never have it."""
+        """Start to read. Call it when the server has its descriptor, or could not be started."""
         os.close(self.write_fd)
         self.start()
 
     def run(self) -> None:
-        """Log one line after the other."""
+        """Read the pipe to its end, and log each line."""
         rest = b""
         while piece := os.read(self._read_fd, _PIECE_BYTES):
             *lines, rest = (rest + piece).split(b"\n")
@@ -93,6 +93,9 @@ class ServerLogPipe(threading.Thread):
         os.close(self._read_fd)
 
     def finish(self) -> None:
-        """Wait a moment until all is logged; output that another process holds open is dropped."""
+        """Wait a short time until all is logged.
+
+        If another process keeps the pipe open, later output is dropped.
+        """
         self.join(JOIN_SECONDS)
         self._words.finish()

@@ -29,7 +29,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenProxy:
-    """Address and token for the agent's process."""
+    """URL and token of a running tool proxy, for the agent's process."""
 
     url: str
     run_token: str = field(repr=False)
@@ -39,7 +39,7 @@ class OpenProxy:
 async def open_tool_proxy(
     held: ToolProxyContext, upstreams: Upstreams | None = None
 ) -> AsyncIterator[OpenProxy]:
-    """Offer the tools of a run until the block ends; upstream servers are ended with it.
+    """Start an MCP server that offers the tools of a run until the block ends; upstream servers end with it.
 
     CannotListen; ModuleNotFoundError without the extra `mcp`.
     """

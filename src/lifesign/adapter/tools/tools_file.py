@@ -110,7 +110,7 @@ class _FileMapping(BaseModel):
 
 
 class Most(_FileMapping):
-    """An amount that a call may cost."""
+    """Maximum cost of a tool call."""
 
     tokens: TokenPrice = 0
     """Tokens of a model."""
@@ -142,21 +142,21 @@ class Price(_FileMapping):
         return self
 
     def most(self) -> RequestedAmount:
-        """Return the maximum cost of a call, which is reserved."""
+        """Return the maximum cost of a call. This amount is reserved before the call."""
         if self.at_most is not None:
             return RequestedAmount(tokens=self.at_most.tokens, usd=self.at_most.usd)
         return RequestedAmount(tokens=self.tokens_per_call or 0, usd=self.usd_per_call or 0)
 
 
 class ToolSecret(SecretPlace):
-    """Place of a secret, and text before it."""
+    """Where a secret is stored, and the text to write before it, such as "Bearer "."""
 
     prefix: Annotated[str, Field(pattern=LINE_PATTERN)] = ""
     """Text before the value, such as "Bearer "."""
 
 
 class Upstream(_FileMapping):
-    """One MCP server: started here by a command, or called at a URL."""
+    """One MCP server of a tools file: started by a command, or called at a URL."""
 
     command: Annotated[tuple[Word, ...], Field(min_length=1, max_length=MAX_WORDS)] | None = None
     """Command of a server that speaks MCP over its standard input and output, with its arguments."""
@@ -214,7 +214,7 @@ class CallLimits(_FileMapping):
 
 
 class Upstreams(_FileMapping):
-    """Content of a tools file."""
+    """Content of a tools file: the MCP servers whose tools an agent may call, and limits."""
 
     limits: CallLimits = CallLimits()
     """Limits of the tool calls of one run."""
@@ -222,13 +222,16 @@ class Upstreams(_FileMapping):
     """MCP servers by name."""
 
     def named(self) -> Iterator[tuple[str, str]]:
-        """Yield the server and the name there of each tool that the file names, in its order."""
+        """Yield each tool that the file lists, in its order: the server's name, and the tool's name there."""
         for name, upstream in self.upstreams.items():
             for tool in upstream.tools:
                 yield name, tool
 
     def variables(self) -> set[str]:
-        """Return the environment variables with secrets of the servers; the agent does not get them."""
+        """Return the names of the environment variables that contain the servers' secrets.
+
+        The agent does not get them.
+        """
         sources = (
             source
             for upstream in self.upstreams.values()
@@ -242,7 +245,7 @@ class Upstreams(_FileMapping):
         return settings.tools.get(tool, settings.price)
 
     def names_for(self, upstream: str, tool: str) -> tuple[str, str]:
-        """Return under which names a tool may be offered: the first, unless it is taken."""
+        """Return two names for a tool: the one to offer it by, and another one if that is taken."""
         return f"{self.upstreams[upstream].prefix}{tool}", f"{upstream}_{tool}"
 
 

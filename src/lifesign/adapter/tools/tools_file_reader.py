@@ -51,7 +51,7 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
 
 
 def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -> str:
-    """Return a secret with its prefix; InvalidValue, without showing the secret, if there is none."""
+    """Read a secret and put its prefix before it; InvalidValue, which does not show it, if that fails."""
     if source.env is not None:
         secret = environment.get(source.env, "")
         if not secret:

@@ -59,7 +59,7 @@ _log = logging.getLogger("lifesign.adapter.tools")
 
 
 class UpstreamServer:
-    """One server during a run."""
+    """One MCP server whose tools are offered during a run. It starts when it is first needed."""
 
     def __init__(
         self,
@@ -93,13 +93,13 @@ class UpstreamServer:
         self._living: asyncio.Task[None] | None = None
 
     async def ready(self) -> None:
-        """Start it, if that was not done, and wait until it runs or its first start has failed."""
+        """Start the server if that was not done, and wait until it runs or its first start has failed."""
         if self._living is None:
             self._living = asyncio.create_task(self._live(), name=f"upstream {self.name}")
         await self._is_tried.wait()
 
     async def learn(self) -> None:
-        """Start it; or have it list its tools again, as it may have added some since its start."""
+        """Start the server if that was not done, else request its list of tools again."""
         if not self._is_tried.is_set():
             await self.ready()
             return
@@ -116,7 +116,7 @@ class UpstreamServer:
             self.tools = tools
 
     async def check(self, tool: str) -> None:
-        """Start it, if that was not done; ToolFailed if it has run and has no such tool."""
+        """Start the server if that was not done; ToolFailed if it has started and does not offer the tool."""
         await self.ready()
         if self._has_run and tool not in self.tools:
             await self.learn()
@@ -127,7 +127,7 @@ class UpstreamServer:
             )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
-        """Have a tool called; ToolFailed if there is no answer that can be handed on.
+        """Call a tool of the server; ToolFailed if there is no answer that can be passed on.
 
         CallNotExecuted if that is sure, ResultWithheld with the answer that there is.
         """
@@ -174,7 +174,7 @@ class UpstreamServer:
         return result
 
     async def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._is_ending.set()
         if self._living is None:
             return
