@@ -29,9 +29,10 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class AgentLink:
-    """Wraps an ASGI app: it is registered while it is served; its load is the number of concurrent requests.
+    """Wraps an ASGI app, and registers the app as an agent while it is served.
 
-        app = AgentLink(app, registry="https://registry.example", agent_id="billing-01")
+    Its load is its number of requests. app = AgentLink(app, registry="https://registry.example",
+    agent_id="billing-01")
 
     It registers once the app has started, ends an earlier incarnation of its own, and sends heartbeats; it
     drains and deregisters when the server shuts down. Of several worker processes on one machine one sends
@@ -108,14 +109,17 @@ class AgentLink:
             self._count(-1)
 
     def begin(self) -> None:
-        """Start being an agent; returns at once, and does nothing if called again."""
+        """Start to register the app as an agent; returns at once. A repeated call does nothing."""
         if self._living is None:
             # uvicorn sets up its own loggers only.
             show_log()
             self._living = asyncio.create_task(self._live(), name=f"agent {self.profile.agent_id}")
 
     async def end(self) -> None:
-        """Deregister the agent if no other worker continues it; returns after the attempt."""
+        """Stop this worker's part; if no other worker continues the agent, deregister it.
+
+        Returns after the attempt.
+        """
         self._leaves.set()
         self._ends.set()
         if self._living is not None:
@@ -132,15 +136,15 @@ class AgentLink:
             self._leaves.set()
 
     def on_registered(self, incarnation: int) -> None:
-        """Share the incarnation with the other workers, one of which may have to continue it."""
+        """Store the incarnation for the other workers, so that one of them can continue it."""
         self._note_incarnation(incarnation)
 
     def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has logged it
-        """Requests in progress continue: their callers wait, and no other agent has them."""
+        """Do nothing: requests in progress continue, since no other agent can answer their callers."""
         self._note_incarnation(None)
 
     def on_standby(self) -> None:
-        """Serve the app in any case."""
+        """Do nothing: the app is served even if another process is registered as this agent."""
 
     def _count(self, change: int) -> None:
         self._in_flight += change

@@ -38,7 +38,10 @@ _MAX_INCARNATION_BYTES = 32
 
 
 class BeatElection:
-    """The worker processes of one agent, seen from one of them. Raises OSError if files cannot be created."""
+    """Elects one of an agent's worker processes to send the heartbeats.
+
+    Each worker has an object of this class.
+    """
 
     def __init__(self, directory: Path, crew_fd: int) -> None:
         self._directory = directory
@@ -60,7 +63,7 @@ class BeatElection:
 
     @classmethod
     def join(cls, directory: Path) -> Self:
-        """Become one of the workers; files of dead workers are removed if no worker is alive."""
+        """Add this process to the agent's workers. If none is alive, files of dead workers are removed."""
         # One directory after the other: parents that are created implicitly get the mode of the umask.
         directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
@@ -79,7 +82,7 @@ class BeatElection:
             raise
 
     def lead(self) -> bool:
-        """Become the leader if no worker is; return whether this worker is the leader."""
+        """Try to become the leader, which sends the heartbeats; return whether this worker is the leader."""
         if self._lead_fd is None:
             fd = _opened(self._directory / "lead")
             if not try_lock(fd):
@@ -95,7 +98,7 @@ class BeatElection:
             self._lead_fd = None
 
     def set_load(self, count: int) -> None:
-        """Say how much this worker is doing."""
+        """Set this worker's load: the number of requests in progress."""
         self._load[0] = count
 
     def total_load(self) -> int:
@@ -107,7 +110,7 @@ class BeatElection:
         return not self._other_loads()
 
     def incarnation(self) -> int | None:
-        """Return the incarnation that a worker has begun; None without one, HAS_LEFT if it has ended."""
+        """Return the incarnation that a worker registered; None before that, HAS_LEFT once it has ended."""
         try:
             with (self._directory / "life").open("rb") as file:
                 return int(file.read(_MAX_INCARNATION_BYTES))
@@ -125,7 +128,7 @@ class BeatElection:
         new.replace(path)
 
     def leave(self) -> bool:
-        """Leave; True for the last worker, also if several leave at once."""
+        """Stop being one of the workers; return whether this was the last one."""
         self._own.unlink(missing_ok=True)
         os.close(self._own_fd)
         # A failed attempt also loses the shared lock, so that one of them gets the exclusive one.
@@ -141,7 +144,7 @@ class BeatElection:
 
 
 def default_directory(registry: str, agent_id: str) -> Path:
-    """Return the default directory for the workers of an agent."""
+    """Return the default directory in which the workers of an agent find each other."""
     name = hashlib.sha256(f"{registry}\n{agent_id}".encode()).hexdigest()[:32]
     return Path(tempfile.gettempdir()) / f"lifesign-{os.geteuid()}" / name
 

@@ -14,7 +14,7 @@ from lifesign.domain.models.progress_report import ProgressReport
 
 
 class ClaimedTask:
-    """A task that this agent holds.
+    """A task that this agent has claimed and holds, as its handler gets it.
 
         async def work(self, task):
             drafts = task.latest_report["beliefs"] if task.latest_report else []
@@ -65,7 +65,7 @@ class ClaimedTask:
         next_step: str | None = None,
         blockers: Sequence[str] = (),
     ) -> int:
-        """Report findings when there is something new; return the report's number.
+        """Send a progress report to the registry, when there is something new; return the report's number.
 
         `attempted` are mappings of `action` and `outcome`. The next holder of the task continues from the
         latest report.
@@ -77,9 +77,9 @@ class ClaimedTask:
         return written.report or 0
 
     async def delegate(self, title: str, **members: Any) -> str:
-        """Create a child task for another agent, and continue; return the child's id.
+        """Create a child task, which another agent may claim; return the child's id.
 
-        `members` as in `TaskRequest`.
+        The work on this task continues. `members` as in `TaskRequest`.
 
         Its `budget` is taken out of this task's own. Members that are None are not sent.
         """
@@ -90,9 +90,9 @@ class ClaimedTask:
         return written.child_id or ""
 
     async def request_help(self, reason: str, *, summary: str | None = None) -> None:
-        """Hand the task to people. Return from the handler then: its return value is ignored.
+        """Hand the task to people, which ends this run.
 
-        `summary` is that of a last report.
+        The handler should then return; its result is ignored. `summary` is that of a last report.
         """
         report = None if summary is None else ProgressReport(summary=summary)
         await self.client.tasks.request_human_help(self.run, reason, report=report)
@@ -123,7 +123,7 @@ def _report(
 
 
 def output_of(result: Any) -> dict[str, Any]:
-    """Return a handler's result as the output of a task: an object, else one with it as `result`."""
+    """Return a handler's result as a JSON object: a mapping as it is, other values as the member `result`."""
     if result is None:
         return {}
     return dict(result) if isinstance(result, Mapping) else {"result": result}

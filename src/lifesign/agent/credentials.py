@@ -20,7 +20,7 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class AgentKeys:
-    """The keys of one agent. Shows none of them, not even in a repr."""
+    """The keys with which one agent calls the registry. Its repr shows none of them."""
 
     def __init__(
         self,
@@ -49,11 +49,11 @@ class AgentKeys:
         return f"<{type(self).__name__}>"
 
     def current(self) -> str | None:
-        """Return the agent's own key if it is known, else the configured one."""
+        """Return the agent's own key if the registry has given it one, else the configured key."""
         return self._own or self._stored_key() or self._given
 
     def keep(self, own: str) -> None:
-        """Store the agent's own key, which is returned once; warn if the file cannot be written."""
+        """Store the agent's own key in the key file, as it is sent only once; log a failure to write."""
         self._own = own
         if self._file is None:
             if self._has_fixed_id:

@@ -41,17 +41,17 @@ _ARGUMENTS: Mapping[_Part, int] = MappingProxyType({_Part.ON_ASSIGNMENT: 1, _Par
 
 
 def on_assignment(method: F) -> F:
-    """Mark the method that does the work: called with each task, in a thread unless it is a coroutine."""
+    """Mark the method to call with each task; it runs in a thread unless it is a coroutine."""
     return _marked(method, _Part.ON_ASSIGNMENT)
 
 
 def on_drain(method: F) -> F:
-    """Mark the method that is called once when the agent begins to leave."""
+    """Mark the method to call once, when the agent begins to drain."""
     return _marked(method, _Part.ON_DRAIN)
 
 
 def run_agent(agent: object, beside: Beside | None = None) -> AgentEnd:
-    """Run an object of a class with `@Agent` until it is asked to stop.
+    """Run an object of a class with `@Agent` as an agent, until a signal or the registry ends it.
 
     beside: the rest of the program; called with the agent's runner once it is registered, and
         cancelled when it has left.
@@ -113,7 +113,7 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Declarations that were found in a class with `@Agent`."""
+    """What `@Agent` declares about a class: its profile, its handlers and other settings."""
 
     profile: AgentProfile
     handlers: Mapping[str, str]
@@ -124,14 +124,14 @@ class Declared:
     """Whether the registry assigns tasks to the agent; None if the declaration does not say."""
 
     def runner_settings(self, agent: object) -> dict[str, Any]:
-        """Return the arguments of `AgentRunner` for one object of the class."""
+        """Return the keyword arguments with which `AgentRunner` runs this object of the declared class."""
         handlers = {part: getattr(agent, name) for part, name in self.handlers.items()}
         tasks = bool(self.takes_tasks)
         return {"profile": self.profile, "tasks": tasks, **handlers, **self.settings}
 
 
 class Agent:
-    """Declares that a class is an agent; the class itself is not changed.
+    """Class decorator that declares a class as an agent. The class itself is not changed.
 
         @Agent("billing-01", role_id="billing-processor", capabilities=["billing"], capacity=5)
         class Billing:
@@ -217,7 +217,7 @@ class Agent:
 
 
 def run_class(declared: type, base_url: str | None = None, api_key: str | None = None) -> AgentEnd:
-    """Create an object of a declared class and run it like `run_agent`, as the SDK of RFC-0016 does.
+    """Create an object of a class with `@Agent`, and run it as an agent with tasks of the registry.
 
     It takes tasks of the registry unless the declaration says `tasks=False`: no other work can reach it.
     `base_url` and `api_key` replace the declaration's `registry` and `key`.

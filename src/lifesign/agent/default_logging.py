@@ -4,7 +4,7 @@ import logging
 
 
 def show_log() -> None:
-    """Show the log of this package from INFO on, unless the program has configured logging."""
+    """Write lifesign's log messages from INFO on, unless the program has configured logging."""
     ours = logging.getLogger("lifesign")
     if ours.hasHandlers() or ours.level != logging.NOTSET:
         return

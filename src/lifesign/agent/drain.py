@@ -39,7 +39,7 @@ class AgentEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DrainContext:
-    """Parts of an agent that a drain needs."""
+    """What `leave` needs of an agent to drain it."""
 
     loop: HeartbeatLoop
     place: RegistrySession
@@ -53,7 +53,7 @@ class DrainContext:
 
 
 async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
-    """Finish running work within so many seconds, and deregister."""
+    """Drain an agent: wait up to `timeout_s` for its running work, then deregister it."""
     announced = leaving.loop.begin_drain()
     has_finished = await _unless_hurried(leaving.hurry, _finish(leaving), timeout_s)
     if not has_finished:

@@ -22,7 +22,7 @@ class WorkRefused(LifesignError):
 
 
 class WorkDropped(LifesignError):
-    """The work began, but was stopped: the lease was lost, the agent ended, or the handler was cancelled.
+    """Work was stopped after it had begun: the lease was lost, the agent ended, or the handler was cancelled.
 
     Do not use the result: another agent may do the work again.
     """

@@ -50,20 +50,20 @@ class OnRegistryReply(Protocol):
     """Callbacks for the registry's answers. They must return at once and never raise."""
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """Begin a drain that the registry requests. Called once per command."""
+        """Called once for each drain command of the registry."""
 
     def on_registered(self, incarnation: int) -> None:
-        """The agent is registered."""
+        """Called when the agent is registered."""
 
     def on_incarnation_lost(self, why: str) -> None:
-        """The registry ended this incarnation: its current work may have another holder."""
+        """Called when the registry has ended this incarnation: its current work may have another holder."""
 
     def on_standby(self) -> None:
-        """Another process lives as this agent: nothing is to be begun until `on_registered`."""
+        """Called when another process is registered as this agent: begin no work until `on_registered`."""
 
 
 class HeartbeatLoop:
-    """Keeps one agent's place in the registry."""
+    """Registers one agent, sends its heartbeats, and registers it again if the incarnation ends."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class HeartbeatLoop:
         self._is_adrift = False
 
     async def run(self) -> None:
-        """Go on until cancelled, or until a drain is over."""
+        """Register and send heartbeats until cancelled, or until a drain is over."""
         waiting: list[asyncio.Future[None]] = []
         try:
             while not self.has_left.is_set():
@@ -122,16 +122,16 @@ class HeartbeatLoop:
             _settle([*waiting, *self._waiting])
 
     async def send_heartbeat(self) -> None:
-        """Beat now, or register if there is no life; return when that has been tried."""
+        """Send a heartbeat now, or register if the agent is not registered; return after the attempt."""
         await self._next_turn()
 
     def begin_drain(self) -> "asyncio.Future[None]":
-        """Report from now on that the agent drains; returns after the first attempt."""
+        """Report the agent as draining from now on; the future completes after the first attempt."""
         self.is_draining = True
         return self._next_turn()
 
     def resume(self, incarnation: int) -> None:
-        """Go on with a life that another process of the same agent has begun."""
+        """Continue an incarnation that is registered already, for example by another worker process."""
         self._place.incarnation = incarnation
         self._supersedes = False
         self.is_registered.set()

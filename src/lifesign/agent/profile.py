@@ -42,7 +42,7 @@ class ProfileSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentProfile:
-    """Declaration of one agent.
+    """The settings of one agent that a registration sends: id, capabilities, heartbeats and others.
 
     InvalidValue, with the name in the API, for values that a registry would refuse.
     """
@@ -88,7 +88,7 @@ class AgentProfile:
 
     @classmethod
     def from_workflow(cls, file: str | Path, name: str, agent_id: str | None = None) -> Self:
-        """Read one entry of a workflow file (RFC-0016 12); InvalidWorkflow has the fault and its place."""
+        """Read a profile from an agent's entry in a workflow file; InvalidWorkflow names the fault."""
         # PyYAML takes 20 ms, which declarations in Python need not spend.
         from lifesign.domain.files.workflow_file import read_workflow  # noqa: PLC0415
 
@@ -117,7 +117,7 @@ class AgentProfile:
 
     @property
     def has_fixed_id(self) -> bool:
-        """Whether another process may run as this agent later: not with a generated id."""
+        """Whether the agent's id was given, so that a later process can register the same agent again."""
         return not isinstance(self.agent_id, _MadeUpId)
 
     @property
@@ -131,11 +131,11 @@ class AgentProfile:
 
     @property
     def drain_s(self) -> float:
-        """Time that a drain may take, unless the registry sets another."""
+        """Maximum duration of a drain in seconds, unless the registry requests another one."""
         return self.drain_timeout_seconds or float(DEFAULT_DRAIN_SECONDS)
 
     async def register(self, agents: RegistryAgents, *, supersede: bool) -> AgentRecord:
-        """Register an incarnation at a registry; see `RegistryAgents.register`."""
+        """Register an agent with this profile, or begin its next incarnation (`RegistryAgents.register`)."""
         return await agents.register(
             self.agent_id,
             role_id=self.role_id,
@@ -155,7 +155,7 @@ class AgentProfile:
 def given_profile(
     profile: AgentProfile | None, agent_id: str | None, settings: ProfileSettings
 ) -> AgentProfile:
-    """Return `profile`, or one made of the other arguments; TypeError for an unknown setting."""
+    """Return `profile`, or a profile made of `agent_id` and `settings`; TypeError for an unknown setting."""
     if unknown := settings.keys() - ProfileSettings.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
     own = {} if agent_id is None else {"agent_id": agent_id}

@@ -41,7 +41,7 @@ class Load:
 
 
 class RegistrySession:
-    """Registration of one agent at one registry. Every method raises RegistryError."""
+    """Registers one agent at one registry, and sends its heartbeats. Every method raises RegistryError."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class RegistrySession:
 
     @property
     def agent_id(self) -> str:
-        """Its name."""
+        """Id of the agent."""
         return self.profile.agent_id
 
     async def check_key(self) -> None:
-        """Raise NotPermitted if the key could not claim tasks in the next incarnation.
+        """Raise NotPermitted if the configured key would not let the agent claim tasks after a registration.
 
         A new agent gets its own key. An existing agent has it already, and no other caller gets it: with
         another key, a process could end the agent's incarnation, or begin one, and would then be refused all
@@ -93,7 +93,7 @@ class RegistrySession:
             await client.tasks.claim(task_id=_NO_TASK)
 
     async def register(self, *, supersede: bool) -> AgentRecord:
-        """Begin an incarnation, and store the agent's own key if the answer contains it.
+        """Register the agent, which begins an incarnation, and store the agent's own key if it gets one.
 
         Raise Conflict if the agent is alive and is not to be superseded.
         """
@@ -107,7 +107,7 @@ class RegistrySession:
         return record
 
     async def send_heartbeat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
-        """Send a heartbeat; `client_s` is the local wall-clock time. Gone if the incarnation has ended."""
+        """Send a heartbeat; Gone if the incarnation has ended. `client_s` is the local wall-clock time."""
         client = await self.client()
         return await client.agents.heartbeat(
             self.agent_id,
@@ -119,13 +119,13 @@ class RegistrySession:
         )
 
     async def was_drained(self) -> bool:
-        """Return whether this incarnation, which has ended, was drained by another caller."""
+        """Return whether this incarnation ended by a drain that another caller requested."""
         client = await self.client()
         record = await client.agents.get(self.agent_id)
         return record.incarnation == self.incarnation and record.reason in _DRAINED
 
     async def leave(self) -> None:
-        """Deregister this incarnation; one of another process with the same id is not changed."""
+        """Deregister this incarnation. If another process has registered the agent since, nothing changes."""
         if self.incarnation is None:
             return
         client = await self.client()
@@ -150,7 +150,7 @@ class RegistrySession:
         await self._client.close()
 
     async def client(self) -> RegistryClient:
-        """Return a client of the registry with the key that is valid now."""
+        """Return a client of the registry with the agent's current key."""
         key = self._keys.current()
         if key != self._client_key:
             former, self._client, self._client_key = self._client, self._client_with(key), key

@@ -137,11 +137,11 @@ class AgentRunner:
 
     @property
     def incarnation(self) -> int | None:
-        """Current incarnation; None while it is not registered."""
+        """Current incarnation; None while the agent is not registered."""
         return self._place.incarnation
 
     def start(self) -> None:
-        """Start; return at once, also if the registry is unreachable."""
+        """Start the agent in the background; returns at once, also if the registry is unreachable."""
         if self._living is not None:
             raise InvalidAgent(self.agent_id, "one start per runner: create a new one to start again")
         self._home = asyncio.get_running_loop()
@@ -152,7 +152,7 @@ class AgentRunner:
         await self._loop.is_registered.wait()
 
     async def run(self) -> AgentEnd:
-        """Run until SIGTERM, SIGINT, or a drain that the registry requests; a second signal ends at once.
+        """Run the agent until SIGTERM, SIGINT or a drain by the registry. A second signal ends it at once.
 
         Starts the agent if it was not started. Signals are handled only in the main thread.
         """
@@ -162,13 +162,13 @@ class AgentRunner:
             return await self.wait()
 
     async def wait(self) -> AgentEnd:
-        """Wait until it has left."""
+        """Wait until the agent has ended; return whether all its work was finished."""
         if self._living is None:
             raise InvalidAgent(self.agent_id, "start before wait")
         return await asyncio.shield(self._living)
 
     async def assign(self, task: Any, *, task_id: str | None = None) -> Any:
-        """Submit work, which begins as soon as there is capacity; returns and raises what the handler does.
+        """Call the handler with this task when there is capacity; returns and raises what the handler does.
 
         `task_id` is the id of the task in the registry, sent with every heartbeat; None if it is none.
         WorkRefused if the work did not begin; WorkDropped if it was given up: when the registry ended this
@@ -189,14 +189,14 @@ class AgentRunner:
             raise
 
     async def send_heartbeat(self) -> None:
-        """Send a heartbeat now; only with `auto_heartbeat=False`."""
+        """Send a heartbeat now. Only for agents with `auto_heartbeat=False`."""
         if self._living is not None and not self._living.done():
             await self._loop.send_heartbeat()
 
     def drain(self, why: str = "asked by its program") -> None:
-        """Begin a drain; returns at once, see `wait`. A second call ends at once.
+        """Begin to drain the agent; returns at once (see `wait`).
 
-        May be called from any thread.
+        A second call ends the agent without waiting. May be called from any thread.
         """
         if self._home is not None and _running_loop() is not self._home:
             # A loop that is closed already has nothing to leave.
@@ -223,17 +223,17 @@ class AgentRunner:
     # Callbacks of the heartbeat loop.
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """Leave, within the time that the registry sets, if any."""
+        """Drain the agent at the registry's request, within `timeout_s` if the registry sets it."""
         if not self._leaves.is_set():
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
             self._begin_drain(why)
 
     def on_registered(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it
-        """Take work, which does not wait for the registry but while another process has the place."""
+        """Accept work again, after another process was registered as this agent."""
         self._work.resume()
 
     def on_incarnation_lost(self, why: str) -> None:
-        """Drop current work: it may have another holder by now (RFC-0016 4.6)."""
+        """Stop the work in progress: it may have another holder by now (RFC-0016 4.6)."""
         if self._work.load().count:
             _log.warning("%s: work is dropped: %s", self.agent_id, why)
         self._work.drop_all(f"the registry ended this incarnation: {why}")

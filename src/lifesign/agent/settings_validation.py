@@ -26,7 +26,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = MappingProxyType({
 
 
 def check_kinds(**given: object) -> None:
-    """Raise InvalidValue for the first setting of another kind than it has to be."""
+    """Raise InvalidValue for the first of these settings whose value has the wrong type."""
     for name, value in given.items():
         if name in _SWITCHES:
             is_right, expected = isinstance(value, bool), "True or False"
@@ -40,7 +40,7 @@ def check_kinds(**given: object) -> None:
 
 
 def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | None) -> None:
-    """Raise InvalidValue for a key file of an agent that never returns."""
+    """Raise InvalidValue for a key file together with a generated id: no later process could use the key."""
     if key_file is not None and not profile.has_fixed_id:
         expected = (
             "an agent_id beside key_file: without it, each start is another agent, which the stored "

@@ -41,7 +41,7 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class TaskSession(Protocol):
-    """Session of an agent in the registry."""
+    """The agent's registration, as a task source needs it: incarnation, and a client of the registry."""
 
     incarnation: int | None
 
@@ -59,7 +59,7 @@ class _KeptTask:
 
 
 class TaskSource:
-    """Tasks that the registry assigns to one agent; an `AssignmentSource`."""
+    """Claims tasks of the registry for one agent, and hands in their results; an `AssignmentSource`."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class TaskSource:
         """Stops the work of a lost lease."""
 
     async def take(self) -> Assignment:
-        """Wait until the registry grants a task."""
+        """Wait until the registry grants a task to the agent, and return the task."""
         failures = 0
         while True:
             await self._registered()
@@ -103,7 +103,10 @@ class TaskSource:
                 return assignment
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
-        """Submit the result; while the lease is kept, also after an outage of the registry."""
+        """Submit the result of a task.
+
+        During an outage of the registry it is retried while the lease is held.
+        """
         kept = self._kept[assignment]
         try:
             if not kept.task.has_ended:
@@ -112,7 +115,7 @@ class TaskSource:
             await self._stop_keeping(assignment)
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
-        """End the run without a result, unless the task has another holder already."""
+        """Release the task of a failed or stopped handler, unless the agent no longer holds the task."""
         kept = self._kept[assignment]
         try:
             is_ours = kept.keeper.is_held() and not kept.task.has_ended
@@ -131,7 +134,7 @@ class TaskSource:
         """Stop claiming tasks."""
 
     def renew_leases(self) -> None:
-        """Ask the registry at once which of the tasks in progress are still the agent's."""
+        """Renew the leases of all tasks in progress at once, to learn which of them the agent still holds."""
         for kept in self._kept.values():
             kept.keeper.renew_now()
 

@@ -18,7 +18,7 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class WorkLoop:
-    """Takes work from a source, up to the capacity, and calls the handler for each."""
+    """Takes work from a source, up to the agent's capacity, and calls the handler for each piece of work."""
 
     def __init__(
         self, agent_id: str, source: AssignmentSource, handler: Handler | None, capacity: int | None
@@ -34,12 +34,12 @@ class WorkLoop:
         self._is_idle.set()
 
     def load(self) -> Load:
-        """Return the current load."""
+        """Return the number of pieces of work in progress, and the ids of their tasks."""
         ids = tuple(work.task_id for work in self._in_progress if work.task_id is not None)
         return Load(len(self._in_progress), ids)
 
     async def run(self) -> None:
-        """Take assignments until cancelled; begun ones continue."""
+        """Take work and start handlers until cancelled. Handlers that run then continue."""
         if self._handler is None:
             return
         while True:
@@ -58,24 +58,24 @@ class WorkLoop:
             self._begin(self._handler, assignment)
 
     def pause(self) -> None:
-        """Begin nothing until `go_on`."""
+        """Begin no new work until `resume` is called."""
         self._may_begin.clear()
 
     def resume(self) -> None:
-        """Take work again."""
+        """Begin new work again, after `pause`."""
         self._may_begin.set()
 
     async def idle(self) -> None:
-        """Wait until nothing is in progress."""
+        """Wait until no handler runs."""
         await self._is_idle.wait()
 
     def drop_all(self, why: str) -> None:
-        """Stop running work; a handler may still clean up in its `finally`."""
+        """Stop all running handlers. Each may still clean up in its `finally`."""
         for assignment in list(self._in_progress):
             self.drop(assignment, why)
 
     def drop(self, assignment: Assignment, why: str) -> None:
-        """Stop one piece of work, if it is in progress."""
+        """Stop the handler of one piece of work, if it runs."""
         doing = self._in_progress.get(assignment)
         if doing is not None and doing.dropped_because is None:
             doing.dropped_because = why

@@ -17,7 +17,7 @@ MAX_WAITING: Final = 1_000
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """One piece of work."""
+    """One piece of work for a handler, which may be a task of the registry."""
 
     task: Any
     """Argument of the handler."""
@@ -29,7 +29,7 @@ class Assignment:
 
 
 class AssignmentSource(Protocol):
-    """Returns work, and receives its results."""
+    """Gives work to an agent, and gets the results of that work."""
 
     async def take(self) -> Assignment:
         """Wait for the next assignment; called only while the agent has capacity.
@@ -39,17 +39,17 @@ class AssignmentSource(Protocol):
         """
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
-        """Hear that the handler returned this."""
+        """Called when the handler has returned `result`."""
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
-        """Handle that the handler raised, or was stopped (WorkDropped): the work has no holder now."""
+        """Called when the handler raised `error`, or was stopped (WorkDropped)."""
 
     def close(self, why: str) -> None:
-        """Give out no further work, because the agent leaves."""
+        """Return no further work, because the agent is about to end."""
 
 
 class HandedIn:
-    """Work that the embedding program hands in; it waits until there is room."""
+    """Source of the work that the program itself passes to `AgentRunner.assign`."""
 
     def __init__(self, agent_id: str) -> None:
         self._agent_id = agent_id
@@ -58,7 +58,7 @@ class HandedIn:
         self._closed_because = ""
 
     def put(self, task: Any, task_id: str | None = None) -> Assignment:
-        """Queue a piece of work; WorkRefused if the agent leaves, or the queue is full."""
+        """Queue a piece of work; WorkRefused if the agent is about to end, or the queue is full."""
         if self._closed_because:
             raise WorkRefused(self._agent_id, self._closed_because)
         if len(self._waiting) >= MAX_WAITING:
@@ -79,17 +79,17 @@ class HandedIn:
             await self._has_come.wait()
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
-        """Return the result to the caller."""
+        """Return the handler's result to the caller of `assign`."""
         if assignment.outcome is not None and not assignment.outcome.done():
             assignment.outcome.set_result(result)
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
-        """Return the error to the caller."""
+        """Raise the handler's error in the caller of `assign`."""
         if assignment.outcome is not None and not assignment.outcome.done():
             assignment.outcome.set_exception(error)
 
     def close(self, why: str) -> None:
-        """Refuse waiting and new work."""
+        """Refuse waiting and new work, because the agent is about to end."""
         self._closed_because = why
         self.refuse_waiting(why)
 
