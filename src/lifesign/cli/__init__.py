@@ -37,7 +37,7 @@ _OF_AN_OUTPUT = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, e
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments, by default those of the process; return its exit code."""
+    """Run the program `lifesign` with these arguments (None: those of the process); return the exit code."""
     if arguments is None:
         skip_last_collection()
     try:

@@ -172,7 +172,7 @@ def _token(file: Path | None) -> str | None:
 
 
 def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[PageLine]:
-    """Return the findings for people; `is_scheme_assumed`: the URL was given without https."""
+    """Return the text that `lifesign check` prints. `is_scheme_assumed`: the URL was given without https."""
     from lifesign.domain.observation.decision import age_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     decision, document = checked.decision, checked.document
@@ -204,7 +204,7 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
 
 
 def hints(checked: "HealthCheck") -> Iterator[str]:
-    """Return hints if there is no connection, or if a document is incomplete."""
+    """Yield hints for people if the agent could not be reached, or if its document is incomplete."""
     from lifesign.domain.health.inspection import read_inspection  # noqa: PLC0415 - see page
     from lifesign.domain.health.status import MINIMUM_SAMPLES  # noqa: PLC0415 - see page
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415 - see page

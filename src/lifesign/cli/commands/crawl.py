@@ -220,7 +220,7 @@ def place_of(
     *,
     allow_plain_http: bool,
 ) -> "str | RegistryAddress":
-    """Return the place of the results, by the command line, else by the definition, else beside it."""
+    """Return where to store the results: a database URL or a registry, by options, definition, or default."""
     if registry is not None and database is not None:
         raise InvalidValue("--database", database, "no such option, since the registry has its own")
     url = definition.results.registry if registry is None and database is None else registry
@@ -308,7 +308,7 @@ def run_crawl(
 
 
 def ended(crawled: "Crawled", *, is_once: bool) -> ExitCode:
-    """Say how a crawl ended, and return the exit code for it."""
+    """Return the exit code of a crawl, after a message on standard error if some targets were not probed."""
     if is_once and not crawled.is_done:
         sys.stderr.write("some targets were not probed: run the same command again to continue\n")
         return ExitCode.INCOMPLETE

@@ -158,7 +158,7 @@ def probe(
 
 
 def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
-    """Say what helps with a blocked address, a login, or a scheme that was not typed and may be http."""
+    """Yield hints if the address was blocked, a login was required, or the wrong scheme was assumed."""
     from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415 - see probe
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
     from lifesign.domain.targets.target import host_of, read_target, with_scheme  # noqa: PLC0415
@@ -179,7 +179,7 @@ def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
 
 
 def exit_code(groups: "Sequence[str]") -> ExitCode:
-    """Return the exit code for the results of probes."""
+    """Return the exit code for the groups (alive, not alive, unknown) of the targets' results."""
     codes = {EXIT_CODES[group] for group in groups}
     return next((code for code in (ExitCode.FAILED, ExitCode.NO_ANSWER) if code in codes), ExitCode.SUCCESS)
 

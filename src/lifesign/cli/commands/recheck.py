@@ -33,7 +33,7 @@ JOIN_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RecheckResult:
-    """Result of a requested recheck."""
+    """A target after a requested recheck."""
 
     asked: "RecheckRecord"
     target: "TargetRecord"
@@ -45,13 +45,13 @@ class RecheckResult:
 
     @property
     def has_new_result(self) -> bool:
-        """Whether its present result comes from a probe since the request."""
+        """Whether the target's result comes from a probe that began after the request."""
         seen, before = self.target.observed, self.asked.observed_at
         return self.is_new and seen is not None and (before is None or seen.observed_at > before)
 
     @property
     def exit_code(self) -> ExitCode:
-        """Whether the target is alive.
+        """Exit code of the command: SUCCESS if the target is alive, FAILED if it is not.
 
         NO_ANSWER if it was not probed, or the prober was excluded or refrained.
         """

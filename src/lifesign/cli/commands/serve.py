@@ -418,5 +418,5 @@ def _dashboard(registry: "Registry") -> "Dashboard":
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """Return the parts between commas, without surrounding spaces and without empty ones."""
+    """Return the parts of a text between commas, without surrounding spaces and without empty parts."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

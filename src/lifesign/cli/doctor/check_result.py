@@ -21,7 +21,7 @@ Verdict = Literal["ok", "warning", "fault", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """Result of one check."""
+    """Result of one check of `lifesign doctor`."""
 
     about: str
     verdict: Verdict
@@ -31,7 +31,7 @@ class CheckResult:
 
 
 def ahead_s(server_time_s: float, asked_s: float, answered_s: float) -> float:
-    """Return by how much a clock is ahead of ours that sent its time between two moments, in seconds.
+    """Return by how many seconds a server's clock is ahead of ours, from the time in its answer.
 
     0 for any time in between: a slow answer is no wrong clock. Negative if the clock is behind.
     """
@@ -39,7 +39,7 @@ def ahead_s(server_time_s: float, asked_s: float, answered_s: float) -> float:
 
 
 def of_the_clock(about: str, whose: str, apart_s: float) -> CheckResult:
-    """Say whether a clock is in step with ours; `apart_s` is how many seconds it is ahead."""
+    """Check whether a clock agrees with this machine's; `apart_s` is how many seconds it is ahead."""
     if abs(apart_s) < CLOCK_WARNING_SECONDS:
         return CheckResult(about, "ok", f"{whose} agrees with this machine's clock")
     side = "ahead of" if apart_s > 0 else "behind"
@@ -52,7 +52,7 @@ def of_the_clock(about: str, whose: str, apart_s: float) -> CheckResult:
 
 
 def of_the_directory(directory: Path, about: str) -> Iterator[CheckResult]:
-    """Ask whether a directory is there, can be written to, and has room."""
+    """Check whether a directory exists, is writable, and has free disk space."""
     if not directory.is_dir():
         yield CheckResult(
             about, "fault", f"the directory {directory} does not exist", f"mkdir -p {directory}"
@@ -86,7 +86,7 @@ def _room(free: int) -> str:
 
 
 def of_the_mode(file: Path, what: str) -> Iterator[CheckResult]:
-    """Warn of a file of secrets that others may read."""
+    """Yield a warning if other users can read a file that contains secrets."""
     try:
         mode = stat.S_IMODE(file.stat().st_mode)
     except OSError:

@@ -33,7 +33,7 @@ SWEEP_WARNING_SECONDS: Final = 10.0
 
 
 def of_the_database(url: str, place: str = "", state_dir: Path | None = None) -> Iterator[CheckResult]:
-    """Check that the database is reachable, current and writable, and its time.
+    """Check whether the database is reachable, up to date and writable, and whether its clock is right.
 
     Also check that it is the one in this host's marker in `state_dir`. `place` is the address of a running
     server, which should sweep; empty without one.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def of_a_definition(file: Path) -> Iterator[CheckResult]:
-    """Ask whether a probe definition can be read."""
+    """Check whether a probe definition is valid."""
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - another extra
 
     try:

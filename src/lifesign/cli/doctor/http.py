@@ -16,7 +16,7 @@ MAX_LIST_BYTES: Final = 16 * 1024 * 1024
 def fetch(
     url: str, key: str = "", max_bytes: int = MAX_ANSWER_BYTES
 ) -> tuple[int, float | None, bytes] | None:
-    """Return the status of an answer, how far its clock is ahead and the beginning of its body.
+    """Send a GET; return the answer's status, how far the server's clock is ahead, and the body's beginning.
 
     None without an answer. The clock's seconds are None if the answer has no Date. The body is cut to
     `max_bytes`.

@@ -22,7 +22,7 @@ EXTRAS: Final = {
 
 
 def of_the_program() -> Iterator[CheckResult]:
-    """Check the installed program."""
+    """Report the installed version and extras of lifesign, and check the limit of open files."""
     there = [extra for extra, module in EXTRAS.items() if find_spec(module) is not None]
     python = ".".join(map(str, sys.version_info[:3]))
     summary = f"lifesign {version('lifesign')}, Python {python}, with {', '.join(there)}"
@@ -41,7 +41,7 @@ def of_the_program() -> Iterator[CheckResult]:
 
 
 def of_the_network() -> Iterator[CheckResult]:
-    """Check name resolution and network routes."""
+    """Check name resolution, and routes to IPv4 and IPv6 addresses."""
     try:
         socket.getaddrinfo("localhost", None)
         yield CheckResult("names", "ok", "localhost is known")

@@ -17,7 +17,7 @@ ADVICE: Final = "restore the right database, or a backup, or run lifesign databa
 
 
 def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckResult | None:
-    """Return the marker of a database on this host, or its fault.
+    """Read this host's marker file of a database; return the marker, or a fault. None without a database.
 
     None for one in memory, and for a URL that names no database.
     """
@@ -45,7 +45,7 @@ def _fault(error: InvalidValue) -> CheckResult:
 
 
 def of_the_marker(transaction: Transaction, known: KnownIdentity) -> CheckResult:
-    """Check whether a database that is not empty matches the marker of this host."""
+    """Check whether a database is the one that this host's marker file describes, unless it is empty."""
     if known.is_new:
         return CheckResult(
             "marker", "skipped", f"{known.file} does not exist yet", "lifesign serve creates it"

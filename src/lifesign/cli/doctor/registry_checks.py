@@ -144,7 +144,7 @@ def _of_the_key(url: str, key: str) -> Iterator[CheckResult]:
 
 
 def of_the_monitor(answer: bytes) -> Iterator[CheckResult]:
-    """Report whether verdicts are suspended now, and the agents without evidence."""
+    """Check whether verdicts are suspended, and how many agents have no current evidence."""
     try:
         monitor = MonitorRecord.model_validate_json(answer)
     except ValidationError:
@@ -214,7 +214,7 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
 
 
 def of_the_reports(living: Sequence[LivingProber], now_s: float, *, has_targets: bool) -> CheckResult:
-    """Say how many probers report results: one that was killed keeps its place until its lease ends.
+    """Check how many of the registered probers have reported results lately.
 
     A prober that joined less than two of its intervals ago is not late yet. `now_s`: by the registry's clock.
     """

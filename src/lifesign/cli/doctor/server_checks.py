@@ -20,7 +20,7 @@ CERTIFICATE_WARNING_SECONDS: Final = 14 * 86_400.0
 
 
 def listener_text(host: str, port: int) -> str:
-    """Return the address as text if a server listens there already; empty if none does."""
+    """Return the address in words if another program listens at it already; empty if none does."""
     try:
         bound(host, port).close()
     except CannotListen as error:
@@ -29,7 +29,7 @@ def listener_text(host: str, port: int) -> str:
 
 
 def of_the_archives(directory: Path | None) -> Iterator[CheckResult]:
-    """Check whether archived events can be stored."""
+    """Check whether the directory for archived events is usable."""
     if directory is None:
         return
     if directory.exists():
@@ -39,7 +39,7 @@ def of_the_archives(directory: Path | None) -> Iterator[CheckResult]:
 
 
 def of_the_server(host: str, port: int, certificate: Path | None, key: Path | None) -> Iterator[CheckResult]:
-    """Ask whether a server could listen, and with which certificate."""
+    """Check whether a server could listen at this address, and whether its TLS certificate is usable."""
     yield _of_the_port(host, port, "http" if certificate is None else "https")
     if certificate is None and key is None:
         return
@@ -88,7 +88,7 @@ def _of_the_port(host: str, port: int, scheme: str) -> CheckResult:
 
 
 def of_the_proxies(networks: Sequence[str]) -> Iterator[CheckResult]:
-    """Check whether the trusted proxies are single addresses or networks, not all addresses."""
+    """Check that the trusted proxies are not all addresses, since any client could then forge its own."""
     if not networks:
         return
     named = ", ".join(networks)

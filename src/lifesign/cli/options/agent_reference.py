@@ -22,10 +22,10 @@ T = TypeVar("T")
 
 
 class ListsTargets(Protocol):
-    """Finds targets by host: a registry's client, or the database of a crawl."""
+    """Lists targets by host: a client of a registry, or the database of a crawl."""
 
     async def list(self, *, limit: int, cursor: str | None, host: str, include_gone: bool) -> "TargetList":
-        """Return one page."""
+        """Return one page of the targets on a host."""
         ...
 
 
@@ -35,7 +35,7 @@ def is_url(given: str) -> bool:
 
 
 def check_id(given: str) -> None:
-    """Raise InvalidValue for a URL where an agent is to be changed: a URL names a target, not an agent."""
+    """Raise InvalidValue if a URL is given to a command that needs the id of an agent."""
     if is_url(given):
         raise InvalidValue(
             "AGENT_ID", given, "the id of an agent instead of a URL: `lifesign agents show URL` shows the id"
@@ -43,7 +43,7 @@ def check_id(given: str) -> None:
 
 
 async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsTargets, given: str) -> T:
-    """Call a function with the id of the named agent, and return its result.
+    """Call a function with the id of the agent that an id or URL names; return the function's result.
 
     A possible id is first tried as one. A URL is known if it is probed: listed by a directory, or the card
     URL of an agent that registered itself for probes; any spelling is accepted. Raise InvalidValue if it is

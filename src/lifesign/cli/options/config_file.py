@@ -70,12 +70,12 @@ class _SourceLocation:
 
 
 def read_server_config(context: typer.Context, file: Path | None) -> Path | None:
-    """Let a file's table `[server]` be the defaults of a command."""
+    """Use the table `[server]` of a settings file as defaults for a command's options."""
     return _take(context, file, "server")
 
 
 def read_prober_config(context: typer.Context, file: Path | None) -> Path | None:
-    """Let a file's table `[prober]` be the defaults of a command."""
+    """Use the table `[prober]` of a settings file as defaults for a command's options."""
     return _take(context, file, "prober")
 
 
@@ -104,7 +104,7 @@ def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
 
 
 def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
-    """Return the settings of a table, each with its line; InvalidConfig has the fault and its place.
+    """Read a table of a settings file, with the line of each setting; InvalidConfig names the fault.
 
     The other tables of PREFIXES are left for their commands. They, and this table, may be absent.
     """
@@ -242,7 +242,7 @@ def _expected(error: TyperException) -> str | None:
 
 @contextmanager
 def blaming_the_source(context: typer.Context, table: str) -> Iterator[None]:
-    """Let errors about a setting name its option, its variable, or its line of the file."""
+    """In the block, let an InvalidValue name where the setting was given: its option, variable or line."""
     try:
         yield
     except InvalidValue as error:
@@ -273,7 +273,7 @@ def _named_by(context: typer.Context, table: str, text: str, expected: str) -> s
 
 
 def usage_error_text(error: TyperException) -> str:
-    """Return the fault of a command's arguments, under the name of their variable or option."""
+    """Return what is wrong with a command's arguments, by the name of the option or variable."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     variable, text = getattr(parameter, "envvar", None), error.format_message()
     expected = _expected(error)
@@ -292,7 +292,7 @@ def usage_error_text(error: TyperException) -> str:
 
 
 def usage_hint(error: TyperException) -> str:
-    """Return a hint: the units of a wrong argument, or the help of a missing option; empty if unknown."""
+    """Return a hint for a usage error: units of a wrong value, or help of a missing option; else empty."""
     parameter = getattr(error, "param", None)
     text = getattr(parameter, "help", None)
     if parameter is not None and text and error.format_message().startswith("Missing option"):
@@ -308,7 +308,7 @@ def _settings_elsewhere(context: typer.Context, table: str) -> set[str]:
 
 
 def settings_of(command: Any, table: str) -> Iterator[tuple[str, Any]]:
-    """Return a command's settings of a table: the name in a file, and the parameter."""
+    """Yield a command's options that this table of a settings file may set, with their names there."""
     prefix = PREFIXES[table]
     for parameter in command.params:
         variable = getattr(parameter, "envvar", None)
@@ -317,7 +317,7 @@ def settings_of(command: Any, table: str) -> Iterator[tuple[str, Any]]:
 
 
 def show_config(context: typer.Context, table: str, defaults: Mapping[str, object]) -> int:
-    """Print all settings in the form of such a file, each with its source; passwords are hidden.
+    """Print all settings in the form of a settings file, each with its origin; passwords are hidden.
 
     `defaults` are those that only a command's own settings know.
     """

@@ -22,7 +22,7 @@ CredentialFile = Annotated[
 
 
 def with_credentials(definition: "ProbeDefinition", file: Path | None) -> "ProbeDefinition":
-    """Return a definition with the credentials of a file; unchanged without one.
+    """Return the definition with the credentials of a file added; unchanged if `file` is None.
 
     InvalidDefinition or InvalidValue for a file that cannot be used.
     """
@@ -34,7 +34,7 @@ def with_credentials(definition: "ProbeDefinition", file: Path | None) -> "Probe
 
 
 def chosen_credential(definition: "ProbeDefinition", name: str, file: Path) -> "CredentialSettings":
-    """Return the credential with a name; InvalidValue if the definition in `file` has none of that name."""
+    """Return the credential with this name; InvalidValue if the definition, read from `file`, has none."""
     known = {each.name: each for each in definition.credentials}
     if name not in known:
         expected = f"one of {', '.join(known)}" if known else f"a credential, and {file} has none"

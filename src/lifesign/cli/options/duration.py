@@ -22,13 +22,13 @@ _MAX_SHOWN_CHARS = 40
 
 
 class InvalidDuration(typer.BadParameter):
-    """A text is no duration."""
+    """A text is not a duration such as `90s` or `1.5h`."""
 
     hint: Final = DURATION_HINT
 
 
 class DefaultDuration(float):
-    """A default of an option: seconds that `--help` shows in the form in which they are typed."""
+    """Default value of a duration option: a number of seconds that `--help` shows as `10s` or `5m`."""
 
     def __str__(self) -> str:
         return format_duration(self)
@@ -67,7 +67,7 @@ def read_duration(text: str) -> float:
 def duration_between(
     least_s: float, most_s: float | None, *, more_than_s: float | None = None
 ) -> Callable[[str | float], float]:
-    """Return a parser of durations within these bounds, in seconds; `more_than_s` is not among them."""
+    """Return a parser that accepts durations from `least_s` to `most_s` seconds, and above `more_than_s`."""
     if more_than_s is not None:
         bounds = f"more than {format_duration(more_than_s)}"
         bounds += "" if most_s is None else f", up to {format_duration(most_s)}"
@@ -88,7 +88,7 @@ def duration_between(
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration in the form that is read, in the largest unit in which it is a whole number."""
+    """Return a duration as an option takes it, such as `90s` or `2h`: a whole number of the largest unit."""
     fitting = [unit for unit, long in _SECONDS.items() if seconds >= long and seconds % long == 0]
     # Two weeks are shown as 14 days: no default or bound is in weeks.
     unit = next((unit for unit in reversed(fitting) if unit != "w"), "s")
@@ -96,7 +96,7 @@ def format_duration(seconds: float) -> str:
 
 
 def in_durations(name: str, error: InvalidValue) -> InvalidValue:
-    """Return the fault of a setting in seconds, under another name and in the form of durations."""
+    """Return an error about a number of seconds as one about a duration, under the option's name."""
     given = format_duration(error.given) if isinstance(error.given, int | float) else error.given
     expected = _NUMBER.sub(lambda found: format_duration(float(found[0])), error.expected)
     return InvalidValue(name, given, expected)

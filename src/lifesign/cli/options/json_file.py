@@ -11,7 +11,7 @@ MAX_FILE_BYTES = 262_144
 
 
 def object_in(file: Path, option: str) -> dict[str, Any]:
-    """Return the JSON object in a file; InvalidValue if there is none."""
+    """Return the JSON object in a file; InvalidValue if the file contains none."""
     try:
         with file.open("rb") as opened:
             text = opened.read(MAX_FILE_BYTES + 1)

@@ -16,7 +16,7 @@ AHEAD = 100
 
 
 class KeyNames:
-    """Requests names of keys and targets that an event stream does not contain, once for each."""
+    """Requests the names of keys and targets that events mention, each at most once."""
 
     def __init__(self, client: "RegistryClient") -> None:
         self._client = client
@@ -24,7 +24,7 @@ class KeyNames:
         self._asked: set[str] = set()
 
     async def of(self, event: "LoggedEvent") -> Mapping[str, str]:
-        """Return the known names, those of an event too if they are available."""
+        """Return all names known so far, after a request for those that this event needs."""
         from lifesign.client.registry_errors import RegistryError  # noqa: PLC0415 - it is loaded by now
 
         acting = _nameless_in(event)

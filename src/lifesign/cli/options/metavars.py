@@ -46,7 +46,7 @@ _LITERAL = re.compile(r"[a-z0-9-]+")
 
 
 def unknown_words(metavar: str) -> list[str]:
-    """Return the words of a metavar that are neither in METAVARS nor literal values of a choice.
+    """Return the words of a placeholder, such as `AGENT_ID|URL`, that are not in METAVARS or fixed choices.
 
     `AGENT_ID|URL`, `URL...`, `[AGENT_ID]`, `HOST:PORT` and `NETWORK,...` are made of such words.
     """

@@ -12,7 +12,7 @@ from lifesign.errors import InvalidValue
 
 @contextmanager
 def options(**names: str) -> Iterator[None]:
-    """Let InvalidValue for one of these settings name the option that it was given by."""
+    """In the block, let an InvalidValue about one of these settings name the option instead."""
     try:
         yield
     except InvalidValue as error:

@@ -64,7 +64,7 @@ def ask(
     key_file: Path | None,
     allow_plain_http: bool,
 ) -> T:
-    """Return the answer of the registry. Raises RegistryError."""
+    """Call the function with a client of the registry, and return its result. Raises RegistryError."""
     # aiohttp takes 200 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 

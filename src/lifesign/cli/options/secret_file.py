@@ -24,13 +24,13 @@ WriteKey = Annotated[
 
 
 def read_secret(file: Path, option: str, what: str) -> str:
-    """Return the content of a file, read by `secret_file`; warnings go to standard error."""
+    """Return the secret in a file; warnings about the file's mode go to standard error."""
     return secret_file.read_secret(file, option, what, complain)
 
 
 @contextmanager
 def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
-    """Create a file that only its owner may read before a key is created, since the key is shown only once.
+    """Create the file for a new key before the key exists, since a key is shown only once.
 
     Yield a function that stores a key in it, or None without a file. Raise InvalidValue if the file exists,
     or cannot be created; a file without a key is removed.
@@ -62,5 +62,5 @@ def new_key_file(file: Path | None) -> Iterator[Callable[[str], None] | None]:
 
 @cache
 def complain(complaint: str) -> None:
-    """Log the warning once, also if the file is read several times."""
+    """Print a warning about a file once, even if the file is read several times."""
     sys.stderr.write(f"lifesign: {printable(f'warning: {complaint}')}\n")

@@ -74,7 +74,7 @@ def run_in_transaction(
     is_excluded: bool = False,
     must_exist: bool = True,
 ) -> T:
-    """Run one function in a transaction of its own.
+    """Open a database, run a function in a transaction, and close the database.
 
     `is_excluded`: no file of an SQLite database is changed or created. InvalidValue for an invalid URL, or a
     missing database that must exist. Raises StoreUnavailable.
@@ -110,7 +110,7 @@ def check_unused_file(url: str) -> None:
 
 
 def same_database(context: typer.Context) -> str:
-    """Return the option by which other commands find this server's database, too.
+    """Return the option, for a hint, with which another command uses the same database as this one.
 
     Empty if they need none: they read the same variables.
     """
@@ -126,6 +126,6 @@ def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
 
 
 def adopt_command(context: typer.Context) -> str:
-    """Return the command that accepts this server's database, as it is typed."""
+    """Return the command line that accepts this server's database, for a hint."""
     options = {"database": "--database", "_config": "--config", "state_dir": "--state-dir"}
     return f"lifesign database adopt{''.join(_given(context, options))}"

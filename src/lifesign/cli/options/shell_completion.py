@@ -40,7 +40,7 @@ def completion(
 
 
 def offering(*values: str) -> Callable[[str], list[str]]:
-    """Return the completion of an option's values."""
+    """Return a completion function that offers these values."""
 
     def offered(incomplete: str) -> list[str]:
         return [value for value in values if value.startswith(incomplete)]

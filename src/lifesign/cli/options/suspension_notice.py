@@ -24,6 +24,6 @@ async def are_decisions_suspended(client: "RegistryClient") -> bool | None:
 
 
 def say_suspended(*, is_suspended: bool | None) -> None:
-    """Report suspended verdicts on standard error."""
+    """Write a notice to standard error if verdicts are suspended."""
     if is_suspended:
         sys.stderr.write(f"lifesign: {SUSPENDED_TEXT}\n")

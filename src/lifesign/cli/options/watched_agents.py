@@ -19,7 +19,7 @@ _EXPECTED_MAP: Final = "SESSION=AGENT_ID, such as ses_e07c55ebc=billing-1"
 
 @dataclass(frozen=True, slots=True)
 class WatchedAgents:
-    """Agents to watch."""
+    """The agents for which `lifesign watch-activity` sends heartbeats, with their sessions and keys."""
 
     sessions: Mapping[str, Collection[str]]
     """Sessions by agent; empty if the agent's registration names them."""
@@ -28,7 +28,7 @@ class WatchedAgents:
 
 
 def read_watched(maps: Collection[str], key_files: Collection[str]) -> WatchedAgents:
-    """Read `--map` and `--key-file`; InvalidValue for invalid values.
+    """Read the values of `--map` and `--key-file`; InvalidValue for invalid ones.
 
     Every agent with a key file of its own is watched, with or without sessions.
     """

@@ -64,7 +64,7 @@ class _Lines(threading.Thread):
         self._omitted += not self._put(event)
 
     def finish(self) -> None:
-        """Wait a moment until all lines are written; lines without a reader are dropped."""
+        """Wait a short time until all lines are written; the rest is dropped if it is not read."""
         self._ends = True
         with suppress(queue.Full):
             self._waiting.put_nowait(b"")
@@ -94,7 +94,7 @@ def _omitted_text(lines: int) -> str:
 
 
 class LogForwarder(logging.Handler):
-    """Forwards log records."""
+    """Logging handler that writes log records as events of `lifesign run`."""
 
     def __init__(self, write_event: Emit) -> None:
         super().__init__(logging.WARNING)
@@ -103,7 +103,7 @@ class LogForwarder(logging.Handler):
         self._last_line_at_s = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Forward one record."""
+        """Write one log record as an event."""
         if record.name.startswith(_SDK_SERVER) and record.levelno < logging.ERROR:
             # An agent could fill the log with them.
             return

@@ -36,7 +36,7 @@ INTERFACE_FAILS = "interface fails"
 
 
 def page(agent: "AgentRecord") -> Iterator[PageLine]:
-    """Return the lines of an agent's record for people."""
+    """Return an agent's record as lines for people."""
     yield PageLine("agent", agent.agent_id)
     yield PageLine(
         "status", f"{agent.status} since {time_text(agent.status_since)}", _COLOURS.get(agent.status)
@@ -166,7 +166,7 @@ def _command(command: "PendingCommand") -> str:
 
 
 def load_text(agent: "AgentSummary") -> str:
-    """Return the current load of an agent and its capacity; ? is an unknown value.
+    """Return an agent's load and capacity, such as `2/4`, with ? for an unknown value.
 
     Empty for an agent that is not alive: its last report is outdated.
     """
@@ -177,7 +177,7 @@ def load_text(agent: "AgentSummary") -> str:
 
 
 def status_text(agent: "AgentSummary") -> str:
-    """Return an agent's status, and what fails although it is still active."""
+    """Return an agent's status, with a note if its probes or its interface fail."""
     if agent.failing_probes is not None:
         return f"{agent.status} ({failing_text(agent.failing_probes)})"
     is_unreachable = agent.is_unreachable and agent.status == "active"
@@ -185,17 +185,17 @@ def status_text(agent: "AgentSummary") -> str:
 
 
 def failing_text(failures: int) -> str:
-    """Return that the last probes of an active agent failed."""
+    """Return in words that the last probes failed, and how many: `last 3 probes failed`."""
     return f"last {pluralize(failures, 'probe')} failed"
 
 
 def health_text(agent: "AgentSummary") -> str:
-    """Return an agent's health, with the reason if the last observation is too old."""
+    """Return an agent's health; if it is unknown because the evidence is too old, with that reason."""
     return agent.health if agent.unknown_reason is None else f"{agent.health} ({agent.unknown_reason})"
 
 
 def health_with_age(agent: "AgentSummary", now_s: float) -> str:
-    """Return an agent's health; if the last observation is too old, with the reason and the age."""
+    """Return an agent's health; if the evidence is too old, with that reason and the evidence's age."""
     if agent.unknown_reason is None or agent.evidence_at is None:
         return health_text(agent)
     age = duration_text(now_s - agent.evidence_at.timestamp())

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def ignore_broken_pipe() -> Iterator[None]:
-    """Accept that the reader leaves: later output is dropped, and the command ends as usual."""
+    """In the block, drop output that the reader no longer accepts, so that the command ends as usual."""
     try:
         yield
         sys.stdout.flush()
@@ -21,5 +21,5 @@ def ignore_broken_pipe() -> Iterator[None]:
 
 
 def discard_remaining_output() -> None:
-    """Leave the interpreter nothing to complain about when it flushes at exit."""
+    """Discard the rest of standard output, so that Python reports no broken pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

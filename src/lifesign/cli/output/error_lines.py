@@ -8,14 +8,14 @@ from lifesign.errors import LifesignError
 
 
 def complain(message: str, *, hint: str = "") -> None:
-    """Write the problem, and what to do if that is known."""
+    """Write an error message to standard error, with a hint if there is one."""
     sys.stderr.write(f"lifesign: {printable(message)}\n")
     if hint:
         sys.stderr.write(f"hint: {printable(hint)}\n")
 
 
 def complain_of(error: LifesignError) -> None:
-    """Write an error with its hint: each fault of a file, and the code of a registry's refusal."""
+    """Write an error to standard error, with its hint, the faults of a file, or a registry's error code."""
     code = getattr(error, "code", "")
     messages = [f"{error} ({code})" if code else str(error)]
     if isinstance(error, InvalidFile):

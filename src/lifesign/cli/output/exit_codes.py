@@ -12,7 +12,7 @@ from lifesign.storage.errors import InvalidBackup
 
 
 class ExitCode(IntEnum):
-    """Exit codes of the commands. `check` has those of monitoring plugins instead.
+    """Exit codes of all commands except `check`, which has those of monitoring plugins.
 
     Wrong usage is 3 and not 2: a monitoring plugin that was called wrongly is UNKNOWN, not CRITICAL, and a
     script can distinguish a wrong call from a registry that does not answer.
@@ -200,7 +200,7 @@ COMMANDS: Final[Mapping[str, _Row]] = MappingProxyType({
 
 
 def exit_code_help(command: str) -> str | None:
-    """Return the paragraph on exit codes in the help of a command; None for a command without a row."""
+    """Return the paragraph about exit codes for a command's help; None if the table has none for it."""
     row = COMMANDS.get(command)
     if row is None:
         return None

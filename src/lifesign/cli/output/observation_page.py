@@ -36,7 +36,7 @@ def write_observation(
     now: datetime,
     why: str | None = None,
 ) -> None:
-    """Write the results of a probe of one target, layer by layer, and their consequence.
+    """Write the results of one target's probe, layer by layer, and what follows from them.
 
     `why` is the evidence that the target is alive, as far as known: a probe does not repeat all requests.
     """
@@ -67,7 +67,7 @@ def write_observation(
 
 
 def write_assertions(stream: TextIO, assertions: "Iterable[AssertionResult]") -> None:
-    """Write the result of each assertion as a table, if there is any."""
+    """Write the results of assertions as a table; nothing if there are none."""
     rows = [(each.name, each.result.value, each.expected, each.actual_text) for each in assertions]
     if rows:
         write_table(stream, _ASSERTION_HEADS, rows)

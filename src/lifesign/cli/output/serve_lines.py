@@ -13,7 +13,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 def say_prepared(prepared: "Prepared", same: str = "") -> None:
-    """Print the first admin key. It is printed only once."""
+    """Print the server's database, and the first admin key or how to create one."""
     lines = [f"database {prepared.database}"]
     if prepared.admin_key is not None:
         lines += ["admin key, shown once:", f"  {prepared.admin_key}"]
@@ -25,12 +25,12 @@ def say_prepared(prepared: "Prepared", same: str = "") -> None:
 
 
 def say_ready(url: str) -> None:
-    """Show the address of the server."""
+    """Print the URL at which the server listens."""
     _print_lines(f"lifesign registry at {url}")
 
 
 def log_prepared(prepared: "Prepared") -> None:
-    """Log the messages of `say_prepared` for programs that read every line.
+    """Log the database that the server uses. The first admin key is printed and not logged.
 
     Keys are for people, and never logged.
     """
@@ -41,7 +41,7 @@ def log_prepared(prepared: "Prepared") -> None:
 
 
 def log_ready(url: str) -> None:
-    """Log the address of the server."""
+    """Log the URL at which the server listens."""
     _log.info("server.ready", extra={"url": url})
 
 

@@ -11,7 +11,7 @@ MAX_CELL_CHARS = 48
 
 
 def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write rows under their heads, each column as wide as it must be; all text is made printable here."""
+    """Write rows as a table with headings. Characters that could control the terminal are replaced."""
     cell = _cell if stream.isatty() else _in_line
     shown = [[cell(text) for text in row[:-1]] + [_in_line(row[-1])] for row in (heads, *rows)]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
@@ -21,7 +21,7 @@ def write_table(stream: TextIO, heads: Sequence[str], rows: Iterable[Sequence[st
 
 
 def write_json(stream: TextIO, value: object, *, indent: int | None = 2) -> None:
-    """Write a value as JSON in ASCII, which moves no cursor."""
+    """Write a value as JSON in ASCII, so that no text in it can control the terminal."""
     stream.write(json.dumps(value, indent=indent, ensure_ascii=True) + "\n")
 
 

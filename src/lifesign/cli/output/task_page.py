@@ -23,7 +23,7 @@ _COLOURS = {
 
 
 def page(task: "TaskRecord") -> Iterator[PageLine]:
-    """Return the lines of a task for people."""
+    """Return a task's record as lines for people."""
     from lifesign.domain.models.tasks import run_end_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     yield PageLine("task", task.task_id)

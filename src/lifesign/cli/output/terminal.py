@@ -15,7 +15,7 @@ LABEL_CHARS = 12
 
 
 class Colour(StrEnum):
-    """A colour as an escape code of terminals."""
+    """A text colour of terminals, as its escape code."""
 
     GREEN = "32"
     YELLOW = "33"
@@ -26,7 +26,7 @@ class Colour(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PageLine:
-    """One line of a page: its label and its text."""
+    """One line of a page for people: its label and its text."""
 
     label: str
     text: str
@@ -34,12 +34,12 @@ class PageLine:
 
 
 def has_colours(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether to use colours: on a terminal with colours, unless NO_COLOR is set (no-color.org)."""
+    """Return whether to write in colour: on a terminal that has colours, unless NO_COLOR is set."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 def write_page(stream: TextIO, lines: Iterable[PageLine], *, colours: bool) -> None:
-    """Write lines under one another, the labels as a column; all text is made printable here."""
+    """Write lines with their labels in a column. Characters that could control the terminal are replaced."""
     previous = None
     for line in lines:
         label = "" if line.label == previous else line.label
@@ -51,7 +51,7 @@ def write_page(stream: TextIO, lines: Iterable[PageLine], *, colours: bool) -> N
 
 
 def listed(label: str, texts: Iterable[str], colour: Colour | None = None) -> list[PageLine]:
-    """Return a line for each text, the first MAX_LISTED of them."""
+    """Return a page line with this label for each text. Beyond MAX_LISTED, one line says how many more."""
     lines = [PageLine(label, text, colour) for text in texts]
     more = len(lines) - MAX_LISTED
     return [*lines[:MAX_LISTED], PageLine(label, f"... and {more} more (see --json)")] if more > 0 else lines
