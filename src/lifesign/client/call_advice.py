@@ -47,7 +47,7 @@ async def should_call(url: str, *, timeout_seconds: float = DEFAULT_SECONDS) -> 
 
 
 class CallAdvisor:
-    """Decides about agents, and remembers the decisions. Several event loops may share one."""
+    """Advises whether to call agents, and caches the advice. Several event loops may share one."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CallAdvisor:
         self._lock = Lock()
 
     async def should_call(self, url: str, *, timeout_seconds: float = DEFAULT_SECONDS) -> Decision:
-        """Return the decision about an agent; see the function with this name."""
+        """Return the advice whether to call an agent, from the cache or a new check."""
         try:
             check_timeout(timeout_seconds)
             given = parse_entered_url(url).url

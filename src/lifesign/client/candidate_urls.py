@@ -31,7 +31,7 @@ _NEVER_IN_A_URL: Final = re.compile(r"[\s\\\x00-\x20\x7f-\x9f\ud800-\udfff]")
 
 @dataclass(frozen=True, slots=True)
 class ParsedAgentUrl:
-    """Parsed URL of an agent."""
+    """URL that was given for an agent, with what it shows about the URLs of card and health document."""
 
     url: URL
     prefix: str
@@ -40,16 +40,16 @@ class ParsedAgentUrl:
     is_health: bool
 
     def is_at_root(self, card_url: URL) -> bool:
-        """Return whether this is the origin's own card, which may be another agent's."""
+        """Return whether a card is at the root of the origin and the agent is below: it may be another's."""
         return bool(self.prefix) and card_url.raw_path in CARD_PATHS
 
     @property
     def card_urls(self) -> tuple[URL, ...]:
-        """Possible URLs of its card, in the order of requests."""
+        """Possible URLs of the agent's card, in the order in which they are requested."""
         return tuple(self.each_card_url())
 
     def each_card_url(self) -> Iterator[URL]:
-        """Yield the same URLs one after the other: usually only the first one is requested."""
+        """Yield the possible URLs of the agent's card one by one, as usually only the first is requested."""
         if self.is_card:
             yield self.url
         for prefix in dict.fromkeys((self.prefix, "")):
@@ -74,7 +74,7 @@ class CandidateUrl:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """Place of the health document according to a card."""
+    """URL of the health document that a card announces, if it does."""
 
     url: URL | None
     """Only ever on the card's own origin."""
@@ -95,7 +95,7 @@ ANOTHERS_DOCUMENT: Final = (
 
 
 def parse_agent_url(url: str) -> ParsedAgentUrl:
-    """Parse an agent's base URL, card URL or health URL; InvalidValue for any other text."""
+    """Parse the URL of an agent, of its card or of its health document; InvalidValue for any other text."""
     given = _parse(url)
     path = given.raw_path
     for card_path in CARD_PATHS:
@@ -109,7 +109,7 @@ def parse_agent_url(url: str) -> ParsedAgentUrl:
 
 
 def parse_entered_url(url: str) -> ParsedAgentUrl:
-    """Parse a URL whose host no prober vets; the host must be valid.
+    """Parse a URL that a person entered. Its host must be valid, and may be private.
 
     Its network does not matter. Systems also read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address,
     each differently: only one notation is accepted.
@@ -183,7 +183,7 @@ def server_health_url(endpoint: URL) -> URL:
 
 
 def root_health_url(endpoint: URL) -> URL:
-    """Return the URL of the health document at the root of an origin, which may be another agent's."""
+    """Return the health URL at the root of an endpoint's origin. Another agent's document may be there."""
     return place_under(endpoint, "", DEFAULT_HEALTH_PATH)
 
 
@@ -196,7 +196,7 @@ def is_named_by(card: AgentCard, given: ParsedAgentUrl) -> bool:
 
 
 def is_anothers(card: AgentCard, card_url: URL, given: ParsedAgentUrl) -> bool:
-    """Return whether a card at `card_url` is the origin's and does not name the given address."""
+    """Return whether the card at `card_url` may be that of another agent of the same origin."""
     return given.is_at_root(card_url) and not is_named_by(card, given)
 
 
@@ -209,7 +209,7 @@ def _is_at_or_below(text: str, given: ParsedAgentUrl) -> bool:
 
 
 def announced_health(card: AgentCard, card_url: URL, status_links: tuple[str, ...]) -> Announced:
-    """Return the announced URL: of the card's extension, then of the Link header, then of a private member.
+    """Return the health URL that a card announces: in its extension, else in the Link header, else elsewhere.
 
     A Link header that differs from the extension takes precedence: it comes from the server of the document,
     which knows the prefix of the agent.
@@ -242,7 +242,7 @@ def _is_followed(card_url: URL, url: URL) -> bool:
 def health_places(
     given: ParsedAgentUrl, card_url: URL | None, announced: Announced = NO_ANNOUNCEMENT
 ) -> tuple[CandidateUrl, ...]:
-    """Return the URLs where the health document may be, in the order of the requests, at most five.
+    """Return up to five URLs at which the health document may be, in the order in which to request them.
 
     `card_url` is the URL at which a card was read, None if none was; `announced` is the URL in it.
     """

@@ -19,7 +19,7 @@ class _CachedDecision:
 
 
 class DecisionCache:
-    """Keeps decisions by URL. Threads may share a cache; times are seconds of any one monotonic clock."""
+    """Caches decisions by URL. Threads may share it. Times are seconds of a monotonic clock."""
 
     def __init__(self, *, max_decisions: int = MAX_DECISIONS) -> None:
         """`max_decisions`: 1 or more."""
@@ -50,7 +50,7 @@ class DecisionCache:
         return replace(cached.decision, retry_after_seconds=max(wait_seconds - passed_seconds, 0))
 
     def put(self, url: str, decision: Decision, now_s: float, lifetime_seconds: float) -> None:
-        """Keep a decision; a decision without a lifetime is not kept."""
+        """Store a decision for this lifetime; nothing is stored if that is 0."""
         with self._lock:
             self._cached.pop(url, None)
             if lifetime_seconds <= 0:

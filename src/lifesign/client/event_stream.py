@@ -17,7 +17,7 @@ _BYTE_ORDER_MARK = "\ufeff".encode()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Content between two empty lines."""
+    """One message of an event stream: what lies between two empty lines."""
 
     data: str
     """Values of the `data:` lines, joined by line breaks; empty for a keep-alive comment."""
@@ -26,7 +26,7 @@ class Message:
 
 
 class EventStreamParser:
-    """Turns pieces of bytes, cut anywhere, into messages. Lines end with CR, LF or both."""
+    """Parser of an event stream (SSE), which may arrive in pieces of any size."""
 
     def __init__(self) -> None:
         self.retry_ms: int | None = None
@@ -42,7 +42,7 @@ class EventStreamParser:
         self._ended_with_cr = False
 
     def feed(self, piece: bytes) -> list[Message]:
-        """Return the messages that this piece completes; InvalidAnswer for one that is too large.
+        """Return the messages that this piece completes; InvalidAnswer if one is too large.
 
         Unlike the standard, a message without data is returned too: it may carry an id. Empty lines in a row
         are one.

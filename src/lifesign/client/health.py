@@ -68,7 +68,7 @@ _UNREACHABLE = frozenset({ResultClass.REFUSED, ResultClass.DNS_FAILURE, ResultCl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthCheck:
-    """Findings about one agent."""
+    """Result of a check of one agent: its card, its health document, the findings and the decision."""
 
     url: str
     """The URL as the caller gave it."""
@@ -167,7 +167,7 @@ def _without_secrets(get: Get, secret: str) -> Get:
 async def fetch_document(
     url: str, *, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> tuple[Answer, tuple[Finding, ...]]:
-    """Get the content at `url`, without assessment; a URL without a path means its health path.
+    """Fetch a health document without assessing it. A URL without a path means the health path.
 
     For programs that report why it is no health document. InvalidValue as in `fetch_health`.
     """

@@ -19,7 +19,7 @@ CARD_SHARE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """One check and its deadline."""
+    """One check of an agent: the given URL, and the deadlines."""
 
     url: str
     given: ParsedAgentUrl
@@ -31,12 +31,12 @@ class CheckRequest:
 
     @property
     def card_deadline_s(self) -> float:
-        """When to give up the card, on the event loop's clock."""
+        """Time on the event loop's clock at which to stop waiting for the card."""
         return self.started_s + CARD_SHARE * self.timeout_seconds
 
     @property
     def deadline_s(self) -> float:
-        """When to give up everything, on the event loop's clock."""
+        """Time on the event loop's clock at which the whole check ends."""
         return self.started_s + self.timeout_seconds
 
 
@@ -62,7 +62,7 @@ class HealthAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """Whether the URL is an MCP server, and the server's answer if it was requested."""
+    """Whether the URL is that of an MCP server, with its answer if it was requested."""
 
     health: HealthAnswer
     is_server: bool
@@ -70,18 +70,18 @@ class ServerAnswer:
 
 
 def with_document_at_root(own: HealthAnswer) -> HealthAnswer:
-    """Return the answer of the agent's own URL, with the finding that another agent has a document."""
+    """Return the agent's answer, with the note that the document at the root is another agent's."""
     reason = f"{own.answer.reason}; {ANOTHERS_DOCUMENT}"
     return replace(own, answer=replace(own.answer, reason=reason), is_at_root=True)
 
 
 def may_get_token(visit: CheckRequest, place: CandidateUrl) -> bool:
-    """Return whether a token for the given URL may be sent there."""
+    """Return whether the token may be sent to this URL: it must be of the given URL's origin."""
     return is_same_origin(place.url, visit.given.url) and not place.is_root
 
 
 def assess_card(answer: Answer) -> CardAnswer:
-    """Return the card in an answer, or why there is none."""
+    """Return the card in an answer, or the reason why there is none."""
     if answer.result is not ResultClass.OK:
         return CardAnswer(answer, None)
     served = classify_card(answer.body, is_json=answer.is_json)
@@ -89,7 +89,7 @@ def assess_card(answer: Answer) -> CardAnswer:
 
 
 def assess_document(place: CandidateUrl, answer: Answer) -> HealthAnswer:
-    """Return the health document in the answer of a place, or why there is none."""
+    """Return the health document in the answer of a URL, or the reason why there is none."""
     if answer.result is not ResultClass.OK:
         return HealthAnswer(answer, place)
     served = classify_document(answer.body, content_type=answer.content_type, is_json=answer.is_json)

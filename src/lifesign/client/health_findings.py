@@ -23,7 +23,7 @@ NOT_HTTPS = Finding(
 def check_findings(
     visit: CheckRequest, announced: Announced, card: CardAnswer, health: HealthAnswer
 ) -> tuple[Finding, ...]:
-    """Return the findings about the document, then those about its transport."""
+    """Return all findings of a check: those about the health document, then those about HTTP and TLS."""
     found = list(health.findings)
     is_answer = health.answer.status is not None and health.answer.result is not ResultClass.NOT_AN_AGENT
     if is_answer and health.answer.url.scheme != "https":

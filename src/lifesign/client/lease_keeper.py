@@ -44,7 +44,7 @@ class _CutOff(RegistryError):
 
 
 class LossKind(StrEnum):
-    """How a lease was lost."""
+    """Kind of reason why a lease was lost."""
 
     REFUSED = "refused"
     """The registry refuses to renew it: it expired or was ended, or another holder has the resource."""
@@ -58,7 +58,7 @@ class LossKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Reason for the loss of a lease; as text, for people."""
+    """Reason why a lease was lost. As a text, it is for people."""
 
     kind: LossKind
     why: str
@@ -69,7 +69,7 @@ class Loss:
 
 
 class LeaseKeeper:
-    """Keeps one lease.
+    """Renews one lease until it is lost or no longer needed.
 
         keeper = LeaseKeeper.of_task(client.leases, granted)
         keeping = asyncio.create_task(keeper.run())
@@ -142,7 +142,7 @@ class LeaseKeeper:
 
     @property
     def deadline_s(self) -> float:
-        """When to have stopped unless it is renewed, on the event loop's clock."""
+        """Time on the event loop's clock at which work must have stopped, unless the lease is renewed."""
         return self._deadline_s
 
     @property
@@ -151,11 +151,11 @@ class LeaseKeeper:
         return self._loss
 
     def is_held(self) -> bool:
-        """Return whether the lease is held now, by its own deadline."""
+        """Return whether the holder may work now: the lease is not lost, and its deadline is not over."""
         return self._loss is None and _now_s() < self._deadline_s
 
     async def wait_until_held(self) -> bool:
-        """Wait until it is certainly held, False if it is lost: for a claim that took long.
+        """Wait until the lease is certainly held; return False if it is lost instead.
 
         The answer to a claim may be so late that the lease has expired by the holder's count; the first
         renewal, which is then sent at once, decides. Needs `run` in parallel.
@@ -166,7 +166,7 @@ class LeaseKeeper:
         return self._loss is None
 
     async def wait_lost(self) -> Loss:
-        """Wait until it is lost, and return why."""
+        """Wait until the lease is lost, and return the reason."""
         await self._has_ended.wait()
         assert self._loss is not None  # noqa: S101 - what ends it says why
         return self._loss
@@ -176,11 +176,11 @@ class LeaseKeeper:
         self._lose(LossKind.STOPPED, "it was let go")
 
     def renew_now(self) -> None:
-        """Renew the lease now, before it is due: its registry may have ended it. Needs `run` in parallel."""
+        """Renew the lease at once, as the registry may have ended it. Needs `run` in parallel."""
         self._is_doubted.set()
 
     async def run(self) -> None:
-        """Renew it until it is lost or stopped; return only then.
+        """Renew the lease until it is lost or `stop_keeping` is called.
 
         An unexpected error loses it too, and is logged: the work must not continue without a lease.
         """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RegistryClient:
-    """The registry's HTTP API.
+    """Client of a registry's HTTP API.
 
         async with RegistryClient("https://registry.example", key=key) as client:
             record = await client.agents.register("billing-1", role_id="billing")
@@ -62,14 +62,14 @@ class RegistryClient:
 
     @cached_property
     def leases(self) -> "RegistryLeases":
-        """Leases."""
+        """Leases on resources, with their fencing tokens."""
         from lifesign.client.registry_leases import RegistryLeases  # noqa: PLC0415
 
         return RegistryLeases(self._connection)
 
     @cached_property
     def states(self) -> "RegistryStates":
-        """States that leases on intents protect."""
+        """States of intents, which only the holder of a lease may write."""
         from lifesign.client.registry_leases import RegistryStates  # noqa: PLC0415
 
         return RegistryStates(self._connection)
@@ -90,42 +90,42 @@ class RegistryClient:
 
     @cached_property
     def monitor(self) -> "RegistryMonitor":
-        """Whether the registry makes verdicts by silence."""
+        """State of the monitoring: suspended verdicts, faults, confirmed outages."""
         from lifesign.client.registry_monitor import RegistryMonitor  # noqa: PLC0415
 
         return RegistryMonitor(self._connection)
 
     @cached_property
     def targets(self) -> "RegistryTargets":
-        """Targets of probes and their results."""
+        """Targets of probes, and their results."""
         from lifesign.client.registry_targets import RegistryTargets  # noqa: PLC0415
 
         return RegistryTargets(self._connection)
 
     @cached_property
     def shards(self) -> "RegistryShards":
-        """Shards of probers."""
+        """Shards: parts of the list of targets, which workers of probers claim."""
         from lifesign.client.registry_shards import RegistryShards  # noqa: PLC0415
 
         return RegistryShards(self._connection)
 
     @cached_property
     def directories(self) -> "RegistryDirectories":
-        """Directories and their lists."""
+        """Directories: named lists of targets."""
         from lifesign.client.registry_directories import RegistryDirectories  # noqa: PLC0415
 
         return RegistryDirectories(self._connection)
 
     @cached_property
     def census(self) -> "RegistryCensus":
-        """Share of a directory that is alive."""
+        """Numbers of living targets, and passes of probers over all targets."""
         from lifesign.client.registry_census import RegistryCensus  # noqa: PLC0415
 
         return RegistryCensus(self._connection)
 
     @cached_property
     def opt_outs(self) -> "RegistryOptOuts":
-        """Opted-out origins."""
+        """Origins whose owners do not want them to be probed."""
         from lifesign.client.registry_opt_outs import RegistryOptOuts  # noqa: PLC0415
 
         return RegistryOptOuts(self._connection)
@@ -142,5 +142,5 @@ class RegistryClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; not needed after `async with`."""
+        """Close the connections. Not needed after `async with`."""
         await self._connection.close()

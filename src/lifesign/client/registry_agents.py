@@ -49,7 +49,7 @@ MAX_PAGES = 100_000
 
 
 class AgentQuery(TypedDict, total=False):
-    """Filter of agents; an absent member matches any, except `status`: active agents."""
+    """Filter of agents. An absent member matches any agent; without `status`, only active agents match."""
 
     capabilities: Sequence[str]
     """Agents with any of them."""
@@ -68,7 +68,7 @@ _MANY: Final = frozenset({"capabilities", "status", "health"})
 
 
 class AgentMembers(TypedDict, total=False):
-    """Members of a record to change; None clears a name, an endpoint, a card's URL or a capacity."""
+    """Members of an agent's record that `update` changes. Optional ones are removed by None."""
 
     name: str | None
     capabilities: Sequence[str]
@@ -89,7 +89,7 @@ class _Maintenance(Body):
 
 
 class MaintenanceChange(BaseModel):
-    """Agents whose maintenance began or ended together; at its end, agents that had none are not listed."""
+    """Result of a change of a pool's maintenance: the agents whose maintenance began or ended."""
 
     role_id: str
     agents: list[str]
@@ -98,7 +98,7 @@ class MaintenanceChange(BaseModel):
 
 
 class RegistryAgents:
-    """`client.agents`. Everything raises RegistryError, and InvalidValue for what cannot be sent."""
+    """Requests about agents (`client.agents`). All raise RegistryError; InvalidValue for wrong arguments."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -187,14 +187,14 @@ class RegistryAgents:
         return await self._connection.ask_for(AgentRecord, question)
 
     async def history(self, agent_id: str) -> AgentHistory:
-        """Return an agent's results and reports over the last day and month."""
+        """Return an agent's probe results and health reports over the last day and month."""
         question = Question(method="GET", path=path_of("agents", agent_id, "history"), may_repeat=True)
         return await self._connection.ask_for(AgentHistory, question)
 
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[AgentQuery]
     ) -> AgentList:
-        """Return one page, at most 1000; `cursor` is that of the page before, with the same filter."""
+        """Return one page of the agents that match, at most 1000. `cursor` comes from the page before."""
         given: dict[str, object] = dict(wanted)
         for name in _MANY:
             if given.get(name) is not None:
@@ -204,7 +204,7 @@ class RegistryAgents:
         return await self._connection.ask_for(AgentList, question)
 
     async def each(self, *, page: int = 100, **wanted: Unpack[AgentQuery]) -> AsyncIterator[AgentSummary]:
-        """Yield the agents of all pages, `page` at a time; each page is requested when it is needed."""
+        """Yield all agents that match. They are requested in pages of `page` agents, when needed."""
         cursor: str | None = None
         for _ in range(MAX_PAGES):
             found = await self.list(limit=page, cursor=cursor, **wanted)
@@ -218,7 +218,7 @@ class RegistryAgents:
         raise InvalidAnswer("the list of agents does not end")
 
     async def update(self, agent_id: str, *, if_match: str, **members: Unpack[AgentMembers]) -> AgentRecord:
-        """Change the named members; Stale unless `if_match` is the current `etag` of the record."""
+        """Change these members of an agent's record; Stale unless `if_match` is its current `etag`."""
         question = Question(
             method="PATCH",
             path=path_of("agents", agent_id),
@@ -266,7 +266,7 @@ class RegistryAgents:
                 raise
 
     async def link(self, agent_id: str, url: str) -> LinkToken:
-        """Get the token by which the origin of a crawled target proves that the target is this agent.
+        """Get a token. If the URL's origin serves it, that proves that the target at the URL is this agent.
 
         A repeated request returns the same token, and the registry looks for it at once.
         """
@@ -315,7 +315,7 @@ class RegistryAgents:
         seconds: float | None = None,
         until: datetime | None = None,
     ) -> AgentRecord:
-        """Begin maintenance: no evidence makes an agent unhealthy or dead for some seconds, or until a time.
+        """Begin maintenance, in which no evidence makes an agent unhealthy or dead, for a time or until one.
 
         At most 30 days.
         """
@@ -324,7 +324,7 @@ class RegistryAgents:
         return await self._connection.ask_for(AgentRecord, question)
 
     async def end_maintenance(self, agent_id: str) -> AgentRecord:
-        """Apply the usual rules to an agent again, or to the next incarnation of one that has ended."""
+        """End the maintenance of an agent: missing evidence can make it unhealthy or dead again."""
         path = path_of("agents", agent_id, "maintenance")
         question = Question(method="DELETE", path=path, may_repeat=True)
         return await self._connection.ask_for(AgentRecord, question)
@@ -337,13 +337,13 @@ class RegistryAgents:
         seconds: float | None = None,
         until: datetime | None = None,
     ) -> MaintenanceChange:
-        """Begin the maintenance of the living members of a pool; agents that join later are not included."""
+        """Begin maintenance of all living agents of a pool. Agents that join later are not included."""
         body = _override_body(reason, seconds, until)
         question = Question(method="PUT", path=path_of("pools", role_id, "maintenance"), body=body)
         return await self._connection.ask_for(MaintenanceChange, question)
 
     async def end_pool_maintenance(self, role_id: str) -> MaintenanceChange:
-        """Judge the members of a pool by the usual rules again."""
+        """End the maintenance of all agents of a pool."""
         path = path_of("pools", role_id, "maintenance")
         question = Question(method="DELETE", path=path, may_repeat=True)
         return await self._connection.ask_for(MaintenanceChange, question)

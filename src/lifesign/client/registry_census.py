@@ -21,7 +21,7 @@ MAX_PAGES = 10_000
 
 
 class RegistryCensus:
-    """`client.census`."""
+    """Requests about the census (`client.census`): counts of targets, and passes of probers over them."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -34,7 +34,7 @@ class RegistryCensus:
         run: str | None = None,
         name: str | None = None,
     ) -> CensusCounts:
-        """Return how many targets there are by their last result, and how probes of a period ended.
+        """Return how many targets have which last result, and how the probes of a period ended.
 
         `run`: the id of a run; only this run is counted. `name`: only runs of this probe definition.
         """
@@ -48,7 +48,7 @@ class RegistryCensus:
         return await self._connection.ask_for(CensusCounts, question)
 
     async def hosts(self, *, run: str | None = None) -> AsyncIterator[HostCountModel]:
-        """Yield how many targets there are on each host; a host may come in several rows.
+        """Yield the numbers of targets on each host. A host may come in several parts, which add up.
 
         `run`: the id of a run, up to whose end results do not age.
         """
@@ -65,7 +65,7 @@ class RegistryCensus:
         raise InvalidAnswer("the list of hosts does not end")
 
     async def begin_run(self, run_id: str, name: str, deadlines: Deadlines | None = None) -> CensusRun:
-        """Report that a pass over all targets begins, or that this prober takes part in it; may be repeated.
+        """Report that a pass over all targets begins, or that this prober joins one. May be repeated.
 
         If a pass of this name is running, it is returned, with its own id. `deadlines` are those of our
         requests; a registry without support for them gets none.
@@ -80,7 +80,7 @@ class RegistryCensus:
     async def note_not_read(
         self, run_id: str, name: str, not_read: Sequence[str], deadlines: Deadlines | None = None
     ) -> None:
-        """Report directories that could not be read for a pass in which this prober takes part.
+        """Report the directories that a pass of this prober could not read.
 
         They are listed with those of other participants. A registry without support for this gets none.
         """
@@ -89,7 +89,7 @@ class RegistryCensus:
             await self._put_run(run_id, body)
 
     async def end_run(self, run_id: str, name: str) -> CensusRun:
-        """Note that all targets were probed, and have them counted; again, nothing happens."""
+        """Report that a pass has probed all targets, so that the registry counts them. May be repeated."""
         return await self._put_run(run_id, build_body(RunRequest, name=name, is_over=True))
 
     async def _put_run(self, run_id: str, body: RunRequest) -> CensusRun:

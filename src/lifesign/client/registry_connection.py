@@ -78,7 +78,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One request, before it is sent."""
+    """One request to a registry: method, path, query and body."""
 
     method: str
     path: str
@@ -95,7 +95,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryReply:
-    """Answer of a registry with 2xx."""
+    """A successful answer (2xx) of a registry."""
 
     status: int
     content_type: str
@@ -106,7 +106,7 @@ class RegistryReply:
 
 
 def path_of(*segments: str) -> str:
-    """Return `/api/v1` and the segments below it, percent-encoded.
+    """Return the path of `/api/v1` with these segments, each percent-encoded.
 
     InvalidValue if a segment leaves the path.
     """
@@ -118,7 +118,7 @@ def path_of(*segments: str) -> str:
 
 
 def query_of(**members: object) -> dict[str, str]:
-    """Return the members of a query that are neither None nor empty; several values are joined by commas."""
+    """Return query parameters without those that are None or empty. Several values are joined by commas."""
     return {
         name: ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
         for name, value in members.items()
@@ -127,7 +127,7 @@ def query_of(**members: object) -> dict[str, str]:
 
 
 def build_body(model: type[M], **members: object) -> M:
-    """Create a body from the caller's arguments; InvalidValue names the first invalid member."""
+    """Create a request body from the caller's arguments; InvalidValue names the first invalid one."""
     try:
         return model.model_validate(members)
     except ValidationError as error:
@@ -135,12 +135,12 @@ def build_body(model: type[M], **members: object) -> M:
 
 
 def body_of(model: type[BaseModel], **members: object) -> bytes:
-    """Return the caller's arguments, validated, as a body without defaults."""
+    """Return the caller's arguments, validated by the model, as a JSON body without default values."""
     return build_body(model, **members).model_dump_json(exclude_unset=True).encode()
 
 
 def texts(name: str, given: object) -> list[str]:
-    """Return texts that the caller gave as a list; InvalidValue, naming `name`, for a single text too.
+    """Return a caller's list of texts; InvalidValue if it is something else, such as a single text.
 
     A text is a sequence of texts in Python: without this check it would be split into letters.
     """
@@ -154,17 +154,17 @@ def texts(name: str, given: object) -> list[str]:
 
 
 def members_of(given: object) -> object:
-    """Return a mapping of the caller as JSON, and anything else unchanged, for `made` to refuse."""
+    """Return a caller's mapping as a dict for JSON. Any other value is unchanged, for the model to refuse."""
     return dict(given) if isinstance(given, Mapping) else given
 
 
 def incarnation_header(incarnation: int | None) -> dict[str, str]:
-    """Return the header with the agent's incarnation, if it is given."""
+    """Return the request header with the agent's incarnation; empty if that is None."""
     return {} if incarnation is None else {"X-Agent-Incarnation": str(incarnation)}
 
 
 class RegistryConnection:
-    """Sends requests to one registry. It sends the key to no other server."""
+    """Sends requests to one registry, and the key to no other server."""
 
     def __init__(
         self,
@@ -199,11 +199,11 @@ class RegistryConnection:
             await session.close()
 
     async def ask_for(self, model: type[M], question: Question) -> M:
-        """Return the answer as the model; members that the model does not have are ignored."""
+        """Send a request and return the answer as this model. Members that the model lacks are ignored."""
         return read_answer(model, await self.ask(question))
 
     async def ask(self, question: Question) -> RegistryReply:
-        """Return the answer if it is 2xx; raise RegistryError for any other, and for none in time."""
+        """Send a request and return the answer; RegistryError if it is not 2xx, or does not come in time."""
         now_s = asyncio.get_running_loop().time
         deadline_s = now_s() + self.timeout_seconds + question.waits_s
         may_have_been_done = False
@@ -229,7 +229,7 @@ class RegistryConnection:
         return (error.retry_after_s or 0.0) + own_s * (0.5 + 0.5 * self._chance())
 
     async def stream(self, question: Question) -> AsyncGenerator[bytes, None]:
-        """Yield the pieces of a `text/event-stream` answer until it ends or times out.
+        """Send a request and yield the pieces of its `text/event-stream` answer, until it ends or times out.
 
         Close it (`contextlib.aclosing`): the connection is of no other use.
         """
@@ -302,7 +302,7 @@ class RegistryConnection:
 
 
 def read_answer(model: type[M], reply: RegistryReply) -> M:
-    """Return an answer's body as the model; InvalidAnswer has the place of the fault."""
+    """Return a reply's body as this model; InvalidAnswer says where the body differs."""
     not_a_registry = f"HTTP {reply.status}: this is not a lifesign registry"
     if reply.content_type != "application/json":
         what = f"expected application/json; got {reply.content_type[:80]!a}"
@@ -392,7 +392,7 @@ def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself, without a network."""
+    """Return whether a host is `localhost` or a loopback address, so that no network is used."""
     if host == "localhost":
         return True
     try:
@@ -402,7 +402,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_key(key: str | None, place: str = "key") -> None:
-    """Raise InvalidValue for a key that is no valid header value; it has the key's place, not the key."""
+    """Raise InvalidValue if a key cannot be sent in a header. The error names `place`, and not the key."""
     if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
         expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters (the given key is not shown)"
         raise InvalidValue(place, None, expected)

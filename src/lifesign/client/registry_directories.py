@@ -17,7 +17,7 @@ from lifesign.domain.targets.target import TargetKind
 
 
 class RegistryDirectories:
-    """`client.directories`."""
+    """Requests about directories (`client.directories`): named lists of targets."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -28,7 +28,7 @@ class RegistryDirectories:
         return (await self._connection.ask_for(DirectoryList, question)).directories
 
     async def get(self, directory: str) -> DirectoryRecord:
-        """Return one directory; NotFound if none of this name was ever imported."""
+        """Return one directory; NotFound if there is none with this name."""
         question = Question(method="GET", path=path_of("directories", directory), may_repeat=True)
         return await self._connection.ask_for(DirectoryRecord, question)
 
@@ -42,7 +42,7 @@ class RegistryDirectories:
         etag: str | None = None,
         allow_shrink: bool = False,
     ) -> ImportRecord:
-        """Replace a directory's list; the record is `applied`, or `suspended` if it shrank too much.
+        """Replace a directory's list of targets. The removals are suspended if the list shrank too much.
 
         `kind` is that of all entries; None if it is not known.
 
@@ -62,7 +62,7 @@ class RegistryDirectories:
     async def put_page(
         self, directory: str, import_id: str, page: int, body: ImportPageRequest
     ) -> ImportRecord:
-        """Send one page of a directory's entries, from 1 on. A repeated page counts once."""
+        """Upload one page of an import's entries; pages count from 1. A repeated page counts once."""
         return await self._import(
             Question(
                 method="PUT",
@@ -73,7 +73,10 @@ class RegistryDirectories:
         )
 
     async def apply(self, directory: str, import_id: str, *, pages: int) -> ImportRecord:
-        """Apply the next part of an import; call it again while the import is running."""
+        """Apply the uploaded pages of an import, a part of them per call.
+
+        Repeat it while the import is running.
+        """
         return await self._import(
             Question(
                 method="POST",
@@ -84,7 +87,7 @@ class RegistryDirectories:
         )
 
     async def confirm(self, directory: str) -> ImportRecord:
-        """Retire the missing targets of a directory that has shrunk; Conflict if none is suspended."""
+        """Retire the missing targets of a list that shrank too much; Conflict if no removal is suspended."""
         return await self._import(Question(method="POST", path=path_of("directories", directory, "confirm")))
 
     async def _import(self, question: Question) -> ImportRecord:

@@ -15,7 +15,7 @@ MAX_TEXT_CHARS = 500
 
 
 class RegistryError(LifesignError):
-    """Root of the errors of a `RegistryClient`, except for wrong arguments (InvalidValue)."""
+    """Base class of the errors of a `RegistryClient`. For wrong arguments it raises InvalidValue."""
 
     def __init__(
         self,
@@ -53,33 +53,33 @@ class NotAuthorized(RegistryRefusal):
 
 
 class NotPermitted(RegistryRefusal):
-    """403: the key is valid, but may not do this."""
+    """403: the key is valid, but does not permit this request."""
 
 
 class NotFound(RegistryRefusal):
-    """404: there is no such agent, lease or state."""
+    """404: the agent, lease, task or other object of the request does not exist."""
 
 
 class Conflict(RegistryRefusal):
-    """409: the current state forbids it: registered already, lease held, draining, or no transition."""
+    """409: the current state forbids the request, for example because another agent holds the lease."""
 
     @property
     def existing_lease(self) -> Mapping[str, Any] | None:
-        """The existing lease, if one is the reason."""
+        """The lease that prevents the request; None if there is another reason."""
         lease = self.body.get("existing_lease")
         return lease if isinstance(lease, dict) else None
 
 
 class Gone(RegistryRefusal):
-    """410: the agent is dead or deregistered, or the incarnation has ended; it has to register again."""
+    """410: the agent is dead or deregistered, or its incarnation has ended. It has to register again."""
 
 
 class Stale(RegistryRefusal):
-    """412: If-Match or a fencing token is not the current one; another write came first."""
+    """412: the version (If-Match) or the fencing token is no longer the current one."""
 
     @property
     def current_version(self) -> int | None:
-        """The record's version now, where a version was compared."""
+        """The record's current version, if the registry refused another one; else None."""
         version = self.body.get("current_version")
         return version if type(version) is int else None
 
@@ -97,11 +97,11 @@ class RateLimited(RegistryRefusal):
 
 
 class RegistryFailure(RegistryError, NoAnswer):
-    """There is no usable answer. The subclass says whether the request may have had an effect."""
+    """There is no usable answer. Subclasses differ in whether the request may have been executed."""
 
 
 class Unavailable(RegistryFailure):
-    """502, 503 or 504: the registry, or a proxy before it, cannot serve now; `retry_after_s` if it sent one.
+    """502, 503 or 504: the registry, or a proxy before it, cannot answer now. `retry_after_s`, if sent.
 
     Our registry changes nothing then; of a proxy that cannot be known.
     """
@@ -117,11 +117,11 @@ class Unreachable(RegistryFailure):
 
 
 class InvalidAnswer(RegistryFailure):
-    """The answer is not that of a registry: 500, a redirect, not JSON, too large, or other members."""
+    """The answer cannot be that of a registry: 500, a redirect, not JSON, too large, or wrong members."""
 
 
 def is_final(error: RegistryError) -> bool:
-    """Return whether the registry itself refused, and would again; a proxy's refusals do not count."""
+    """Return whether a registry refused the request so that a retry would be refused too."""
     return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited) and error.code != ""
 
 

@@ -40,7 +40,7 @@ class EventSelection(TypedDict, total=False):
 
 
 class LoggedEvent(BaseModel):
-    """One fact with its position in the log, unchanged, also if only a newer registry knows its type.
+    """One event of the log. Events of unknown types, from a newer registry, are passed on unchanged.
 
     `lifesign.domain.events.chain.read_event` reads `members()` and refuses events in any other form.
     """
@@ -64,7 +64,7 @@ class LoggedEvent(BaseModel):
 
 
 class EventPage(BaseModel):
-    """One page of the log."""
+    """One page of the event log."""
 
     events: list[LoggedEvent]
     """In the order of their sequence."""
@@ -79,13 +79,13 @@ class EventPage(BaseModel):
 
 
 class RegistryEvents:
-    """`client.events`."""
+    """Requests about the event log (`client.events`)."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
 
     async def list(self, *, after: int = 0, limit: int = 100, **wanted: Unpack[EventSelection]) -> EventPage:
-        """Return the next events behind the sequence `after`, at most 1000."""
+        """Return the next events after sequence `after`, at most 1000."""
         query = {**_query(wanted), "after": str(after), "limit": str(limit)}
         question = Question(method="GET", path=path_of("events"), query=query, may_repeat=True)
         return await self._connection.ask_for(EventPage, question)
@@ -93,7 +93,7 @@ class RegistryEvents:
     async def each(
         self, *, after: int = 0, page: int = 500, **wanted: Unpack[EventSelection]
     ) -> AsyncIterator[LoggedEvent]:
-        """Yield the events behind `after` up to the end of the log, `page` at a time."""
+        """Yield the events after sequence `after`, up to the end of the log, in requests of `page` events."""
         while True:
             found = await self.list(after=after, limit=page, **wanted)
             for event in found.events:
@@ -111,7 +111,7 @@ class RegistryEvents:
         patience_seconds: float = PATIENCE_SECONDS,
         **wanted: Unpack[EventSelection],
     ) -> AsyncGenerator[LoggedEvent, None]:
-        """Yield events as they happen: those after `after`, or those from now on if it is None.
+        """Yield events as they happen, after sequence `after`; None: only new ones.
 
         A broken stream is continued at its position (Last-Event-ID), on any server: no event is missing or
         repeated. Raise permanent errors such as NotAuthorized at once; raise the last Unreachable,
@@ -164,7 +164,7 @@ class _Following:
         return Question(method="GET", path=path_of("events", "stream"), query=query, headers=headers)
 
     def take(self, message: Message) -> LoggedEvent | None:
-        """Store the position; return the event unless it was seen before or is only a keep-alive."""
+        """Store a message's position in the stream; return its event, None if it is known or a keep-alive."""
         event = None
         if message.data:
             event = _read(message.data)

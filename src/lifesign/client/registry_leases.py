@@ -39,7 +39,7 @@ class _Renewal(_Ask):
 
 
 class HeldLease(LeaseRecord):
-    """A lease of one's own."""
+    """A lease that the caller has acquired, with the caller's own deadline."""
 
     deadline_s: float = -math.inf
     """Deadline of the holder's work, on the event loop's clock. It counts from the time of the request, so
@@ -48,7 +48,7 @@ class HeldLease(LeaseRecord):
 
 
 class RegistryLeases:
-    """`client.leases`."""
+    """Requests about leases (`client.leases`)."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -87,7 +87,7 @@ class RegistryLeases:
         return _held_lease(await self._connection.ask(question), ttl_seconds)
 
     async def release(self, lease_id: str, *, incarnation: int | None = None) -> None:
-        """Release a resource; a repeated release is no error."""
+        """Release a lease. A repeated release is no error."""
         await self._connection.ask(
             Question(
                 method="DELETE",
@@ -106,7 +106,7 @@ class RegistryLeases:
         limit: int = 100,
         cursor: str | None = None,
     ) -> LeaseList:
-        """Return one page, at most 1000, of the current leases.
+        """Return one page of the current leases, at most 1000.
 
         `include_ended`: also the last lease of each resource that is free now. `cursor` is that of the page
         before, with the same filter.
@@ -123,7 +123,7 @@ class RegistryLeases:
 
 
 class RegistryStates:
-    """`client.states`: intent states that a lease protects."""
+    """Requests about states of intents (`client.states`). A lease protects each state."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -142,7 +142,7 @@ class RegistryStates:
         fencing_token: int,
         incarnation: int | None = None,
     ) -> StateRecord:
-        """Replace the state; Stale if the token is not that of the current lease, or the lease has ended.
+        """Replace the state of an intent's scope; Stale unless `fencing_token` is that of the current lease.
 
         Not repeated once it may have been executed: `read` shows whether it was.
         """

@@ -6,7 +6,7 @@ from lifesign.domain.models.monitor import Confirmation, Confirmed, MonitorRecor
 
 
 class RegistryMonitor:
-    """`client.monitor`."""
+    """Requests about the monitoring itself (`client.monitor`)."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -17,7 +17,10 @@ class RegistryMonitor:
         return await self._connection.ask_for(MonitorRecord, question)
 
     async def release(self, track: Track | None = None) -> MonitorRecord:
-        """End the suspension of a track, or of both; nothing happens without one."""
+        """End the suspension of verdicts on a track, or on both if None.
+
+        Without a suspension, nothing happens.
+        """
         query = query_of(track=track)
         question = Question(method="POST", path=path_of("monitor", "release"), query=query)
         return await self._connection.ask_for(MonitorRecord, question)

@@ -5,7 +5,7 @@ from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequ
 
 
 class RegistryOptOuts:
-    """`client.opt_outs`."""
+    """Requests about opt-outs (`client.opt_outs`): origins that are not to be probed."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -21,7 +21,7 @@ class RegistryOptOuts:
         return await self._connection.ask_for(OptOutRecord, question)
 
     async def list(self, *, limit: int = 100, cursor: str | None = None) -> OptOutList:
-        """Return one page, at most 1000, of the origins that opted out or have not yet served their token."""
+        """Return one page, at most 1000, of the origins with an opt-out, proven or only requested."""
         query = query_of(limit=limit, cursor=cursor)
         question = Question(method="GET", path=path_of("opt-outs"), query=query, may_repeat=True)
         return await self._connection.ask_for(OptOutList, question)

@@ -37,7 +37,7 @@ MAX_PAGES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldShards:
-    """Answer to a claim."""
+    """Answer to a claim of shards, with the caller's own deadline."""
 
     grant: ShardGrant
     deadline_s: float
@@ -60,7 +60,7 @@ class ShardContents:
 
 
 class RegistryShards:
-    """`client.shards`."""
+    """Requests about shards (`client.shards`): parts of the list of targets, for workers of probers."""
 
     def __init__(self, connection: RegistryConnection, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
@@ -78,7 +78,7 @@ class RegistryShards:
         interval_s: float | None = None,
         credentials: Sequence[CredentialStatus] = (),
     ) -> HeldShards:
-        """Report that a worker is alive, renew its shards (shard: token), and claim its share of the others.
+        """Report that a worker is alive, renew the leases of its shards (`held`), and claim more shards.
 
         `companions` is the number of workers that start at the same time, and keep their share.
         `reached_classes` are network classes in which a witness answered within the last interval,
@@ -125,14 +125,14 @@ class RegistryShards:
     async def show(
         self, *, changed_after: int | None = None, unprobed_since: datetime | None = None
     ) -> ShardsShown:
-        """Return the probers, the shards that changed after a version, and the targets not probed since."""
+        """Return the probers, the shards that changed after a version, and the number of unprobed targets."""
         since = None if unprobed_since is None else unprobed_since.isoformat()
         query = query_of(changed_after=changed_after, unprobed_since=since)
         question = Question(method="GET", path=path_of("shards"), query=query, may_repeat=True)
         return await self._connection.ask_for(ShardsShown, question)
 
     async def targets(self, shard: int, *, after_version: int | None = None) -> ShardContents:
-        """Return the targets of a shard, or the changes after a version, of all pages together."""
+        """Return all targets of a shard, or all changes after a version."""
         pages: list[ShardTargets] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
@@ -160,7 +160,7 @@ class RegistryShards:
         memories: Sequence[ProbeMemory | None] | None = None,
         interfaces: Sequence[dict[str, Any] | None] | None = None,
     ) -> ObservationAnswer:
-        """Report observations, and the memory of each target for its next probe, in the same order.
+        """Report results of probes, each with what the next probe of the target needs, in the same order.
 
         `tokens` has the fencing token of each shard that the results are of. `ages_s` and `numbers` belong to
         the observations, `interval_s` is that of the crawl: see `ObservationBatch`. A function that returns

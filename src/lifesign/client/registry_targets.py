@@ -14,7 +14,7 @@ MAX_PAGES = 100_000
 
 
 class TargetQuery(TypedDict, total=False):
-    """Filter of targets; an absent member matches any that is still probed."""
+    """Filter of targets. An absent member matches any target that is still probed."""
 
     result: Sequence[ResultClass | str]
     layer_result: Sequence[ResultClass | str]
@@ -34,19 +34,22 @@ class TargetQuery(TypedDict, total=False):
 
 
 class PagedTargets(Protocol):
-    """Returns targets page by page: a registry, or a local database."""
+    """Lists targets page by page: from a registry, or from a local database."""
 
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
     ) -> TargetList:
-        """Return one page; `cursor` is that of the page before, with the same query."""
+        """Return one page of the targets that match. `cursor` comes from the page before."""
         ...
 
 
 async def all_pages(
     targets: PagedTargets, *, page: int = 1000, **wanted: Unpack[TargetQuery]
 ) -> AsyncIterator[TargetList]:
-    """Yield the pages of all targets that match, `page` on each; the total is that of the first."""
+    """Yield pages of `page` targets until all that match are listed.
+
+    Each page has the total of the first one.
+    """
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         found = await targets.list(limit=page, cursor=cursor, **wanted)
@@ -58,7 +61,7 @@ async def all_pages(
 
 
 class RegistryTargets:
-    """`client.targets`."""
+    """Requests about targets (`client.targets`)."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
@@ -66,7 +69,7 @@ class RegistryTargets:
     async def list(
         self, *, limit: int = 100, cursor: str | None = None, **wanted: Unpack[TargetQuery]
     ) -> TargetList:
-        """Return one page, at most 1000; `cursor` is that of the page before, with the same query."""
+        """Return one page of the targets that match, at most 1000. `cursor` comes from the page before."""
         flags = {
             name: "true" for name in ("failed_assertions", "never_probed", "include_gone") if wanted.get(name)
         }
@@ -87,13 +90,13 @@ class RegistryTargets:
         return await self._connection.ask_for(TargetList, question)
 
     async def each(self, *, page: int = 1000, **wanted: Unpack[TargetQuery]) -> AsyncIterator[TargetSummary]:
-        """Yield all targets that match, `page` at a time."""
+        """Yield all targets that match, in requests of `page` targets."""
         async for found in all_pages(self, page=page, **wanted):
             for target in found.targets:
                 yield target
 
     async def get(self, target_id: str) -> TargetRecord:
-        """Return one target; NotFound if nothing of this id was ever probed."""
+        """Return one target; NotFound if there is no target with this id."""
         question = Question(method="GET", path=path_of("targets", target_id), may_repeat=True)
         return await self._connection.ask_for(TargetRecord, question)
 

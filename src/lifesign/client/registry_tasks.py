@@ -63,7 +63,7 @@ A = TypeVar("A", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRun:
-    """Members that the holder of a task sends with every write."""
+    """Identifies a run of a task that the caller holds; sent with every write in its name."""
 
     task_id: str
     run_id: str
@@ -73,7 +73,7 @@ class HeldRun:
 
     @classmethod
     def of(cls, grant: TaskGrant, incarnation: int | None = None) -> Self:
-        """Return the run of a granted task."""
+        """Return the members that identify the run of a granted task."""
         return cls(
             task_id=grant.task.task_id,
             run_id=grant.run_id,
@@ -99,7 +99,7 @@ def _lasts_s(lease: LeaseRecord) -> float:
 
 
 class GrantedTask(TaskGrant):
-    """A task of one's own."""
+    """A task that the caller has claimed, with its lease and the caller's own deadline."""
 
     run_id: RunId
     lease: Annotated[LeaseRecord, AfterValidator(_require_renewable)]
@@ -111,13 +111,13 @@ class GrantedTask(TaskGrant):
 
 
 class RegistryTasks:
-    """`client.tasks`."""
+    """Requests about tasks (`client.tasks`)."""
 
     def __init__(self, connection: RegistryConnection) -> None:
         self._connection = connection
 
     async def create(self, title: str, **members: Any) -> TaskRecord:
-        """Put a task into the queue; `members` as in `TaskCreation`; None: omitted.
+        """Put a task into the queue. `members` are those of `TaskCreation`; None omits one.
 
         Tried again when no answer comes: a key, `idempotency_key` or one of our own, has it created once.
         """
@@ -136,7 +136,7 @@ class RegistryTasks:
         ttl_seconds: float | None = None,
         incarnation: int | None = None,
     ) -> GrantedTask | None:
-        """Return a task to work on; None if there was none within `wait_seconds`, at most 30.
+        """Claim a task to work on; None if there is none within `wait_seconds`, at most 30.
 
         `task_id`: only this task; NotFound, Conflict if it is finished, Unprocessable if it is for others. A
         claim that may have been executed is not repeated: a task that is held without being known returns to
@@ -178,7 +178,7 @@ class RegistryTasks:
         limit: int = 100,
         cursor: str | None = None,
     ) -> TaskList:
-        """Return one page, at most 1000, the newest first; `cursor` is that of the page before."""
+        """Return one page of tasks, at most 1000, the newest first. `cursor` comes from the page before."""
         query = query_of(
             status=texts("status", status),
             agent_id=agent_id,
@@ -209,7 +209,7 @@ class RegistryTasks:
     # By coordinators
 
     async def cancel(self, task_id: str, *, reason: str | None = None) -> TaskRecord:
-        """End a task that is not finished; Conflict if it is, or waits for its review."""
+        """Cancel a task; Conflict if it is finished, or waits for its review."""
         body = _written(TaskCancellation, **_given(reason=reason))
         return await self._steer(TaskRecord, task_id, "cancel", body)
 
@@ -222,7 +222,7 @@ class RegistryTasks:
         fix: Mapping[str, Any] | None = None,
         parent: HeldRun | None = None,
     ) -> ReviewAnswer:
-        """Decide `accept` or `reject`; an agent proves by `parent` that it holds the task's parent."""
+        """Accept or reject a task's result. An agent proves with `parent` that it holds the parent task."""
         shown = {} if parent is None else {"run_id": parent.run_id, "fencing_token": parent.fencing_token}
         body = _written(TaskReview, verdict=verdict, **_given(comment=comment, fix=fix), **shown)
         return await self._steer(ReviewAnswer, task_id, "review", body)
@@ -240,7 +240,7 @@ class RegistryTasks:
         return await self._steer(TaskRecord, task_id, "resolve", body)
 
     async def top_up(self, task_id: str, *, tokens: int = 0, usd: float = 0) -> TaskRecord:
-        """Add to the budget of a task; not repeated once it may have been executed."""
+        """Add to a task's budget. Not retried if it may have been executed."""
         body = _written(BudgetTopUp, add=build_body(RequestedAmount, tokens=tokens, usd=float(usd)))
         return await self._steer(TaskRecord, task_id, "budget", body)
 
@@ -264,7 +264,7 @@ class RegistryTasks:
         idempotency_key: str = "complete",
         report: ProgressReport | Mapping[str, Any] | None = None,
     ) -> TaskWriteResult:
-        """Hand in the result, and with it the lease."""
+        """Submit the task's result. This ends the run and its lease."""
         body = _of_run(
             CompletionWrite, run, idempotency_key=idempotency_key, output=output, **_given(report=report)
         )
@@ -278,7 +278,7 @@ class RegistryTasks:
         idempotency_key: str = "help",
         report: ProgressReport | Mapping[str, Any] | None = None,
     ) -> TaskWriteResult:
-        """Hand the task to people, and with it the lease."""
+        """Hand the task to people. This ends the run and its lease."""
         body = _of_run(
             HelpWrite, run, idempotency_key=idempotency_key, reason=reason, **_given(report=report)
         )
@@ -287,7 +287,7 @@ class RegistryTasks:
     async def delegate_subtask(
         self, run: HeldRun, task: TaskRequest | Mapping[str, Any], *, idempotency_key: str
     ) -> TaskWriteResult:
-        """Create a child task in the queue; the caller keeps its task.
+        """Create a child task in the queue. The caller keeps its own task.
 
         The answer has the child's id as `child_id`.
         """
@@ -317,7 +317,7 @@ class RegistryTasks:
         return await self._write(TaskWriteResult, run, body, "release")
 
     async def reserve_call(self, run: HeldRun, call_id: str, tool: str, most: RequestedAmount) -> CallRecord:
-        """Reserve the maximum cost of a call.
+        """Reserve the maximum cost of a tool call in the task's budget.
 
         RegistryRefusal with `budget_exceeded` if the budget is too small.
         """
@@ -325,13 +325,13 @@ class RegistryTasks:
         return await self._write(CallRecord, run, body, "calls")
 
     async def settle_call(self, run: HeldRun, call_id: str, cost: RequestedAmount) -> CallRecord:
-        """Report the cost of a call."""
+        """Report the actual cost of a call, which replaces the reserved amount."""
         return await self._write(
             CallRecord, run, _of_run(CallSettlement, run, cost=cost), "calls", call_id, "settle"
         )
 
     async def release_call(self, run: HeldRun, call_id: str) -> CallRecord:
-        """Release the reservation of a call that failed. Nothing is charged."""
+        """Release the amount reserved for a call that failed. Nothing is charged."""
         return await self._write(CallRecord, run, _of_run(RunWrite, run), "calls", call_id, "release")
 
     async def _write(self, answer: type[A], run: HeldRun, body: bytes, *function: str) -> A:

@@ -36,7 +36,7 @@ def read_secret(file: Path, setting: str, what: str, complain: Complain) -> str:
 
 
 def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str | None:
-    """Return the same, or None if there is no such file."""
+    """Return the content of a file without surrounding space; None if there is no such file."""
     try:
         with file.open("rb") as opened:
             found = os.fstat(opened.fileno())
@@ -52,7 +52,7 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
 
 
 def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the file of a credential. InvalidValue if systemd passes on none."""
+    """Return the file in which systemd passes on a credential; InvalidValue if systemd passes on none."""
     directory = environment.get(SYSTEMD_DIRECTORY)
     if directory is None:
         expected = f"${SYSTEMD_DIRECTORY}, which systemd sets for LoadCredential={name}:FILE"
@@ -61,7 +61,7 @@ def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.en
 
 
 def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:
-    """Say so if others may read a file of this mode, in which there is a secret."""
+    """Warn if other users may read a file with this mode, which contains a secret."""
     # A pipe cannot be read by others.
     if stat.S_ISREG(mode) and mode & NOT_THE_OWNERS:
         shown = f"mode {stat.S_IMODE(mode):04o}"

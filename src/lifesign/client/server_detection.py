@@ -52,7 +52,7 @@ MAX_ANSWER_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedServer:
-    """Answer of a URL to the first requests of a client of MCP."""
+    """Answer of a URL to the first requests of an MCP client."""
 
     answer: Answer
     """The answer that decided; its result is `ok` if an MCP server answered as one."""

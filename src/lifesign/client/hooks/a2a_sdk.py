@@ -13,7 +13,7 @@ CHECKED_METHODS: Final = frozenset({"send_message", "send_message_streaming"})
 
 
 class AdviceInterceptor(ClientCallInterceptor):
-    """Asks whether to call the agent before each message is sent.
+    """Interceptor of an A2A SDK client that asks for advice before each message is sent.
 
     Pass it in `interceptors` of `create_client` or `ClientFactory.create`. One instance serves any number of
     clients, in one event loop or several.
@@ -35,7 +35,7 @@ class AdviceInterceptor(ClientCallInterceptor):
         self._guard = CallGuard(refuse=refuse, timeout_seconds=timeout_seconds)
 
     async def before(self, args: BeforeArgs) -> None:
-        """Raise CallRefused, or log a warning, if a message is about to be sent to an agent to avoid."""
+        """Before a message: if the agent is to be avoided, raise CallRefused or log a warning."""
         if args.method not in CHECKED_METHODS:
             return
         url = _http_url(args.agent_card) if self._url is None else self._url
@@ -43,7 +43,7 @@ class AdviceInterceptor(ClientCallInterceptor):
             await self._guard.check(url)
 
     async def after(self, args: AfterArgs) -> None:
-        """Do nothing: advice precedes calls."""
+        """Do nothing, since advice is only needed before a call."""
 
 
 def _http_url(card: AgentCard) -> str | None:

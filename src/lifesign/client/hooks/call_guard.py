@@ -19,7 +19,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class CallRefused(LifesignError):
-    """A call that was not made: the agent is to be avoided, and the guard refuses such calls."""
+    """A call was not made, since the advice is to avoid the agent, and the guard refuses such calls."""
 
     def __init__(self, url: str, decision: Decision) -> None:
         super().__init__(f"{_shown(url)} was not called: {_reasons(decision)}")
@@ -29,7 +29,7 @@ class CallRefused(LifesignError):
 
 
 class CallGuard:
-    """Asks for advice before calls. Agents without a health document are called as without a guard."""
+    """Gets advice before calls of agents. Agents without a health document are called as usual."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ CHECKED_METHODS: Final = frozenset({"tools/call", "prompts/get", "resources/read
 
 
 class AdvisedTransport:
-    """Transport to an MCP server that gets advice before each call.
+    """Transport of an MCP SDK client that gets advice about the server before each call.
 
     Pass it to `mcp.Client` in place of the URL, or enter it for the streams of a `ClientSession`. It is
     entered once, as other transports are. Needs asyncio.
