@@ -2,18 +2,18 @@
 
 
 class LifesignError(Exception):
-    """Root of the errors that lifesign raises on purpose."""
+    """Base class of all errors that lifesign raises on purpose."""
 
     hint: str = ""
     """What to do, in one line; empty if the message says it. The command line and the API show it."""
 
 
 class NoAnswer(LifesignError):
-    """A server or a database cannot be reached or read."""
+    """A server or a database could not be reached, or did not answer."""
 
 
 class InvalidValue(LifesignError, ValueError):
-    """A setting that the caller gave is wrong; `name` is the setting, `expected` what it takes.
+    """A caller's argument or setting is wrong. `name` names it, `expected` says what is valid.
 
     `given` is None if no value was given, or if the value must not be shown.
     """

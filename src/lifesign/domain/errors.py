@@ -23,7 +23,7 @@ class InvalidDocument(LifesignError, ValueError):
 
 
 class InvalidTransition(LifesignError):
-    """The life cycle does not allow the event `signal` for an agent with the status `status`."""
+    """An agent with this status cannot take this signal, by the table of statuses."""
 
     def __init__(self, status: str, signal: str) -> None:
         super().__init__(f"an agent with the status {status} cannot get the signal {signal}")
@@ -38,7 +38,7 @@ _NOT_ABOUT_A_VALUE: Final = frozenset({"missing", "extra_forbidden", "repeated"}
 
 
 class InvalidRequest(LifesignError):
-    """The body or the query is invalid; `faults` (at least one) says where, and what was expected."""
+    """A request's body or query is invalid. `faults` (at least one) say where, and what was expected."""
 
     def __init__(self, faults: Sequence[Finding]) -> None:
         texts = (f"{fault.pointer}: {fault.message}" if fault.pointer else fault.message for fault in faults)
@@ -48,7 +48,7 @@ class InvalidRequest(LifesignError):
 
 
 class InvalidResource(LifesignError, ValueError):
-    """The resource cannot be leased; `expected` describes valid names."""
+    """A lease was requested for an invalid resource name. `expected` describes valid names."""
 
     def __init__(self, resource: str, expected: str) -> None:
         super().__init__(f"not a resource: expected {expected}; got {resource[:80]!r}")
@@ -77,7 +77,7 @@ class InvalidEvent(LifesignError, ValueError):
 
 
 class BrokenChain(LifesignError):
-    """The event log was changed after it was written, or something is missing at `sequence`."""
+    """The hash chain of the event log breaks at `sequence`: an event was changed or is missing."""
 
     def __init__(self, sequence: int, what: str) -> None:
         super().__init__(f"the log is broken at event {sequence}: {what}")
@@ -86,7 +86,7 @@ class BrokenChain(LifesignError):
 
 
 class ImpossibleEvent(LifesignError):
-    """The event at `sequence` contradicts the state that the events before it have led to."""
+    """The event at `sequence` of the log contradicts the state that results from the earlier events."""
 
     def __init__(self, sequence: int, what: str) -> None:
         super().__init__(f"event {sequence} cannot have happened: {what}")
@@ -130,7 +130,7 @@ class NotAllowed(LifesignError):
 
 @dataclass(frozen=True, slots=True)
 class FileFault:
-    """A position in a file, and what was expected there."""
+    """A fault in a file: its position, and what was expected there."""
 
     line: int
     """Line number, from 1."""
@@ -143,7 +143,7 @@ class FileFault:
 
 
 class InvalidFile(LifesignError, ValueError):
-    """A file is invalid; `faults`, at least one, are in the order of lines.
+    """A file is invalid. `faults`, at least one, are in the order of the file's lines.
 
     `file` is its name, empty if a text was read instead of a file.
     """
@@ -161,7 +161,7 @@ class InvalidWorkflow(InvalidFile):
 
 
 class InvalidTaskTransition(LifesignError):
-    """The life cycle does not allow the event `signal` for a task with the status `status`.
+    """A task with this status cannot take this signal, by the table of task states.
 
     It allows no event for a finished task.
     """
@@ -176,7 +176,7 @@ class InvalidTaskTransition(LifesignError):
 
 
 class BudgetExceeded(LifesignError):
-    """The call costs `asked`, more than the `left` of the task's budget. Nothing was charged."""
+    """A call costs `asked`, more than is `left` of the task's budget. Nothing was charged."""
 
     def __init__(self, payload: Mapping[str, Any], left: Mapping[str, Any]) -> None:
         super().__init__(

@@ -89,7 +89,7 @@ MIN_CARD_EVIDENCE: Final = 3
 
 
 class CardKind(StrEnum):
-    """Kind of the document that was found in place of a card."""
+    """Kind of a document that was found at a card's URL."""
 
     CARD = auto()
     REGISTRY_RECORD = auto()
@@ -113,7 +113,7 @@ class AgentExtension:
 
 @dataclass(frozen=True, slots=True)
 class AgentCard:
-    """Readable members of a card (4.4.1); if it is not a card, only `kind` and `findings` are set."""
+    """The readable members of an agent card (4.4.1). If it is no card, only `kind` and `findings` are set."""
 
     kind: CardKind
     generation: Generation | None = None
@@ -147,7 +147,7 @@ class _NoNumber(ValueError):
 
 
 def read_agent_card(raw: bytes | str) -> AgentCard:
-    """Read a card from its bytes. Never raises an exception, for any bytes."""
+    """Return the members of a card from its bytes. Faults become findings; it never raises."""
     findings: list[Finding] = []
     whole = LenientObject({}, (), findings)
     text = ""
@@ -172,7 +172,7 @@ def read_agent_card(raw: bytes | str) -> AgentCard:
 
 
 def interpret_agent_card(value: object) -> AgentCard:
-    """Read a card that was already parsed from JSON; never raises."""
+    """Return the members of a card that was parsed from JSON. Faults become findings; it never raises."""
     return _interpret(value, [])
 
 
@@ -181,7 +181,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def json_fault(error: ValueError) -> str:
-    """Return why a text cannot be read as JSON, for people, from the parser's exception."""
+    """Return in words, for people, why a text is not JSON, from the parser's exception."""
     if isinstance(error, json.JSONDecodeError | _NoNumber):
         return str(error)
     return f"a whole number has more than {sys.get_int_max_str_digits()} digits"

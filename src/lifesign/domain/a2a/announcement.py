@@ -29,7 +29,7 @@ _VERSION: Final = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,2}")
 
 @dataclass(frozen=True, slots=True)
 class CardRegistration:
-    """Claim of a card that it belongs to a registered agent."""
+    """Statement in a card that the agent is registered at a registry under an id."""
 
     registry: str
     """Public URL of the registry, an http(s) URL of printable ASCII."""
@@ -38,7 +38,7 @@ class CardRegistration:
 
 @dataclass(frozen=True, slots=True)
 class HealthAnnouncement:
-    """Health URL in a card."""
+    """Where a card says that the health document is."""
 
     path: str | None
     """Absolute path on the card's own origin; None if none was given that can be used."""
@@ -69,7 +69,7 @@ class SdkCard(Protocol):
 
     @property
     def capabilities(self) -> Any:
-        """Its `AgentCapabilities`."""
+        """The card's `AgentCapabilities`."""
 
 
 _Card = TypeVar("_Card", bound=SdkCard)
@@ -210,7 +210,7 @@ def _is_announcement(extension: object) -> bool:
 
 
 def read_announcement(extensions: Sequence[tuple[int | str, Mapping[str, Any]]]) -> ReadAnnouncement:
-    """Read the first entry of lifesign; `extensions` are those of a card, with their index."""
+    """Read lifesign's extension in a card, the first one. `extensions`: all of the card, with their index."""
     ours = [(index, entry) for index, entry in extensions if _is_announcement(entry)]
     if not ours:
         return None, ()

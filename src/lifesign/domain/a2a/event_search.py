@@ -29,7 +29,7 @@ class _Finder:
         self._found = [(pattern, pattern.search(text)) for pattern in patterns]
 
     def next(self, at: int) -> tuple[int, int] | None:
-        """Return where the first place from `at` on begins and ends. `at` never decreases."""
+        """Return begin and end of the next match at or after `at`, which must not decrease between calls."""
         first: tuple[int, int] | None = None
         for number, (pattern, found) in enumerate(self._found):
             if found is not None and found.start() < at:
@@ -41,7 +41,7 @@ class _Finder:
 
 
 def suspicious_events(ended: bytes) -> Iterator[bytes]:
-    """Yield those of whole events that may have failed, in their order.
+    """Yield the events that may report a failure. All others certainly do not, if their data is JSON.
 
     All others surely have not, if their data are JSON.
     """
@@ -54,13 +54,13 @@ def suspicious_events(ended: bytes) -> Iterator[bytes]:
 
 
 def first_other_event(ended: bytes) -> bytes | None:
-    """Return the first of whole events whose data do not begin with an object, None if there is none."""
+    """Return the first of these events whose data is not a JSON object; None if there is none."""
     found = _OTHER_DATA.search(ended)
     return found and ended[_event_around(ended, _Finder(ended, _BLANKS), 0, found.span())]
 
 
 def end_as_objects(ended: bytes) -> bool:
-    """Return whether every line of data ends with an object, as far as their number shows."""
+    """Return whether every `data:` line seems to end with `}`, judged by how many lines do."""
     line_ends = _LINE_ENDS if b"\r" in ended else _LINE_ENDS[:1]
     lines_of_data = sum(ended.count(end + b"data:") for end in line_ends) + ended.startswith(b"data:")
     return sum(ended.count(b"}" + end) for end in line_ends) == lines_of_data

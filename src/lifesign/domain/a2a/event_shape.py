@@ -35,7 +35,7 @@ than MAX_SHAPED_BYTES has nothing at `tail`. This is a plain tuple: unpacking an
 
 
 def has_shape(shape: Shape, piece: bytes) -> bool:
-    """Return whether a piece is one event of this shape, which needs no parsing."""
+    """Return whether these bytes are one event of this shape, which does not have to be parsed."""
     head, prefix, tail, suffix, inside = shape
     if piece[head] != prefix or piece[tail] != suffix:
         return False
@@ -44,7 +44,7 @@ def has_shape(shape: Shape, piece: bytes) -> bool:
 
 
 def shape_of(event: bytes) -> Shape | None:
-    """Return the shape of a whole event that was read and decides nothing, None if it has none."""
+    """Return the shape of a parsed event that decides nothing, to skip similar ones; None if it has none."""
     if any(name in event for name in _MAY_DECIDE):
         # Their values may be others in the next one.
         return None

@@ -58,7 +58,7 @@ _URL_FAULTS: Final[Mapping[InterfaceFinding, str]] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class AgentInterface:
-    """One interface at which the agent can be called, by its own card (4.4.6)."""
+    """One interface of an agent, as its card declares it (4.4.6)."""
 
     url: str
     """As sent; see `is_callable`."""
@@ -70,7 +70,7 @@ class AgentInterface:
 
     @property
     def is_callable(self) -> bool:
-        """Whether `url` is an absolute http(s) URL without a placeholder or credentials."""
+        """Whether the interface's URL is an absolute http(s) URL without a placeholder or credentials."""
         return url_fault(self.url) is None
 
 
@@ -109,7 +109,7 @@ def read_protocol_version(place: LenientObject) -> str | None:
 
 
 def askable(interfaces: Iterable[AgentInterface]) -> AgentInterface | None:
-    """Return the first interface that accepts JSON requests, else the first one with a binding of its own.
+    """Return the first interface that takes JSON, else the first with a protocol binding of its own.
 
     None if there is none: gRPC needs a client that was made for it.
     """
@@ -125,7 +125,7 @@ def major_minor(version: str | None) -> str | None:
 
 
 def private_urls(members: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Yield each text that may be a URL outside the specification, after its path in the card."""
+    """Yield possible URLs in members of a card that the specification does not define, with their paths."""
     for key in PRIVATE_URL_KEYS:
         value = members.get(key)
         if isinstance(value, str):
@@ -143,7 +143,7 @@ def private_urls(members: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, 
 # Each URL of a card is checked three times.
 @lru_cache(maxsize=MAX_INTERFACES)
 def url_fault(url: str) -> InterfaceFinding | None:
-    """Return the finding that keeps `url` from being called, None if it is an absolute http(s) URL."""
+    """Return the finding because of which a URL cannot be called; None for a valid http(s) URL."""
     if "{" in url or "}" in url:
         return "url_is_a_template"
     try:

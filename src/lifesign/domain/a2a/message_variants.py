@@ -22,7 +22,7 @@ _REST_BASE: Final = "/v1"
 
 @dataclass(frozen=True, slots=True)
 class MessageVariant:
-    """One encoding of the same message."""
+    """One way to send a message: protocol version and binding, which differ between agents."""
 
     name: str
     """The operation as this spelling calls it."""
@@ -37,7 +37,7 @@ class MessageVariant:
 
     @property
     def headers(self) -> dict[str, str]:
-        """The header fields that belong to it."""
+        """HTTP header fields that this variant needs."""
         return {} if self.version is None else {VERSION_HEADER: self.version}
 
     @property
@@ -110,7 +110,7 @@ def variants_of(binding: str | None, protocol_version: str | None) -> tuple[Mess
 
 
 def place_of(spelling: MessageVariant, url: str, tenant: str | None = None) -> str:
-    """Return the URL to which this variant sends a message, for an interface at `url`."""
+    """Return the URL to which this variant sends a message, given an interface's URL."""
     if spelling.is_rpc:
         return url
     base, mark, query = url.partition("?")
@@ -125,7 +125,7 @@ def place_of(spelling: MessageVariant, url: str, tenant: str | None = None) -> s
 
 
 def written(spelling: MessageVariant, text: str, message_id: str, tenant: str | None = None) -> bytes:
-    """Return the request's body in JSON; `message_id` also names the call, and the task where one must."""
+    """Return the JSON body of a request that sends `text`; the call has the id `message_id` too."""
     params = spelling.params(text, message_id)
     if not spelling.is_rpc:
         return json.dumps(params).encode()

@@ -83,7 +83,7 @@ UNKNOWN_BODY: Final[Mapping[str, Any]] = {}
 
 @dataclass(frozen=True, slots=True)
 class JsonAnswer:
-    """The content of a JSON answer. Good answers share the objects below, so that none has to be created."""
+    """Outcome of a JSON answer, and facts that later steps need to correct it."""
 
     outcome: Outcome
     """The outcome, unless the request shows an operation of MCP: see `domain/mcp/answer_outcome.py`."""
@@ -117,7 +117,7 @@ MALFORMED_ANSWER: Final = JsonAnswer(Outcome.MALFORMED)
 
 
 def classify_json(body: bytes) -> JsonAnswer:
-    """Judge a whole JSON answer.
+    """Return the outcome of a complete JSON answer.
 
     Raises NotJson or TooComplex. Knows JSON-RPC by the top-level `jsonrpc`; other JSON is A2A's
     REST binding if it has its members, else OTHER_JSON. A JSON-RPC batch is as bad as its worst answer.
@@ -129,7 +129,7 @@ def classify_json(body: bytes) -> JsonAnswer:
 
 
 def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - a call costs 100 ns per request
-    """Judge one JSON object by its JSON-RPC error, its task's state, or the members of MCP's results.
+    """Return the outcome of one JSON object: by its JSON-RPC error, task state, or MCP result.
 
     JSON-RPC without an error, a result and a method is malformed.
     """
@@ -164,12 +164,12 @@ def judge_message(message: Mapping[str, Any]) -> JsonAnswer:  # noqa: PLR0911 - 
 
 
 def worst_of(answers: tuple[JsonAnswer, ...]) -> JsonAnswer:
-    """Return the answer that decides a batch. `answers` is not empty."""
+    """Return the worst answer of a JSON-RPC batch, which decides the outcome. `answers` is not empty."""
     return max(answers, key=_badness)
 
 
 def badness_of(message: Mapping[str, Any]) -> tuple[int, bool, bool, bool]:
-    """Return a value by which answers of a JSON-RPC batch are compared; the worst has the highest."""
+    """Return a value that orders the answers of a JSON-RPC batch: the worst answer has the highest."""
     return _badness(judge_message(message))
 
 
@@ -187,7 +187,7 @@ def _judge_batch(messages: list[Any]) -> JsonAnswer:
 
 
 def is_poll(http_method: str, path: str, request: object) -> bool | None:
-    """Return whether a request only reads a task, so that a FAILED task is a good answer to it.
+    """Return whether a request only reads a task: then a failed task in the answer is no failure.
 
     `request` is the parsed request body, None if it is no JSON, or a call of `call_of_excerpt`. The answer is
     None if its method is not known. A batch is a poll if all of its calls are. For a JSON-RPC call only the
@@ -206,7 +206,7 @@ def is_poll(http_method: str, path: str, request: object) -> bool | None:
 
 
 def method_of(call: object) -> str:
-    """Return the method of a parsed call, "" if it has none."""
+    """Return the method name of a parsed JSON-RPC call; "" if it has none."""
     method = call.get("method") if isinstance(call, dict) else None
     return method if isinstance(method, str) else ""
 
@@ -231,13 +231,13 @@ def expects_rpc_answer(request: object) -> bool:
 
 
 def is_rest_path(path: str) -> bool:
-    """Return whether the last part of a path names an operation of A2A's REST binding: `message:send`."""
+    """Return whether a path ends with an operation of A2A's REST binding, such as `message:send`."""
     name, _, operation = path[path.rfind("/") + 1 :].rpartition(":")
     return operation in (_OPERATIONS_OF_MESSAGE if name == "message" else _OPERATIONS_OF_TASK) and bool(name)
 
 
 def call_of_excerpt(beginning: bytes, end: bytes, names: int) -> object:
-    """Return the call by the beginning and the end of a long request body.
+    """Return the JSON-RPC call in a long request body, as far as the body's beginning and end show it.
 
     `names` is how often METHOD_NAMES occur in the whole body. Whether the call expects an answer is a guess
     from the name `jsonrpc`; a method is exact if there is one. Parsers take the last of two methods, which
@@ -252,7 +252,7 @@ def call_of_excerpt(beginning: bytes, end: bytes, names: int) -> object:
 
 
 def outcome_of_error(error: object, *, is_rpc: bool) -> Outcome:
-    """Judge the `error` member of an answer by its code, an HTTP status in A2A's REST binding."""
+    """Return the outcome of an answer's `error` member, by its code (A2A's REST binding: HTTP status)."""
     code = error.get("code") if isinstance(error, dict) else None
     if not is_rpc and isinstance(code, int) and 400 <= code < 500:
         return outcome_of_status(code, has_route=True)
@@ -265,12 +265,12 @@ def is_failed(state: str | None) -> bool:
 
 
 def is_open(state: str | None) -> bool:
-    """Return whether the agent still has to work on a task in this state."""
+    """Return whether a task in this state is unfinished work of the agent."""
     return state in _OPEN_STATES
 
 
 def is_final(message: Mapping[str, Any]) -> bool:
-    """Return whether a message with a task's state says that it is the last one, as in A2A 0.x."""
+    """Return whether a message about a task is marked as the last one, as in A2A 0.x."""
     result = message.get("result") if "jsonrpc" in message else message
     return isinstance(result, dict) and result.get("final") is True
 
@@ -291,7 +291,7 @@ def task_state(message: object) -> str | None:
 
 
 def is_rest_event(message: Mapping[str, Any]) -> bool:
-    """Return whether the data of an event is A2A's, without JSON-RPC around it."""
+    """Return whether an event's data has A2A's form without JSON-RPC."""
     return message.get("kind") in _KINDS or any(isinstance(message.get(name), dict) for name in _REST_MEMBERS)
 
 

@@ -36,13 +36,13 @@ _SCHEME: Final = re.compile(SCHEME_PATTERN)
 
 
 def security_schemes(members: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the schemes of a card, each once; those of unknown types and with invalid names are left out."""
+    """Return the security schemes of a card, each once, without unknown types and invalid names."""
     texts = (text for text in _texts(members) if _SCHEME.fullmatch(text))
     return tuple(islice(dict.fromkeys(texts), MAX_SCHEMES))
 
 
 def scheme_members(scheme: Mapping[str, Any]) -> tuple[object, Mapping[str, Any]]:
-    """Return the type of a scheme, by its name in 0.x, and the members that describe it."""
+    """Return a security scheme's type, by its name in A2A 0.x, and the members that describe it."""
     for key, kind in SCHEME_TYPES.items():
         inner = scheme.get(key)
         if isinstance(inner, dict):

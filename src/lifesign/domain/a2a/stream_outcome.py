@@ -69,7 +69,7 @@ _MARKS = (b"{", b"[", b",", b"\n", b"\r")
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Content of a finished stream."""
+    """Outcome of a finished event stream."""
 
     outcome: Outcome
     """The first error, else the last state of its task; `NOT_INSPECTED` if an event was not read, else."""
@@ -104,7 +104,7 @@ class _SearchLeft:
         self._marks = MAX_MARKS
 
     def takes(self, event: bytes) -> bool:
-        """Return whether an event may be parsed, and subtract it."""
+        """Return whether the limits permit to parse one more event, and count it."""
         self.events -= 1
         if len(event) > self._bytes or (marks := _marks_of(event)) > self._marks:
             return False
@@ -114,7 +114,7 @@ class _SearchLeft:
 
 
 class EventStreamReader:
-    """Reads a `text/event-stream` answer piece by piece, and keeps only counters of the events.
+    """Determines the outcome of a `text/event-stream` answer piece by piece, without keeping its events.
 
     An event is at most `max_event_bytes` long, and has at most MAX_MARKS of `{`, `[` and `,`; others are not
     read. Of a piece with more marks and line ends than that, only events that may have failed are read. Each
@@ -170,16 +170,16 @@ class EventStreamReader:
 
     @property
     def held_bytes(self) -> int:
-        """Number of bytes that are kept now."""
+        """Number of bytes of an incomplete event that are kept now."""
         return len(self._rest)
 
     @property
     def shape(self) -> Shape | None:
-        """The shape of events that need not be given to `append`, as long as it is not None."""
+        """Shape of the events that may be skipped instead of passed to `append`; None: skip none."""
         return None if self._rest or self._is_skipping else self._shape
 
     def append(self, piece: bytes) -> None:
-        """Read the events that end in this piece."""
+        """Process the next piece, and with it the events that it completes."""
         self._marks_left = MAX_MARKS
         self._second_reads_left = _MAX_SECOND_READS
         self._second_marks_left = MAX_MARKS_AGAIN
@@ -219,13 +219,13 @@ class EventStreamReader:
             self._hold(piece[end:])
 
     def skip_event(self, reason: Inspection) -> None:
-        """Drop the kept bytes, and skip the event to which they belong."""
+        """Give up the event that is being read: drop its kept bytes, and skip the rest of it."""
         self._miss(reason, b"")
         self._is_skipping = True
         self._rest[:] = self._rest[-1:]
 
     def end(self) -> StreamEnd:
-        """Return the result of the stream.
+        """Return the outcome of the stream after its last piece.
 
         The text after its last blank line is no event, but a failure in it counts: the stream broke off
         there.
@@ -467,7 +467,7 @@ class EventStreamReader:
 
 
 def read_event_stream(body: bytes) -> StreamEnd:
-    """Read a whole stream, with any number of events."""
+    """Return the outcome of a complete stream with any number of events."""
     reader = EventStreamReader(max(len(body), 1))
     for at in range(0, len(body), _PIECE_BYTES):
         reader.append(body[at : at + _PIECE_BYTES])

@@ -23,7 +23,7 @@ _HISTORY: Final = "historyLength=0"
 
 @fast_dataclass()
 class StateRequest:
-    """A request for the state of a task (3.1.3)."""
+    """A request for a task's current state (3.1.3)."""
 
     method: Literal["GET", "POST"]
     url: str
@@ -32,7 +32,7 @@ class StateRequest:
 
 @fast_dataclass()
 class UnfinishedTask:
-    """A task that a message started, and where its state is requested."""
+    """A task that a message has started, and how to request its state."""
 
     spelling: MessageVariant
     """Of the message."""
@@ -42,7 +42,7 @@ class UnfinishedTask:
     task_id: str
 
     def request(self, call_id: str) -> StateRequest:
-        """Return the request for its state; `call_id` names the call."""
+        """Return the request for the task's state; `call_id` is the id of the JSON-RPC call."""
         spelling, tenant = self.spelling, self.tenant
         if not spelling.is_rpc:
             path, _, query = place_of(spelling, self.url, tenant).partition("?")
@@ -77,7 +77,7 @@ def _task_id(message: object) -> str | None:
 
 
 def as_sent_answer(spelling: MessageVariant, body: bytes) -> bytes:
-    """Return an answer with a task in the form that the answer to the message had.
+    """Convert the answer to a state request into the form of an answer to the message itself.
 
     1.0 and HTTP+JSON send a bare task here, and one under `task` there. Other answers stay as they are.
     """

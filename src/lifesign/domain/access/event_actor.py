@@ -16,7 +16,7 @@ MEMBERS_OF_ACTORS = ("holder", "writer")
 
 
 class OwnActor(StrEnum):
-    """A part of the registry that acts on its own, without a key. This list is complete."""
+    """A part of the registry that acts without a key, and is named as the actor of events."""
 
     ARCHIVIST = "archivist"
     """Moves events that have grown old into files."""
@@ -35,36 +35,33 @@ _KEY_IN_WORDS = re.compile(rf"\b{KEY_ACTOR_PREFIX}\w+", re.ASCII)
 
 
 def is_reserved(name: str) -> bool:
-    """Return whether a name is reserved for the registry's own parts and keys, ignoring case."""
+    """Return whether a name belongs to the registry's own actors or to keys. Case does not matter."""
     folded = name.casefold()
     return folded.startswith(KEY_ACTOR_PREFIX) or folded in _RESERVED_NAMES
 
 
 def key_behind(name: str) -> str | None:
-    """Return the name under which a key acts, without the suffix of its workers.
-
-    None if the actor is no key.
-    """
+    """Return the key of an actor such as `key:ID/worker`, without the worker; None for another actor."""
     return name.partition("/")[0] if name.startswith(KEY_ACTOR_PREFIX) else None
 
 
 def display_actor(name: str, names: Mapping[str, str]) -> str:
-    """Return the actor for people: a key with its name, if `names` contains it."""
+    """Return an event's actor for people: a key with its name, if `names` contains it."""
     called = names.get(key_behind(name) or "")
     return name if called is None else f"{called}, {name}"
 
 
 def with_key_names(words: str, names: Mapping[str, str]) -> str:
-    """Return a text that contains an actor (`requested by key:key_1`) for people."""
+    """Return a text in which each key, such as `key:key_1`, has its name added for people."""
     return _KEY_IN_WORDS.sub(lambda found: display_actor(found[0], names), words)
 
 
 def keys_in_words(words: str) -> set[str]:
-    """Return the names of acting keys that appear in a text."""
+    """Return the keys (`key:ID`) that a text for people mentions."""
     return set(_KEY_IN_WORDS.findall(words))
 
 
 def keys_acting(actor: str, payload: Mapping[str, Any]) -> set[str]:
-    """Return the names of the keys that caused an event, or that hold or wrote a resource in it."""
+    """Return the keys that an event names: as its actor, or as holder or writer in its payload."""
     named = (actor, *(payload.get(member) for member in MEMBERS_OF_ACTORS))
     return {key for name in named if isinstance(name, str) and (key := key_behind(name)) is not None}

@@ -25,7 +25,7 @@ _KEY = re.compile(rf"{KEY_PREFIX}[A-Za-z0-9_-]{{43}}")
 
 
 class Role(StrEnum):
-    """Purpose of a key."""
+    """Role of a key, which decides its permissions."""
 
     ENROLL = "enroll"
     """May register new agents, but not replace existing ones."""
@@ -48,7 +48,7 @@ _PURPOSES: Mapping[Role, str] = MappingProxyType({
 
 
 class Permission(StrEnum):
-    """Permission to do something."""
+    """Something that a key may be permitted to do."""
 
     REGISTER = "register"
     """Add an agent that is not there yet."""
@@ -100,7 +100,7 @@ class Permission(StrEnum):
 
 
 class Extent(StrEnum):
-    """Records to which a permission applies."""
+    """Whether a permission applies to all records, or only to the caller's own."""
 
     ANY = "any"
     """All records, also those of no agent."""
@@ -177,7 +177,7 @@ PERMISSIONS: Mapping[tuple[Role, Permission], Extent] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Caller, as identified by its key."""
+    """The caller of a request, identified by a key."""
 
     key_id: str
     role: Role
@@ -187,7 +187,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredKey:
-    """Stored facts about a key, without the key itself."""
+    """What the registry stores about a key; not the key itself."""
 
     key_id: str
     """May be shown and logged; nothing of the key follows from it."""
@@ -208,7 +208,7 @@ class StoredKey:
 
 
 def may(principal: Principal, action: Permission, agent_id: str | None = None) -> bool:
-    """Return whether the caller may do this to the record of `agent_id`.
+    """Return whether the caller has a permission for the record of `agent_id`; None: for no record.
 
     None means no single record, as for a list: callers that are limited to their own record are refused. A
     coordinator that is an agent too has the permissions of agents for that agent.
@@ -220,7 +220,7 @@ def may(principal: Principal, action: Permission, agent_id: str | None = None) -
 
 
 def may_for_any_agent(principal: Principal, action: Permission) -> bool:
-    """Return whether the caller has the permission for at least some record, before the record is known.
+    """Return whether the caller has a permission for one record at least, before the record is known.
 
     This is not sufficient: `may` or `require` must be called once the record is known.
     """
@@ -229,7 +229,7 @@ def may_for_any_agent(principal: Principal, action: Permission) -> bool:
 
 
 def require(principal: Principal, action: Permission, agent_id: str | None = None) -> None:
-    """Raise NotAllowed unless `may` returns True."""
+    """Raise NotAllowed unless the caller has the permission for this record (see `may`)."""
     if not may(principal, action, agent_id):
         raise NotAllowed(principal.role, action, agent_id)
 
@@ -257,7 +257,7 @@ def _extent(principal: Principal, action: Permission) -> Extent | None:
 
 
 def key_of(random_bytes: bytes) -> str:
-    """Make a key of `KEY_BYTES` bytes from a source fit for secrets; InvalidValue for more or fewer.
+    """Return the text of a new key, made of `KEY_BYTES` random bytes; InvalidValue for another number.
 
     `ahk_` and 43 characters of the URL-safe base64 alphabet.
     """
@@ -267,7 +267,7 @@ def key_of(random_bytes: bytes) -> str:
 
 
 def looks_like_key(text: str) -> bool:
-    """Return whether a text has the form of a key; for others no digest needs to be looked up."""
+    """Return whether a text has the form of a key, so that looking it up is worthwhile."""
     return _KEY.fullmatch(text) is not None
 
 
@@ -282,7 +282,7 @@ def fingerprint_of(digest: bytes) -> str:
 
 
 def is_valid(stored: StoredKey, digest: bytes, now_s: float) -> bool:
-    """Return whether a stored key has this digest and is valid; compared in constant time."""
+    """Return whether this digest is the stored key's, and the key is valid now. Constant time."""
     return hmac.compare_digest(stored.digest, digest) and is_current(stored, now_s)
 
 
@@ -296,7 +296,7 @@ def is_current(stored: StoredKey, now_s: float) -> bool:
 
 
 def with_earlier_end(stored: StoredKey, other: StoredKey) -> StoredKey:
-    """Return a stored key that expires no later than another copy of the same key."""
+    """Merge two copies of a stored key: it ends (expires, is revoked) at the earlier time of both copies."""
     revoked = [key for key in (stored, other) if key.revoked_at_s is not None]
     return replace(
         stored,
@@ -311,7 +311,7 @@ def _earlier_s(one: float | None, other: float | None) -> float | None:
 
 
 def rotated_lifetime_s(stored: StoredKey) -> float | None:
-    """Return the default lifetime of a key's successor; None: unlimited.
+    """Return the default lifetime of a key that replaces this one; None: unlimited.
 
     It is that of the key itself: rotation must not make a short lifetime unlimited.
     """
@@ -319,5 +319,5 @@ def rotated_lifetime_s(stored: StoredKey) -> float | None:
 
 
 def is_last_admin(key_id: str, admins: Iterable[StoredKey], now_s: float) -> bool:
-    """Return whether no other key could manage keys without this one."""
+    """Return whether this is the only valid key that can manage keys."""
     return not any(is_current(admin, now_s) for admin in admins if admin.key_id != key_id)

@@ -20,7 +20,7 @@ TOLERANCE_RATIO = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Rate limit of one caller; InvalidValue if it would allow nothing.
+    """Rate limit of one caller; InvalidValue for a limit that would allow no request.
 
     Within any span of t seconds at most `burst + per_second * t` requests pass.
     """
@@ -44,9 +44,7 @@ class RateLimit:
 
 
 def ask(limit: RateLimit, theoretical_arrival_s: float, now_s: float) -> tuple[float, float]:
-    """Count one request.
-
-    Return the new theoretical arrival, and the seconds to wait (0 if the request is allowed).
+    """Count one request; return the new theoretical arrival, and the seconds to wait (0: it is allowed).
 
     A new caller may have any theoretical arrival that is not in the future. A refused request does not count.
     After a clock was set back, no caller waits longer than a full burst takes.
@@ -63,7 +61,7 @@ def ask(limit: RateLimit, theoretical_arrival_s: float, now_s: float) -> tuple[f
 
 
 def caller_at(address: str) -> str:
-    """Return the unit by which an address is counted: an IPv4 address, or an IPv6 network of 64 bits.
+    """Return the caller that an address counts as: an IPv4 address, or a whole IPv6 /64 network.
 
     A household has at least one such network, and may use another address in it for every request. An IPv4
     address in IPv6 notation counts as IPv4; other texts are returned unchanged.
@@ -80,7 +78,7 @@ def caller_at(address: str) -> str:
 
 
 class RateLimiter:
-    """The same limit for each of many callers.
+    """Applies the same rate limit to each of many callers.
 
     At most `max_callers` are remembered; beyond that the least recent one is dropped, and may send a burst
     again.

@@ -19,7 +19,7 @@ MAX_ERROR_CHARS: Final = 300
 
 
 class EventMeaning(StrEnum):
-    """Meaning of an event for the question whether an agent works."""
+    """What an event shows about whether an agent works."""
 
     ACTIVITY = "activity"
     """The session does something, or has just ended doing it."""
@@ -48,7 +48,7 @@ _MEANINGS: Final[Mapping[str, EventMeaning]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivityEvent:
-    """One event, after reading."""
+    """One event of an opencode server, and its meaning."""
 
     type: str
     """Type as the server sends it, cut to MAX_TYPE_CHARS; safe to show."""
@@ -62,7 +62,7 @@ class ActivityEvent:
 
 
 def read_event(text: str) -> ActivityEvent | None:
-    """Read the data of one message of the stream; None if it is no event in any of the envelopes."""
+    """Return the opencode event in a message's data; None if the data is no such event."""
     inner = parse_or_none(text.encode("utf-8", "replace"))
     if isinstance(inner, dict) and "type" not in inner:
         inner = _object(inner, "payload")
@@ -93,7 +93,7 @@ def is_session_id(text: object) -> bool:
 
 
 def state_is_busy(status: object) -> bool | None:
-    """Return whether a session with this status is busy: `busy`, or `retry` while it waits for its model.
+    """Return whether a session's status means busy: `busy`, or `retry` (it waits for its model).
 
     None: unknown.
     """

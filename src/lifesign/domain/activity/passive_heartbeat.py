@@ -49,7 +49,7 @@ class HeartbeatCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DueHeartbeat:
-    """One heartbeat to send now."""
+    """A heartbeat that is to be sent now for an agent."""
 
     agent_id: str
     cause: HeartbeatCause
@@ -88,7 +88,7 @@ class _Agent:
 
 
 class PassiveHeartbeats:
-    """The watched sessions of agents, and the heartbeats that follow from their events.
+    """Decides when to send heartbeats for agents, from the events of the sessions in which they work.
 
     All times are of one clock that never goes back.
     """
@@ -137,18 +137,18 @@ class PassiveHeartbeats:
         ]
 
     def note_line(self, now_s: float) -> None:
-        """Note that the server sent a line of any kind."""
+        """Record that the server sent a line of any kind, which shows that it runs."""
         self._heard_s = now_s
 
     def note_lost(self) -> None:
-        """Note that the stream ended: later events are unknown until the server's state is requested."""
+        """Record that the stream ended, so that states are unknown until the server is asked for them."""
         self._heard_s = -math.inf
         for session in self._sessions.values():
             if session.state is not WatchedSessionState.UNKNOWN:
                 session.before, session.state = session.state, WatchedSessionState.UNKNOWN
 
     def note_states(self, found: Mapping[str, WatchedSessionState], now_s: float) -> None:
-        """Note the server's answer about sessions; facts from events since the request are newer.
+        """Record the states that the server returned. Newer facts from events are kept.
 
         A session that is not as it was before the stream was lost has moved meanwhile: that is activity.
         """
@@ -163,7 +163,7 @@ class PassiveHeartbeats:
             session.before = state
 
     def note_event(self, event: ActivityEvent, now_s: float) -> None:
-        """Note one event of the stream."""
+        """Record one event of the server's stream."""
         if event.meaning in {EventMeaning.REPEAT, EventMeaning.OTHER} or event.session_id is None:
             return
         session = self._sessions.get(event.session_id)
@@ -180,7 +180,7 @@ class PassiveHeartbeats:
             self._owe(session, event.session_id, event.type, now_s)
 
     def hold(self, agent_id: str, until_s: float) -> None:
-        """Send nothing for an agent until then, and nothing later for its activity in that time."""
+        """Send no heartbeats for an agent until a time. Activity until then causes none later."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             agent.held_until_s, agent.owed = until_s, None
@@ -196,7 +196,7 @@ class PassiveHeartbeats:
         return found
 
     def next_at_s(self, now_s: float) -> float:
-        """Return when to call `due` next if nothing is noted until then; infinity if never."""
+        """Return the time of the next call of `due`, if nothing else is noted before; infinity for never."""
         return min((self._next_of(agent, now_s) for agent in self._agents.values()), default=math.inf)
 
     def _due_of(self, agent_id: str, agent: _Agent, now_s: float) -> DueHeartbeat | None:
@@ -235,7 +235,7 @@ class PassiveHeartbeats:
 
 
 def sessions_in(metadata: Mapping[str, object]) -> list[object]:
-    """Return the sessions that a registration assigns to its agent: `opencode_session`, one or a list."""
+    """Return the sessions that an agent's metadata names: `opencode_session`, one id or a list."""
     named = metadata.get("opencode_session")
     if named is None:
         return []

@@ -13,7 +13,7 @@ MAX_WAIT_SECONDS: Final = 30.0
 
 
 class Backoff:
-    """Number of failures in a row."""
+    """Waits between attempts, which double with each failure in a row and are partly random."""
 
     def __init__(
         self,
@@ -28,11 +28,11 @@ class Backoff:
         self._max_wait_s = max_wait_s
 
     def wait_s(self) -> float:
-        """Count one more; return how long to wait now: from half of the doubled time to all of it."""
+        """Count a failure; return how long to wait: a random time of at least half the present maximum."""
         wait_s = min(self._max_wait_s, self._first_wait_s * 2.0 ** min(self.tries, 10))
         self.tries += 1
         return wait_s * (0.5 + 0.5 * self._chance())
 
     def over(self) -> None:
-        """Note that they answered."""
+        """Start with the shortest wait again, because an attempt succeeded."""
         self.tries = 0

@@ -16,12 +16,15 @@ T = TypeVar("T")
 
 
 def is_in_future(at_s: float, now_s: float) -> bool:
-    """Return whether a time lies further ahead of now than clocks differ; both in seconds since the epoch."""
+    """Return whether a time is further in the future than clocks may differ.
+
+    Both are seconds since the epoch.
+    """
     return at_s - now_s > MAX_AHEAD_SECONDS
 
 
 def not_before(at_s: float, last_s: float | None, now_s: float | None = None) -> float:
-    """Return the time, or the previous time if that is later; None: there is no previous time.
+    """Return `at_s`, or `last_s` if that is later, so that times never go back.
 
     A previous time far ahead of now (of `at_s` without `now_s`) was written before a clock was set back, and
     does not count.
@@ -37,7 +40,7 @@ def offset_text(offset_s: float) -> str:
 
 
 def last_not_ahead(latest_first: Iterable[T], began_at_s: Callable[[T], float], now_s: float) -> T | None:
-    """Return the latest item that does not begin in the future, else the latest; None without items."""
+    """Return the latest item that did not begin in the future, else the latest of all; None without items."""
     known = list(latest_first)
     believed = (each for each in known if not is_in_future(began_at_s(each), now_s))
     return next(believed, known[0] if known else None)

@@ -13,5 +13,5 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def fast_dataclass(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]:
-    """Make a class like `dataclass(frozen=True, slots=True)`, without the code that prevents assignments."""
+    """Class decorator: a dataclass with slots that counts as frozen, without the slow checks for that."""
     return dataclass(slots=True, kw_only=kw_only, unsafe_hash=True)

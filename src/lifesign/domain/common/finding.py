@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One named observation about a document or a card, with its place.
+    """One problem or remark about a document or a card, with its place there.
 
     The reader that returns a finding decides whether it refuses the whole document (a fault) or is only
     reported.

@@ -25,13 +25,13 @@ def install_command(*extras: str) -> str:
 
 
 def install_hint(*extras: str) -> str:
-    """Return the command with where to run it."""
+    """Return a hint with the command that installs these extras, and where to run it."""
     place = " in a checkout of lifesign" if DISTRIBUTION == "." else ""
     return f"run {install_command(*extras)}{place}"
 
 
 def import_with_extra(module: str, extra: str) -> ModuleType:
-    """Return a module; if a package is missing for it, the error's note names the extra that installs it."""
+    """Import a module. If it needs a package that is missing, the error names the extra to install."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -40,7 +40,7 @@ def import_with_extra(module: str, extra: str) -> ModuleType:
 
 
 def project_suffix(contact: str | None = None) -> str:
-    """Return the comment of a User-Agent, with a space before it: the contact, else the project's page.
+    """Return the comment for a User-Agent, after a space: the contact, else the URL of lifesign's page.
 
     Empty if there is neither.
     """

@@ -21,7 +21,7 @@ _NOT_SHOWN: Final = re.compile("[^ -~]")
 
 
 class CredentialState(StrEnum):
-    """State of a prober's credential. The faults have the names of the result classes of a layer."""
+    """Whether a prober's credential works, or the fault that it has."""
 
     WORKS = "works"
     CREDENTIALS_REJECTED = "credentials_rejected"
@@ -33,7 +33,7 @@ FAULTS: Final = frozenset({CredentialState.CREDENTIALS_REJECTED, CredentialState
 
 @fast_dataclass(kw_only=True)
 class CredentialStatus:
-    """A credential of a prober, its state, and what is known of its fault."""
+    """A credential of a prober, with its state and the details of a fault."""
 
     scope: CredentialScope
     state: CredentialState | None = None
@@ -52,7 +52,7 @@ class _Fault:
 
 
 class CredentialUse:
-    """The known state of one credential at the places of its targets.
+    """Collects how servers accept one credential, to decide whether it works.
 
     One target may accept a credential that another one refuses. So the credential works again once every
     place that refused it has accepted it, was not probed for three intervals, or belongs to another prober.
@@ -70,17 +70,20 @@ class CredentialUse:
 
     @property
     def has_faults(self) -> bool:
-        """Whether a fault is remembered, perhaps one that does not count any more."""
+        """Whether any fault is recorded, even one that is too old to count."""
         return bool(self._faults)
 
     def note_success(self) -> None:
-        """Note an answer that accepted the credential, while no fault is remembered."""
+        """Record that an answer accepted the credential. For use while no fault is recorded."""
         self._worked_at_s = self._clock()
 
     def note(
         self, url: str, state: CredentialState, detail: str | None = None, target: str | None = None
     ) -> None:
-        """Note the answer of a place. `detail`: why it is a fault; `target`: the target of the probe."""
+        """Record how a URL took the credential.
+
+        `target` is the probed target, `detail` the reason of a fault.
+        """
         now_s = self._clock()
         if self.state not in FAULTS:
             self._fault_began_s = now_s
@@ -94,19 +97,19 @@ class CredentialUse:
             del self._faults[next(iter(self._faults))]
 
     def forget_targets(self, targets: Collection[str]) -> None:
-        """Remove the faults of these targets."""
+        """Remove the faults that probes of these targets have shown."""
         for url, fault in list(self._faults.items()):
             if fault.target in targets:
                 del self._faults[url]
 
     def forget(self) -> None:
-        """Remove all answers, because the secret has changed."""
+        """Remove all recorded answers, because the secret has changed."""
         self._faults.clear()
         self._worked_at_s = None
 
     @property
     def state(self) -> CredentialState | None:
-        """The state now; None if no answer counts."""
+        """Present state of the credential; None if there was no answer lately."""
         oldest_s = self._clock() - self._kept_s
         for url, fault in list(self._faults.items()):
             if fault.at_s >= oldest_s:
@@ -118,7 +121,7 @@ class CredentialUse:
         return CredentialState.WORKS if has_worked else None
 
     def status(self, scope: CredentialScope) -> CredentialStatus:
-        """Return the state of this credential with what is known of its fault."""
+        """Return the credential's present state with the details of a fault."""
         state = self.state
         if state not in FAULTS:
             return CredentialStatus(scope=scope, state=state)

@@ -24,7 +24,7 @@ _NO_COOKIE: Final = frozenset(' ",;\\')
 
 
 class KeyPlace(StrEnum):
-    """Part of a request that has the key."""
+    """Part of a request in which an API key is sent: header, query or cookie."""
 
     HEADER = "header"
     QUERY = "query"
@@ -33,27 +33,27 @@ class KeyPlace(StrEnum):
 
 @fast_dataclass()
 class ApiKeyPlace:
-    """Where a request has the key."""
+    """Part of a request, and name there, under which an API key is sent."""
 
     place: KeyPlace
     name: str
 
     def target(self, path_qs: str, key: str) -> str:
-        """Return path and query of a request, with the key if it belongs there."""
+        """Return a request's path and query, with the key added if it is sent in the query."""
         if self.place is not KeyPlace.QUERY:
             return path_qs
         mark = "&" if "?" in path_qs else "?"
         return f"{path_qs}{mark}{quote(self.name, safe='')}={quote(key, safe='')}"
 
     def header(self, key: str) -> tuple[str, str] | None:
-        """Return the header that has the key; None if the query has it."""
+        """Return the HTTP header with the key; None if the key is sent in the query."""
         if self.place is KeyPlace.HEADER:
             return self.name, key
         return ("Cookie", f"{self.name}={key}") if self.place is KeyPlace.COOKIE else None
 
 
 def key_place(card_schemes: Iterable[str], configured: ApiKeyPlace) -> ApiKeyPlace:
-    """Return the place that the card names first; that of the definition if it names none that is usable.
+    """Return where to send an API key: as the card says, else as configured.
 
     `card_schemes`: texts such as `apiKey query key` (`a2a/security_schemes.py`).
     """
@@ -66,10 +66,10 @@ def key_place(card_schemes: Iterable[str], configured: ApiKeyPlace) -> ApiKeyPla
 
 
 def is_taken(place: KeyPlace, name: str) -> bool:
-    """Return whether the prober or the connection needs this header itself."""
+    """Return whether requests need the header of this name for something else than an API key."""
     return place is KeyPlace.HEADER and name.lower() in TRANSPORT_HEADERS | _OTHER_HEADERS
 
 
 def fits_everywhere(key: str) -> bool:
-    """Return whether a key has only characters that a cookie may have (RFC 6265 4.1.1)."""
+    """Return whether a key can be sent in a header, a query or a cookie (RFC 6265 4.1.1)."""
     return _NO_COOKIE.isdisjoint(key)

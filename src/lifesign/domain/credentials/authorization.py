@@ -26,7 +26,7 @@ KNOWN_ERRORS: Final = frozenset({
 
 @fast_dataclass(kw_only=True)
 class AuthorizationRequest:
-    """A request for the consent of a person, with the secrets that tie the answer to it."""
+    """An OAuth authorization request to a person, with the secrets that only its own answer fits."""
 
     authorization_url: str
     client_id: str
@@ -40,7 +40,7 @@ class AuthorizationRequest:
 
     @property
     def url(self) -> str:
-        """The URL that the person opens."""
+        """URL that the person opens in a browser to log in."""
         fields = token_form(
             {
                 "response_type": "code",
@@ -68,14 +68,14 @@ class AuthorizationRequest:
 
 @fast_dataclass()
 class AuthorizationCode:
-    """A code that the token endpoint exchanges for tokens. Its text does not show it."""
+    """Authorization code of an OAuth login, to be exchanged for tokens. Its repr does not show it."""
 
     value: str = field(repr=False)
 
 
 @fast_dataclass()
 class RedirectFault:
-    """Why a redirect brings no code."""
+    """Reason why the redirect of an OAuth login contains no valid code."""
 
     reason: str
     """For people; it quotes nothing but known error codes."""
@@ -89,7 +89,7 @@ def challenge_of(verifier: str) -> str:
 
 
 def read_redirect(query: str, request: AuthorizationRequest) -> AuthorizationCode | RedirectFault:
-    """Return the code of a redirect with this query, or why it has none."""
+    """Return the authorization code in a redirect's query, or the reason why it has none."""
     members = _members(query)
     if members is None:
         return RedirectFault("the redirect has an invalid query", is_final=False)

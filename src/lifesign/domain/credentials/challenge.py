@@ -30,7 +30,7 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
 class BearerError(StrEnum):
-    """Why a server rejected a token (RFC 6750 3.1). Another text may be a secret that it sent back."""
+    """Known reasons why a server rejects a token (RFC 6750 3.1). Other texts may contain secrets."""
 
     INVALID_REQUEST = "invalid_request"
     INVALID_TOKEN = "invalid_token"  # noqa: S105 - a code
@@ -39,7 +39,7 @@ class BearerError(StrEnum):
 
 @fast_dataclass()
 class Challenge:
-    """One way to log in that a server names."""
+    """One authentication scheme that a server offers in `WWW-Authenticate`."""
 
     scheme: str
     """In lower case, such as `bearer`."""
@@ -48,7 +48,7 @@ class Challenge:
 
 
 def read_challenges(fields: Iterable[str]) -> tuple[Challenge, ...]:
-    """Return the challenges of the header fields, in their order."""
+    """Return the authentication schemes in these `WWW-Authenticate` fields, in their order."""
     found: list[tuple[str, dict[str, str]]] = []
     for field in list(fields)[:MAX_FIELDS]:
         current: dict[str, str] | None = None
@@ -66,7 +66,7 @@ def read_challenges(fields: Iterable[str]) -> tuple[Challenge, ...]:
 
 
 def bearer_error(fields: Iterable[str]) -> BearerError | None:
-    """Return why a server rejected a token; None if it does not say so with a known code."""
+    """Return the server's reason for the rejection of a token; None if it gives none that is known."""
     errors = [each.parameters.get("error") for each in read_challenges(fields) if each.scheme == "bearer"]
     return next((BearerError(error) for error in errors if error in set(BearerError)), None)
 

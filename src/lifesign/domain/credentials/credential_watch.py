@@ -26,7 +26,7 @@ CredentialId = tuple[str, str]
 
 
 class FaultEnd(StrEnum):
-    """Reason why a fault of a credential is over."""
+    """Reason why a credential's fault has ended."""
 
     WORKS = "works"
     NOT_REPORTED = "not_reported"
@@ -35,7 +35,7 @@ class FaultEnd(StrEnum):
 
 @fast_dataclass(kw_only=True)
 class WorkerCredentialReport:
-    """A credential as one living worker reports it."""
+    """State of one credential as one living worker of a prober reports it."""
 
     key: str
     name: str
@@ -51,7 +51,7 @@ class WorkerCredentialReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchedCredential:
-    """A credential with a fault now, or a short time ago."""
+    """A credential that has a fault, or had one a short time ago."""
 
     key: str
     name: str
@@ -71,7 +71,7 @@ class WatchedCredential:
 
 @fast_dataclass(kw_only=True)
 class CredentialChange:
-    """A fault of a credential that began or ended, and that an event reports."""
+    """Begin or end of a credential's fault, to be logged as an event."""
 
     credential: WatchedCredential
     end: FaultEnd | None = None
@@ -81,7 +81,7 @@ class CredentialChange:
 def credentials_after(
     before: Sequence[WatchedCredential], reports: Iterable[WorkerCredentialReport], now_s: float
 ) -> tuple[tuple[WatchedCredential, ...], list[CredentialChange]]:
-    """Return the watched credentials after a count, and what to report of them."""
+    """Return the credentials to watch after these reports, and the changes to log as events."""
     states = _states(reports)
     after: list[WatchedCredential] = []
     changes: list[CredentialChange] = []

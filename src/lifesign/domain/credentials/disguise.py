@@ -63,7 +63,7 @@ Span = tuple[int, int]
 
 
 class Disguises:
-    """Forms of secrets, and where they are in bytes, however they are escaped."""
+    """Finds secrets in bytes, even if they are escaped or encoded there."""
 
     def __init__(
         self, forms: Iterable[bytes], digits: Iterable[bytes], beginnings: Iterable[bytes] = ()
@@ -83,7 +83,7 @@ class Disguises:
         self._stems = re.compile(b"|".join(map(re.escape, sorted(stems))))
 
     def may_be_in(self, data: bytes) -> bool:
-        """Return whether bytes may contain a form or a beginning; False is certain."""
+        """Return whether the bytes may contain a secret or its beginning. Only False is certain."""
         if self._stems.search(data.translate(_TO_LOWER, _DROPPED)) is not None:
             return True
         if not any(map(data.__contains__, _MARKS)):
@@ -101,7 +101,7 @@ class Disguises:
         return False
 
     def are_in(self, data: bytes) -> bool | None:
-        """Return whether the bytes contain any of the forms; None if they have too many entities to tell."""
+        """Return whether the bytes contain a secret; None if they have too many entities to find out."""
         # Decoding may leave too little of a secret that itself looks escaped.
         if self._is_in(data.translate(None, _DROPPED)):
             return True
@@ -122,7 +122,7 @@ class Disguises:
         return any(map(flat.__contains__, self._needles)) or any(map(flat.lower().__contains__, self._digits))
 
     def removed_from(self, data: bytes, replacement: Callable[[int], bytes]) -> bytes | None:
-        """Return the bytes with each form replaced; None if that would take too long.
+        """Return the bytes with each secret replaced; None if that would take too long.
 
         The same object if there is none. `replacement` gets the number of bytes that it replaces.
         """
@@ -151,7 +151,7 @@ class _Work:
         return self._disguises.are_in(data)
 
     def first(self, data: bytes, reach: int) -> Span | None:
-        """Return the first place of a form in bytes that contain one; None if the work is used up."""
+        """Return begin and end of the first secret in bytes that contain one; None if that takes too long."""
         begin, end = 0, len(data)
         while end - begin > 4 * reach and self._left > 0:
             middle = (begin + end) // 2
@@ -179,7 +179,7 @@ class _Work:
 
 
 def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
-    """Return the texts to search for in decoded bytes, given the plain forms of a secret.
+    """Return the texts to search for in decoded bytes to find these forms of a secret.
 
     A secret may itself look escaped: it is then decoded together with its context.
     """

@@ -18,7 +18,7 @@ MAX_MISSING: Final = 1_000
 
 @fast_dataclass(kw_only=True)
 class OtherCredential:
-    """A credential of another prober."""
+    """A credential that another prober has, and for which targets this prober lacks it."""
 
     holder: str
     """Prober that has it: its key, a slash, and the worker's name."""
@@ -27,12 +27,12 @@ class OtherCredential:
     """Origins of the targets for which it is missing; none: those of the scope."""
 
     def is_for_target(self, target: str) -> bool:
-        """Return whether a probe of a target lacks it."""
+        """Return whether probes of this target would need the credential."""
         return any(is_on_origin_of(target, each) for each in self.target_origins or self.scope.target_origins)
 
 
 def lacking_place(origin: str, path: str, target_origins: Sequence[str]) -> str:
-    """Return where a credential is missing, for people.
+    """Return in words for which URLs a credential is missing.
 
     If it is there, but its `card_origins` lack the origins of some targets, these origins are named too.
     """
@@ -47,7 +47,7 @@ def missing_credentials(
     others: Mapping[str, Sequence[OtherCredential]],
     limit: int = MAX_MISSING,
 ) -> list[OtherCredential]:
-    """Return the places for which other probers have a credential and this prober has none, each once.
+    """Return the credentials of other probers for places where this prober has none, each place once.
 
     A prober also lacks a credential for the targets of an origin that only the `card_origins` of another
     prober contain. `others` has the credentials by prober key. The keys take turns, so that one key with many
@@ -74,7 +74,7 @@ def missing_credentials(
 def credential_of_other(
     own: Iterable[CredentialScope], missing: Sequence[OtherCredential], url: str, target: str
 ) -> OtherCredential | None:
-    """Return the credential that another prober would send to a URL in place of ours; None if there is none.
+    """Return the credential with which another prober would request a URL, if ours fits less well.
 
     `target` is the URL of the target whose probe sends the request. The credential is the one with the
     longest path, as `scope_for` chooses; at the same place, ours is missing.

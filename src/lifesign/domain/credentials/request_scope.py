@@ -28,7 +28,7 @@ REJECTED: Final = frozenset({401, 403})
 
 
 class Purpose(StrEnum):
-    """The document or action that a request of a probe is for."""
+    """What a request of a probe is for, such as a card or a message."""
 
     INTERFACE = "interface"
     """The interface of an agent or an MCP server."""
@@ -43,7 +43,7 @@ class Purpose(StrEnum):
 
 
 class Sending(StrEnum):
-    """When a request carries a credential."""
+    """Whether a credential is sent with each request, or only after a refusal."""
 
     ALWAYS = "always"
     AFTER_REFUSAL = "after_refusal"
@@ -64,7 +64,7 @@ SENDING: Final[Mapping[Purpose, Sending]] = MappingProxyType({
 
 @fast_dataclass(kw_only=True)
 class CredentialScope:
-    """The URLs to which a credential may be sent."""
+    """The URLs to which a credential may be sent: an origin and a path, and probes of which targets."""
 
     name: str
     origin: str
@@ -76,7 +76,7 @@ class CredentialScope:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Origin and path, in one spelling."""
+        """Origin and path of the scope, normalised."""
         return self.origin, self.path.rstrip("/")
 
     @property
@@ -99,7 +99,7 @@ class CredentialScope:
         return path is not None and (path == scope or path.startswith(f"{scope}/"))
 
     def is_for_target(self, target: str) -> bool:
-        """Return whether a probe of a target may send the credential.
+        """Return whether probes of this target may send the credential.
 
         A target of another origin decides which URL is requested, and where an API key is put.
         """
@@ -115,7 +115,7 @@ def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | 
 
 
 class ScopeIndex:
-    """Scopes by host: a definition has up to 100 of them, and each probe needs the scopes of several URLs."""
+    """Credential scopes by host, to find quickly the one that covers a URL."""
 
     def __init__(self, scopes: Iterable[CredentialScope]) -> None:
         self._by_host: dict[str | None, list[CredentialScope]] = {}
@@ -128,7 +128,7 @@ class ScopeIndex:
                 self._whole[_spelled_origin(of_host[0].origin)] = of_host[0]
 
     def find(self, url: str) -> CredentialScope | None:
-        """Return the result of `scope_for` for all scopes."""
+        """Return the scope with the longest path that covers a URL; None if none does."""
         if (only := self._whole.get(_spelled_origin(url))) is not None:
             return only
         scopes = self._by_host.get(urlsplit(url).hostname)

@@ -30,7 +30,7 @@ _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IWOTH | stat.S_IROTH
 
 
 def secret_fault(text: str) -> str | None:
-    """Return the rule for secrets that this text breaks; None if the text is accepted."""
+    """Return the rule for secrets that this text breaks; None if it is a valid secret."""
     if "\n" in text or "\r" in text:
         return "a secret of one line"
     if not _PRINTABLE.fullmatch(text):
@@ -41,17 +41,17 @@ def secret_fault(text: str) -> str | None:
 
 
 def is_too_open(mode: int) -> bool:
-    """Return whether a file of this mode may be changed by its group or others, or read by others."""
+    """Return whether the mode of a secret's file lets others read it, or group or others change it."""
     return bool(mode & _TOO_OPEN)
 
 
 def is_open_to_group(mode: int) -> bool:
-    """Return whether a file of this mode may be read by its group, which is a warning."""
+    """Return whether the mode of a secret's file lets its group read it. That causes only a warning."""
     return bool(mode & stat.S_IRGRP)
 
 
 class Scrubber:
-    """Removes secrets from what is stored, logged or shown.
+    """Removes secrets from texts and bytes before they are stored, logged or shown.
 
     It finds a secret in upper and lower case, in base64 and base64url at each of the three alignments, and in
     hexadecimal; so it finds the form that the secret has in a query, as a target may repeat the request. Each
@@ -83,27 +83,27 @@ class Scrubber:
         return bool(self._secrets)
 
     def may_be_in(self, data: bytes) -> bool:
-        """Return whether bytes may contain a secret or its beginning; False is certain."""
+        """Return whether the bytes may contain a secret or its beginning. Only False is certain."""
         # Decoding never makes the data longer, and nothing shorter is searched for.
         return bool(self._secrets) and len(data) >= MIN_FOUND_BYTES and self._disguises.may_be_in(data)
 
     def may_be_in_cached(self, text: str) -> bool:
-        """Return the same for a text that comes with many answers: its result is cached if it is short."""
+        """Return whether a text may contain a secret or its beginning. Results for short texts are cached."""
         if len(text) > MAX_USUAL_CHARS:
             return self.may_be_in(text.encode("utf-8", "surrogatepass"))
         return self._may_be_in_usual(text)
 
     def clean(self, data: bytes) -> bytes:
-        """Return the bytes without the secrets; the same object if there is none in them."""
+        """Return the bytes with secrets replaced; the same object if they contain none."""
         cleaned = self.cleaned(data)
         return REMOVED.encode() if cleaned is None else cleaned
 
     def cleaned(self, data: bytes) -> bytes | None:
-        """Return the same; None if the search would take too long."""
+        """Return the bytes with secrets replaced; None if the search would take too long."""
         return self._cleaned(data) if self.may_be_in(data) else data
 
     def clean_text(self, text: str) -> str:
-        """Return the text without the secrets; the same object if there is none in it."""
+        """Return the text with secrets replaced; the same object if it contains none."""
         data = text.encode("utf-8", "surrogatepass") if self._secrets else b""
         if not self.may_be_in(data):
             return text
@@ -116,7 +116,7 @@ class Scrubber:
             return cleaned.decode("utf-8", "replace")
 
     def clean_cut(self, text: str) -> str:
-        """Return a text that may end within an escaped secret; such a text is replaced as a whole."""
+        """Return a text that may be cut within a secret, without secrets. In doubt, all of it is replaced."""
         cleaned = self.clean_text(text)
         return REMOVED if self.may_be_in(cleaned.encode("utf-8", "surrogatepass")) else cleaned
 

@@ -36,7 +36,7 @@ FileName = Annotated[Path, BeforeValidator(_check_file_name), AfterValidator(_re
 
 
 class SecretPlace(BaseModel):
-    """Place of a secret: exactly one of the three."""
+    """Where a secret is stored: in exactly one of a file, a variable, or a systemd credential."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
     hides_unknown_keys: ClassVar = True

@@ -35,7 +35,7 @@ _SERVER_ERROR: Final = 500
 
 
 class TokenFaultKind(StrEnum):
-    """Why there is no token."""
+    """Kind of reason why no access token was obtained."""
 
     NO_ANSWER = "no_answer"
     """The token endpoint gave no whole answer, or redirected."""
@@ -57,7 +57,7 @@ class TokenFaultKind(StrEnum):
 
 @fast_dataclass(kw_only=True)
 class TokenFault:
-    """Why there is no token; never quotes one."""
+    """Details of why no access token was obtained. Never contains a token."""
 
     kind: TokenFaultKind
     reason: str
@@ -71,7 +71,7 @@ class TokenFault:
 
 @fast_dataclass(kw_only=True)
 class AccessToken:
-    """A token, and how long it is used. Its text does not show it."""
+    """An OAuth access token, and how long to use it. Its repr does not show the token."""
 
     value: str = field(repr=False)
     lifetime_s: float
@@ -81,18 +81,18 @@ class AccessToken:
 def token_form(
     grant: Mapping[str, str], *, scope: str | None = None, resource: str | None = None
 ) -> dict[str, str]:
-    """Return the fields of a request for a token. `grant`: `grant_type`, and what it needs."""
+    """Return the form fields of a token request. `grant` contains `grant_type` and its own fields."""
     optional = {"scope": scope, "resource": resource}
     return {**grant, **{name: value for name, value in optional.items() if value is not None}}
 
 
 def form_body(fields: Mapping[str, str]) -> bytes:
-    """Return fields as a form is sent."""
+    """Return form fields as an `application/x-www-form-urlencoded` body."""
     return urlencode(fields).encode("ascii")
 
 
 def basic_client(client_id: str, secret: str) -> str:
-    """Return the header value that identifies a client (RFC 6749 2.3.1).
+    """Return the `Authorization` header with a client's id and secret (RFC 6749 2.3.1).
 
     Each part is form-encoded, with %20 for a space: some servers do not read a plus as one.
     """
@@ -100,13 +100,13 @@ def basic_client(client_id: str, secret: str) -> str:
 
 
 def client_pair(client_id: str, secret: str) -> str:
-    """Return name and secret of a client as the scheme Basic spells them."""
+    """Return a client's id and secret in the encoding of the HTTP scheme Basic."""
     pair = ":".join(quote(part, safe="") for part in (client_id, secret))
     return b64encode(pair.encode()).decode()
 
 
 def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> AccessToken | TokenFault:
-    """Return the token of an answer; `answer` is its parsed JSON, None if it is not JSON."""
+    """Return the access token in a token endpoint's answer, or why there is none. `answer`: parsed JSON."""
     members = answer if isinstance(answer, dict) else None
     if status != _OK:
         reason = f"HTTP {status}{_error_text(members)}"
@@ -130,13 +130,13 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
 
 
 def rotated_token(answer: Any, former: str) -> str | None:
-    """Return the refresh token that replaces a former one; None if the answer has no other one."""
+    """Return the new refresh token in an answer; None if it contains none, or the former one."""
     value = answer.get("refresh_token") if isinstance(answer, dict) else None
     return value if is_token(value) and value != former else None
 
 
 def is_token(value: Any) -> TypeGuard[str]:
-    """Return whether a value may be sent as a token."""
+    """Return whether a value is a text that can be sent as a token."""
     return (
         isinstance(value, str)
         and MIN_SECRET_CHARS <= len(value) <= MAX_TOKEN_CHARS

@@ -138,7 +138,7 @@ class CommandSent(Payload):
 
 
 class CommandEnded(Payload):
-    """A queued command ended: the agent followed it, or it expired. The type of the event says which."""
+    """A queued command ended, because the agent followed it or it expired. The event's type says which."""
 
     agent_id: AgentId
     command_id: OwnId
@@ -175,7 +175,7 @@ class AgentLinkConflict(Payload):
 
 
 class InterfaceChanged(BaseModel):
-    """One change of a published interface."""
+    """One difference in an agent's published interface: part of `TargetInterfaceChanged`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 

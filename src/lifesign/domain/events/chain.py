@@ -33,7 +33,7 @@ def _check_calendar_date(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Position in the chain: an event's sequence and hash."""
+    """Position in the hash chain of the event log: sequence and hash of an event."""
 
     sequence: int
     hash: str
@@ -47,7 +47,7 @@ GENESIS = Checkpoint(0, GENESIS_HASH)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One fact with its position in the log and its public members. Created by `chain` or `read_event`."""
+    """One event of the log, with its position. Created by `chain` or `read_event` only."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -66,16 +66,16 @@ class Event:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """Position after this event."""
+        """Position of this event in the chain."""
         return Checkpoint(self.sequence, self.hash)
 
     @property
     def is_erased(self) -> bool:
-        """Whether the payload was replaced by its hash."""
+        """Whether the payload was replaced by its hash, to erase an agent."""
         return _erased_hash(self.payload) is not None
 
     def members(self) -> dict[str, Any]:
-        """Return the event as the JSON values that are sent; `intent_id` is omitted if it is None."""
+        """Return the event as JSON members, as it is sent. `intent_id` is omitted if it is None."""
         members = {name: getattr(self, name) for name in _MEMBERS}
         if self.intent_id is None:
             del members["intent_id"]
@@ -90,7 +90,7 @@ _EVENT = TypeAdapter(Event)
 
 
 def canonical(value: Any) -> bytes:
-    """Return JSON as RFC 8785 writes it, the same for equal values on every machine.
+    """Return a value as canonical JSON (RFC 8785), the same text for equal values.
 
     Raises ValueError for values without such a form: integers from 2^53, NaN, half a surrogate pair.
     """
@@ -129,7 +129,7 @@ def written_time(at: datetime) -> str:
 
 @lru_cache(maxsize=16)
 def time_text(at_s: float) -> str:
-    """Return the same as `written_time`, from seconds since the epoch.
+    """Return a time, in seconds since the epoch, as events contain it.
 
     One transaction uses only a few times.
     """
@@ -137,12 +137,12 @@ def time_text(at_s: float) -> str:
 
 
 def payload_hash(payload: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a payload's canonical form, also of one that was erased."""
+    """Return the SHA-256 of a payload in canonical form. For an erased payload, that of the original."""
     return _erased_hash(payload) or hashlib.sha256(canonical(payload)).hexdigest()
 
 
 def chain(after: Checkpoint, event_id: str, draft: EventDraft, created_at_s: float) -> Event:
-    """Append a draft to the chain after `after`.
+    """Create the event that follows the checkpoint `after`, from a draft.
 
     For the next event, pass the `checkpoint` of the returned one.
 
@@ -163,7 +163,7 @@ def chain(after: Checkpoint, event_id: str, draft: EventDraft, created_at_s: flo
 
 
 def link(after: Checkpoint, event: Event) -> Checkpoint:
-    """Return the checkpoint after this event.
+    """Verify that an event follows `after` in the chain, and return its position; BrokenChain otherwise.
 
     BrokenChain if the event does not follow `after`, or was changed.
     """
@@ -182,7 +182,7 @@ def link(after: Checkpoint, event: Event) -> Checkpoint:
 
 
 def link_stored(after: Checkpoint, event: Event, agent_id: str | None) -> Checkpoint:
-    """Do the same as `link`.
+    """Verify a stored event like `link`, and that it is stored under the agent that it names.
 
     Also raise BrokenChain if the event is stored under another agent than it names.
     """
@@ -198,14 +198,14 @@ def erased(event: Event) -> Event:
 
 
 def agent_of(event: Event) -> str | None:
-    """Return the agent of an event, with which it is erased; None without one and once erased."""
+    """Return the agent that an event belongs to and is erased with; None if it names none, or is erased."""
     named = (event.payload.get(member) for member in _MEMBERS_OF_WHOM)
     agent_id = next((name for name in named if isinstance(name, str)), None)
     return None if agent_id is None or is_reserved(agent_id) else agent_id
 
 
 def read_event(members: object) -> Event:
-    """Read an event from JSON; InvalidEvent unless it has exactly the form in which this module writes it.
+    """Read an event from JSON; InvalidEvent unless it has exactly the form that `members` returns.
 
     `link` checks its position in the chain.
     """
@@ -218,7 +218,7 @@ def read_event(members: object) -> Event:
 
 
 def payload_of(event: Event) -> Payload:
-    """Return the payload of an event as the model of its type, or `Erased`; InvalidEvent if it is not one."""
+    """Return an event's payload as the model of the event's type, or `Erased`; InvalidEvent if invalid."""
     model = Erased if event.is_erased else PAYLOADS.get(event.type)
     if model is None:
         raise InvalidEvent(event.sequence, f"unknown event type: {event.type}")

@@ -12,7 +12,7 @@ from lifesign.domain.events.chain import Checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseMarker:
-    """Identity and progress of a database."""
+    """Identity of a database and its latest known event, stored in a file outside the database."""
 
     installation_id: str
     """`ins_...`, created with the database's first server."""
@@ -24,7 +24,7 @@ class DatabaseMarker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseState:
-    """State of a database, read after the marker that it is compared with."""
+    """What a database says about itself, to be compared with its marker file."""
 
     installation_id: str | None
     """None until a server with markers was started on the database."""
@@ -35,7 +35,7 @@ class DatabaseState:
 
 
 class Mismatch(StrEnum):
-    """Reason why a database does not match its marker. The texts give callers no other facts."""
+    """Reason why a database does not match its marker file."""
 
     EMPTY = "the database is empty"
     """Or absent."""
@@ -47,7 +47,7 @@ class Mismatch(StrEnum):
 
 
 def mismatch(marker: DatabaseMarker, state: DatabaseState) -> Mismatch | None:
-    """Return why the database is not the one of the marker; None if it is.
+    """Return why a database is not the one that the marker describes; None if it is.
 
     A higher epoch is accepted whatever the log contains: only a restore and an adoption raise it, and both
     make all new fencing tokens higher than all old ones.

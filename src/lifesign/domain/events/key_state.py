@@ -9,7 +9,7 @@ from lifesign.domain.events.registry_payloads import KeyChanged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyState:
-    """State of one key, according to the log and to the database, for a comparison.
+    """State of one key, from the log or from the database, to compare both.
 
     Members that only the end of a key may change have their first value in the log.
     """

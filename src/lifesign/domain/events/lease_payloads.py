@@ -34,7 +34,7 @@ class LeaseAcquired(Payload):
 
 
 class LeaseEnded(Payload):
-    """A lease ended. The type of the event says whether it was released."""
+    """A lease was released or expired. The event's type says which."""
 
     resource: Resource
     lease_id: OwnId
@@ -44,7 +44,7 @@ class LeaseEnded(Payload):
 
 
 class ShardLease(Payload):
-    """The lease of one shard."""
+    """The lease of one shard, as part of an event about several."""
 
     shard: Number
     lease_id: OwnId
@@ -52,7 +52,7 @@ class ShardLease(Payload):
 
 
 class ShardsGranted(Payload):
-    """A worker of a prober got shards: parts of the targets that it now probes."""
+    """A prober's worker was granted leases on shards, whose targets it now probes."""
 
     holder: Label
     """Id of the prober's key, a slash, and the name of the worker."""
@@ -62,7 +62,7 @@ class ShardsGranted(Payload):
 
 
 class ShardsEnded(Payload):
-    """The leases of shards of a worker of a prober ended."""
+    """Leases on shards that a prober's worker held have ended."""
 
     holder: Label
     """Id of the prober's key, a slash, and the name of the worker."""
@@ -71,7 +71,7 @@ class ShardsEnded(Payload):
 
 
 class FencedWriteRejected(Payload):
-    """The registry refused a write that a fencing token guards. The write changed nothing."""
+    """The registry refused a write because of its fencing token. The write changed nothing."""
 
     resource: Resource
     writer: Label
@@ -84,7 +84,7 @@ class FencedWriteRejected(Payload):
 
 
 class StateWritten(Payload):
-    """The holder of a resource wrote the state of that resource. The event does not contain the state."""
+    """The holder of a lease wrote the state that the lease protects. The event does not contain the state."""
 
     resource: Resource
     holder: Label
@@ -94,7 +94,7 @@ class StateWritten(Payload):
 
 
 class EpochRaised(Payload):
-    """The epoch was raised: a backup was restored, or an operator ran `lifesign database adopt`.
+    """The epoch of fencing tokens was raised, after a restored backup or `lifesign database adopt`.
 
     The epoch is the high part of each fencing token. So all new tokens are higher than all earlier ones.
     """

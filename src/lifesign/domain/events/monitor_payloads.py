@@ -12,7 +12,7 @@ from lifesign.domain.lifecycle.verdict_suspension import MonitorChange, MonitorS
 
 
 class MonitorStateChanged(Payload):
-    """The monitor changed its state for one track. The type of the event names the new state.
+    """The verdicts on one track were suspended or resumed. The event's type names the new state.
 
     A track contains the agents that send heartbeats (`heartbeat`), or all others (`probe`).
     """
@@ -46,7 +46,7 @@ class MonitorDowntime(Payload):
 
 
 class LostEvidenceChanged(Payload):
-    """Living agents have old evidence by a fault of the monitoring, or no longer. The type says which.
+    """A fault of the monitoring left living agents without current evidence, or this has ended.
 
     Evidence is old if no measured result arrived for three intervals of the crawl.
     """
@@ -64,7 +64,7 @@ class LostEvidenceChanged(Payload):
 
 
 class ProberFailures(Payload):
-    """A prober key's share of failures became high, or normal again. The type of the event says which.
+    """The share of failures among a prober key's results became too high, or normal again.
 
     The registry counts results about living agents in periods of `evidence_lost_after` (5 min). A period with
     fewer than 20 results changes nothing.

@@ -21,7 +21,7 @@ from lifesign.domain.events.payload_fields import (
 
 
 class KeyChanged(Payload):
-    """A key was created, rotated, revoked, limited, suspended or confirmed. The type of the event says which.
+    """A key was created, changed, suspended or revoked. The type of the event says which.
 
     The event does not contain the key itself.
     """
@@ -94,7 +94,7 @@ class ArchiveErased(Payload):
 
 
 class Erased(Payload):
-    """Replaces a payload that was erased."""
+    """Stands in the place of a payload that was erased."""
 
     erased: Hash
     """Hash of the payload's canonical form."""

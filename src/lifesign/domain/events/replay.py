@@ -85,7 +85,7 @@ _SNAPSHOT = TypeAdapter(_Snapshot)
 
 
 class Replay:
-    """The states that the events up to `sequence` have led to.
+    """The states that result from the events of the log up to `sequence`.
 
     Erased events are skipped and counted: nothing is known of an erased agent. Replay checks the sequence of
     each event, `event_chain.link` its hash.
@@ -103,7 +103,7 @@ class Replay:
         """By the target's id."""
 
     def apply(self, event: Event) -> None:
-        """Apply the next event; ImpossibleEvent if it contradicts the state, which then stays unchanged."""
+        """Apply the next event; ImpossibleEvent, without any change, if it contradicts the states."""
         if event.sequence != self.sequence + 1:
             raise ImpossibleEvent(event.sequence, f"it does not follow on {self.sequence}")
         if event.is_erased:
@@ -118,7 +118,7 @@ class Replay:
         self.sequence = event.sequence
 
     def forget(self, agent_id: str) -> None:
-        """Remove an erased agent. The tokens that were granted to it are kept.
+        """Remove the state of an erased agent. Fencing tokens that it was granted are kept.
 
         The states of an archived prefix need this too: otherwise the erased events after it would be missed.
         """
@@ -144,7 +144,7 @@ class Replay:
         *,
         limit: int = MAX_DIFFERENCES,
     ) -> list[str]:
-        """Return how the stored states differ, as sentences, at most `limit`; empty if all agree."""
+        """Return how stored states differ from those by the log, as at most `limit` sentences."""
         found: list[str] = []
         for difference in self._all_differences(agents, leases, tasks, keys, links):
             found.append(difference)
@@ -153,7 +153,7 @@ class Replay:
         return found
 
     def to_json(self) -> str:
-        """Return the states as JSON for the checkpoint of an archived prefix."""
+        """Return the states as JSON, to continue without the events that are archived."""
         snapshot = _Snapshot(
             sequence=self.sequence,
             epoch=self.epoch,
@@ -168,7 +168,7 @@ class Replay:
 
     @classmethod
     def from_json(cls, text: str) -> "Replay":
-        """Return a replay that continues from such a text; ValueError if the text is invalid."""
+        """Return a replay with the states of a text from `to_json`; ValueError if the text is invalid."""
         snapshot = _SNAPSHOT.validate_json(text)
         replay = cls()
         replay.sequence = snapshot.sequence

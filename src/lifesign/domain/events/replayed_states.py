@@ -35,7 +35,7 @@ _SIGNALS = {(status, reason_of(signal), after): signal for (status, signal), aft
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentState:
-    """State of one agent, according to the log and to the database, for a comparison."""
+    """State of one agent, from the log or from the database, to compare both."""
 
     agent_id: str
     status: Status
@@ -50,7 +50,7 @@ class AgentState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseState:
-    """State of one resource's last lease, according to the log and to the database, for a comparison."""
+    """State of one resource's last lease, from the log or from the database, to compare both."""
 
     resource: str
     lease_id: str | None
@@ -62,13 +62,13 @@ class LeaseState:
 
     @property
     def is_held(self) -> bool:
-        """Whether the lease was not ended; it may be overdue."""
+        """Whether the lease has not been ended. Its time may be over."""
         return self.lease_id is not None and self.end_reason is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """State of one task, according to the log and to the database, for a comparison."""
+    """State of one task, from the log or from the database, to compare both."""
 
     task_id: str
     status: TaskStatus
@@ -84,7 +84,7 @@ class TaskState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayedLink:
-    """State of one linked target, according to the log and to the database, for a comparison."""
+    """State of one target's link to an agent, from the log or from the database, to compare both."""
 
     target_id: str
     agent_id: str
@@ -94,11 +94,11 @@ _State = TypeVar("_State", AgentState, LeaseState, TaskState, KeyState, Replayed
 
 
 class Contradiction(Exception):
-    """An event does not follow from the states before it; becomes ImpossibleEvent, with its sequence."""
+    """An event does not fit the states before it. Becomes ImpossibleEvent, with the event's sequence."""
 
 
 def after_lifecycle(agent: AgentState | None, payload: AgentLifecycle) -> AgentState:
-    """Return the state after a transition; Contradiction if the lifecycle does not allow it."""
+    """Return an agent's state after a change of its status; Contradiction if that is not allowed."""
     previous = Status.REGISTERING if agent is None else agent.status
     if payload.previous_status is not previous:
         raise Contradiction(f"agent {payload.agent_id} is {previous}, not {payload.previous_status}")
@@ -160,7 +160,7 @@ def _incarnation_after(agent: AgentState | None, signal: Signal) -> tuple[int, i
 def after_change(
     agent: AgentState, payload: AgentUpdated | AgentHealthChanged | MaintenanceChanged | StatusOverrideChanged
 ) -> AgentState:
-    """Return the state after a change that is no transition; Contradiction if it does not follow."""
+    """Return an agent's state after a change other than of its status; Contradiction if it does not fit."""
     match payload:
         case AgentUpdated():
             expected = agent.incarnation, agent.version + 1
@@ -178,7 +178,7 @@ def after_change(
 
 
 def after_task_lifecycle(task: TaskState, payload: TaskLifecycle) -> TaskState:
-    """Return the state after a transition; Contradiction if the table of tasks does not allow it."""
+    """Return a task's state after a change of its status; Contradiction if that is not allowed."""
     if payload.previous_status is not task.status:
         raise Contradiction(f"task {task.task_id} is {task.status}, not {payload.previous_status}")
     try:
@@ -197,7 +197,7 @@ def after_task_lifecycle(task: TaskState, payload: TaskLifecycle) -> TaskState:
 
 
 def differences(what: str, replayed: _State | None, stored: _State) -> Iterator[str]:
-    """Describe each difference between a stored state and the state by the log. Fractions are times."""
+    """Yield a sentence for each difference between the state by the log and the stored one."""
     if replayed is None:
         yield f"{what}: in the store, not in the log"
         return

@@ -33,7 +33,7 @@ GONE_STATUS: Final = 410
 
 
 def secret_of(random_bytes: bytes) -> str:
-    """Return the secret for 24 to 64 random bytes: `whsec_` and their base64.
+    """Return a webhook's secret, `whsec_` and base64, made of 24 to 64 random bytes.
 
     InvalidValue for another length.
     """
@@ -44,7 +44,7 @@ def secret_of(random_bytes: bytes) -> str:
 
 
 def delivery_headers(message_id: str, at_s: float, body: bytes, secrets: Iterable[str]) -> dict[str, str]:
-    """Return the headers of one attempt: id, time of the attempt, and a signature with each secret.
+    """Return the HTTP headers of one delivery attempt: id, time, and a signature with each secret.
 
     The id and the time are signed with the body, separated by full stops: an id must not contain one.
     """
@@ -83,7 +83,7 @@ def after_failure(  # noqa: PLR0917 - the state before, and what came of the att
     status: int | None = None,
     retry_after_s: float | None = None,
 ) -> WebhookAfterFailure:
-    """Return the state after an attempt that failed, following `failures` in a row.
+    """Return a webhook's state after a failed attempt that followed `failures` in a row.
 
     The wait doubles from 2 s to 30 min. `chance`, 0 to 1, shortens it by up to half, so that webhooks that
     failed together are not retried together. The receiver's `Retry-After` delays the next attempt, to at most

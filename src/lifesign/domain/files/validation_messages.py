@@ -68,7 +68,7 @@ def invalid_setting(
     *,
     model: type[BaseModel] | None = None,
 ) -> InvalidValue:
-    """Return the first fault. `name` is the name of the whole, for faults that concern no single member.
+    """Return the first fault as InvalidValue. `name` stands for the whole, where no single member is wrong.
 
     `forms` describes patterns in words; `model` has the allowed members.
     """
@@ -85,7 +85,7 @@ def invalid_setting(
 
 
 def expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str:
-    """Return the expected value, without the word "expected"; `forms` describes patterns in words."""
+    """Return what a validation error expected, in words. `forms` describes patterns in words."""
     words = known_expectation(details, forms)
     return f"what the rules allow ({details['msg']})" if words is None else words
 
@@ -104,7 +104,7 @@ def _number(bound: float) -> str:
 
 
 def known_expectation(details: ErrorDetails, forms: Mapping[str, str] = FORMS) -> str | None:
-    """Return the expected value, or None if pydantic's message is a sentence of one of lifesign's rules."""
+    """Return what a validation error expected; None if its message is already one of lifesign's own."""
     context: dict[str, Any] = details.get("ctx", {})
     given = details.get("input")
     if isinstance(given, float) and isnan(given):

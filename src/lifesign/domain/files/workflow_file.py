@@ -59,7 +59,7 @@ class AgentDeclaration(Body):
     card_url: Url | None = None
 
     def registration(self, agent_id: str | None = None) -> dict[str, Any]:
-        """Return the body of `POST /api/v1/agents` for one instance (RFC-0016 3.1).
+        """Return the body of `POST /api/v1/agents` that registers one instance (RFC-0016 3.1).
 
         Without an `agent_id` the registry creates one. Undeclared members are omitted.
         """

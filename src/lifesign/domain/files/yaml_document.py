@@ -70,11 +70,11 @@ class YamlDocument:
         self._document = document
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the whole content."""
+        """Return the whole content of the file."""
         return self._build_mapping(self._document, ())
 
     def section(self, key: str) -> Any:
-        """Return the value of a top-level key; refuse the file if it is absent."""
+        """Return the value of a top-level key; InvalidFile if the file has no such key."""
         found = [pair for pair in self._document.value if pair[0].value == key]
         if not found:
             raise self.refused((), f"expected the key {key}")
@@ -84,7 +84,7 @@ class YamlDocument:
         return self._build_pair(key_node, value_node, ())[1]
 
     def refused(self, path: Path, expected: str) -> InvalidFile:
-        """Return the error for one thing that is wrong at a place that was read."""
+        """Return the error for one wrong value in the file, at this path of keys."""
         return self._refuse([FileFault(self._line_of(path), _pointer(path), expected)])
 
     def misread(
@@ -97,7 +97,7 @@ class YamlDocument:
         skipped: int = 0,
         place: Callable[[ErrorDetails], Path] = lambda details: details["loc"],
     ) -> InvalidFile:
-        """Return the error for values that do not match `model`, in terms of YAML.
+        """Return the error for a YAML file whose values do not match `model`, with the lines of the faults.
 
         `forms` describes patterns. `at` leads to the validated value, and `skipped` further keys lead to the
         value of which `model` is the shape. `place` returns the path to a fault.

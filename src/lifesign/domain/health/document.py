@@ -95,12 +95,12 @@ def _refuse_null(value: object) -> object:
 
 
 def accept_integral_float(value: object) -> object:
-    """Return 12 for 12.0, which JSON Schema calls an integer; leave the rest to the strict integer."""
+    """Return a float such as 12.0 as the integer 12, as JSON Schema permits; other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def write_short(value: float) -> int | float:
-    """Return 86400 for 86400.0: some readers refuse a fraction where they expect a whole number."""
+    """Return a whole float such as 86400.0 as 86400, since some readers refuse a fraction there."""
     return int(value) if value % 1 == 0 else value
 
 
@@ -226,7 +226,7 @@ class _Members(BaseModel):
 
 
 class Health(_Members):
-    """The agent's operational status (draft 4.3)."""
+    """Health status of an agent, with its last healthy time and its uptime (draft 4.3)."""
 
     status: HealthStatus
     """Status that the agent reports."""
@@ -237,7 +237,7 @@ class Health(_Members):
 
 
 class Calibration(_Members):
-    """Results of the agent within the measurement window (draft 4.4)."""
+    """Measurements of the agent's answers within the window (draft 4.4)."""
 
     response_ratio: OrAbsent[Ratio] = None
     """Share of requests that got a valid answer, 0 to 1; absent without a sample."""
@@ -283,12 +283,12 @@ class HealthDocument(_Members):
     """Additions of an implementation, under reverse domain names."""
 
     def to_json(self) -> bytes:
-        """Return compact UTF-8 JSON, its members in the order of draft 4.2, without absent ones."""
+        """Return the document as compact UTF-8 JSON, with the members in the order of draft 4.2."""
         return self.model_dump_json(exclude_unset=True).encode()
 
 
 def coarse(document: HealthDocument) -> HealthDocument:
-    """Return the public part for a personal assistant (draft 8): up or not, and since when.
+    """Return the part of a document that a personal assistant may publish: only the status (draft 8).
 
     Degraded is published as healthy. Measurements, trends, uptime, the last healthy time, extensions and
     unknown members are removed.
@@ -321,7 +321,7 @@ _HEALTH_CHECK_STATUS: Mapping[HealthStatus, tuple[int, str]] = MappingProxyType(
 
 
 def health_check_form(document: HealthDocument) -> tuple[int, dict[str, Any]]:
-    """Return the HTTP status and the body of the same state as `application/health+json`.
+    """Return the document as HTTP status and body of type `application/health+json`.
 
     draft-inadarei-api-health-check-06, section 3: pass, warn or fail, and one check per reading
     that the document holds (none in a coarse document). The body can be written as JSON as it is.

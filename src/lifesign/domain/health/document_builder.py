@@ -14,7 +14,7 @@ from lifesign.domain.health.trend import calibration_trend
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """Facts that the operator gave to the recorder."""
+    """What the operator declares about an agent for its health document."""
 
     agent_id: str
     window_seconds: float
@@ -85,7 +85,7 @@ def self_report(
 
 
 def no_report(agent_id: str, now: datetime) -> HealthDocument:
-    """Return the document of an agent whose own measurement fails: status unknown."""
+    """Return a health document with the status unknown, for an agent whose own measurement fails."""
     return HealthDocument.model_validate(
         {
             "schema_version": SCHEMA_VERSION,

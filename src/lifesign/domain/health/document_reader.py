@@ -111,7 +111,7 @@ _Parts = tuple[str | int, ...]
 
 
 def read_document(raw: bytes) -> tuple[HealthDocument, tuple[Finding, ...]]:
-    """Return a peer's document, and the findings about it.
+    """Return the health document in these bytes, and the findings about it.
 
     Members that the draft does not name are accepted. A null where only absence is allowed counts as absent,
     with a finding. Raises only InvalidDocument, with all faults (the first MAX_FAULTS of them), whatever the
@@ -153,7 +153,7 @@ class _ReadState:
         self.findings.append(Finding(name, _pointer(parts), message, section))
 
     def build_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """Make an object of its members, the last of each name, and remember repeated names."""
+        """Create a JSON object from its members. Of a repeated name the last one counts, with a fault."""
         members = dict(pairs)
         if len(members) < len(pairs):
             counts = Counter(name for name, _ in pairs)
@@ -161,7 +161,7 @@ class _ReadState:
         return members
 
     def parse_integer(self, digits: str) -> float:
-        """Return a whole number, or infinity if no double can represent it."""
+        """Return a JSON integer; infinity if it is too large for a double."""
         number = int(digits) if len(digits) <= MAX_INTEGER_CHARS else math.inf
         if abs(number) <= sys.float_info.max:
             return number
@@ -169,7 +169,7 @@ class _ReadState:
         return math.inf
 
     def parse_number(self, digits: str) -> float:
-        """Return a number with a fraction or an exponent; NaN and Infinity are noted as faults."""
+        """Return a JSON number with a fraction or exponent; NaN and Infinity are recorded as faults."""
         number = float(digits)
         if not math.isfinite(number):
             self.has_infinity = True

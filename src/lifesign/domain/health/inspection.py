@@ -18,7 +18,7 @@ MAX_COUNT: Final = 2**53 - 1
 
 
 class Inspection(IntEnum):
-    """The result of one inspection. The number is its lane in the window files: append only."""
+    """Whether the middleware could read an answer's body, and why not. The number is stored: append only."""
 
     INSPECTED = 0
     """The deciding members were read, or the body is not the JSON that it claims."""
@@ -45,7 +45,7 @@ _READ: Final = (Inspection.INSPECTED, Inspection.TOOL_RESULT)
 
 
 class StatusRule(StrEnum):
-    """The rule that the status of a document follows from."""
+    """Rule by which the status of a health document was determined."""
 
     RATIO = "ratio"
     """The response ratio and, with a declared baseline, the latency (draft 4.3)."""
@@ -61,7 +61,7 @@ class StatusRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InspectionTally:
-    """The answers of a window that claim JSON or an event stream."""
+    """How many answers of a window, claiming JSON or an event stream, could be inspected."""
 
     inspected: int = 0
     not_inspected: Mapping[str, int] = field(default_factory=dict)
@@ -86,7 +86,7 @@ def tally_of(counts: Sequence[int]) -> InspectionTally:
 
 
 def inspection_extension(tally: InspectionTally, rule: StatusRule) -> dict[str, Any]:
-    """Return the extension's value.
+    """Return the value of the extension that states how many answers were inspected.
 
     `not_inspected` is absent if every answer was inspected, `tool_results` if no tool of MCP was called.
     """
@@ -100,7 +100,7 @@ def inspection_extension(tally: InspectionTally, rule: StatusRule) -> dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class InspectionNote:
-    """Inspection facts in a peer's document. The peer chose every value."""
+    """What a health document of another agent says about the inspection of its answers."""
 
     rule: StatusRule | None
     """None if the document names no rule that this version knows."""
@@ -108,7 +108,7 @@ class InspectionNote:
 
 
 def read_inspection(extensions: Mapping[str, Any] | None) -> InspectionNote | None:
-    """Return the inspection numbers of a document, None if it has no valid ones."""
+    """Return what a document's extension says about inspection; None if it has none that is valid."""
     value = (extensions or {}).get(INSPECTION_KEY)
     if not isinstance(value, dict):
         return None

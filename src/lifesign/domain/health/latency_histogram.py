@@ -20,12 +20,12 @@ BIN_COUNT: int = _LAYOUT.counts_len
 
 
 def clamped(latency_ns: int) -> int:
-    """Return the latency, limited to the counted range: 0 to one hour."""
+    """Return the latency, limited to the range that the bins cover: 0 to one hour."""
     return min(max(latency_ns, 0), LONGEST_LATENCY_NS)
 
 
 def bin_of(latency_ns: int) -> int:
-    """Return the bin, 0 to BIN_COUNT - 1, of a latency from 0 to LONGEST_LATENCY_NS.
+    """Return the number of the bin in which a latency is counted, 0 to BIN_COUNT - 1.
 
     Equal to `HdrHistogram.get_counts_array_index`, in a quarter of its time. The constants are written out,
     because looking them up by name would take as long as the arithmetic.
@@ -35,7 +35,7 @@ def bin_of(latency_ns: int) -> int:
 
 
 class LatencyHistogram:
-    """The sum of any number of bin arrays, and its percentiles."""
+    """Adds up latency counts (arrays of bins), and computes percentiles of the sum."""
 
     def __init__(self) -> None:
         self._sum = HdrHistogram(128, LONGEST_LATENCY_NS, 2)
@@ -44,11 +44,11 @@ class LatencyHistogram:
         self._term_bytes = memoryview(self._term.counts).cast("B")
 
     def clear(self) -> None:
-        """Remove all latencies."""
+        """Set all counts to zero."""
         self._sum_bytes[:] = bytes(len(self._sum_bytes))
 
     def add(self, bins: memoryview) -> None:
-        """Add a bin array: BIN_COUNT lanes, as contiguous bytes."""
+        """Add the counts of one bin array: BIN_COUNT numbers, as contiguous bytes."""
         # HdrHistogram.add takes histograms only; copying 30 kB into one costs 1 µs.
         self._term_bytes[:] = bins
         self._sum.add(self._term)

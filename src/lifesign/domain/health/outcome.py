@@ -15,7 +15,7 @@ from lifesign.errors import InvalidValue
 
 
 class Outcome(IntEnum):
-    """Outcome of one request. The number is its lane in the window files: append only."""
+    """Outcome of one request. The number is stored in window files: append only."""
 
     ANSWERED = 0
     """A valid answer, also one that refuses, asks a question or reports work in progress."""
@@ -63,7 +63,7 @@ TASK_FAILED = Outcome.TASK_FAILED
 
 
 class CountingProfile(StrEnum):
-    """The counting profiles: which outcomes the ratio samples, and on which side."""
+    """Rule that decides which outcomes count for the response ratio, and as what."""
 
     LITERAL = "literal"
     """The draft to the letter: every 4xx is an error, so any scanner moves the ratio."""
@@ -74,7 +74,7 @@ class CountingProfile(StrEnum):
 
 
 def outcome_named(outcome: object) -> Outcome:
-    """Return the outcome that is given, or named in lower case. Raises InvalidValue for anything else."""
+    """Return an outcome, given itself or by its name in lower case; InvalidValue for anything else."""
     if isinstance(outcome, str) and outcome.upper() in Outcome.__members__:
         return Outcome[outcome.upper()]
     if isinstance(outcome, Outcome):
@@ -83,7 +83,7 @@ def outcome_named(outcome: object) -> Outcome:
 
 
 class Side(IntEnum):
-    """How a sampled outcome counts: as a response or as an error."""
+    """Whether an outcome counts as a valid response or as an error."""
 
     RESPONSE = 0
     ERROR = 1
@@ -123,14 +123,14 @@ SIDES: Mapping[CountingProfile, Mapping[Outcome, Side | None]] = MappingProxyTyp
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """How many interactions of a window got a valid answer, and how many ended in an error."""
+    """Number of valid answers, and of errors, in a window."""
 
     responses: int = 0
     errors: int = 0
 
     @property
     def total(self) -> int:
-        """The draft's `sample_count`."""
+        """Number of all samples: `sample_count` of the draft."""
         return self.responses + self.errors
 
     @property
@@ -143,7 +143,7 @@ class Samples:
 
 
 def count_samples(outcome_counts: Sequence[int], counting: CountingProfile) -> Samples:
-    """Return the samples among `outcome_counts` (indexed by `Outcome`) under `counting`."""
+    """Return how many outcomes count as responses and as errors under a counting profile."""
     totals = {Side.RESPONSE: 0, Side.ERROR: 0}
     for outcome, side in SIDES[counting].items():
         if side is not None:
@@ -164,7 +164,7 @@ _OUTCOME_OF_STATUS: Mapping[int, Outcome] = {
 
 
 def outcome_of_status(status: int, *, has_route: bool) -> Outcome:
-    """Return the outcome of a finished answer from its HTTP status, without its body.
+    """Return the outcome of a complete answer by its HTTP status alone.
 
     `has_route`: whether a route of the application matched. A 404 of an endpoint is an answer to the caller's
     request; a 404 of the router never reached an operation.
@@ -202,7 +202,7 @@ def outcome_of_rpc_code(code: object) -> Outcome:
 
 
 def outcome_of_exception(error: BaseException, *, is_from_outside: bool) -> Outcome:
-    """Return the outcome of an exception that left the application.
+    """Return the outcome of a request that ended with this exception of the application.
 
     `is_from_outside`: whether it was thrown into the application, whose caller no longer waits.
     """

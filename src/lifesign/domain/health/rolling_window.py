@@ -45,7 +45,7 @@ _KILLED_THREADS = 64
 
 
 class WindowWriter:
-    """The open slot of one worker process; its lanes are public, as the recorder increments them."""
+    """Writes the counts of one worker process. Its members are public for speed."""
 
     def __init__(self, block: memoryview, window_ns: int, now_ns: int) -> None:
         self._lanes = block.cast("B").cast("Q")
@@ -53,7 +53,7 @@ class WindowWriter:
         self.open_slot(now_ns)
 
     def open_slot(self, now_ns: int) -> None:
-        """Make the slot of `now_ns` the current one, and clear it if it contained an older slot.
+        """Make the slot of this time the current one; the counts of an older slot in its place are cleared.
 
         `counts` (by `Outcome`, then the streams, then by `Inspection`), `latencies` and `first_bytes` (by
         bin) are its lanes, `ends_ns` is when the next slot must be opened.
@@ -76,7 +76,7 @@ class WindowWriter:
 
 @dataclass(slots=True)
 class WindowTotals:
-    """Sums of all workers: this window, and the outcomes of the previous one."""
+    """Counts of all workers in the current window, and outcomes of the previous window."""
 
     current: list[int] = field(default_factory=lambda: [0] * len(Outcome))
     """Interactions of this window by `Outcome`."""
@@ -90,14 +90,14 @@ class WindowTotals:
     first_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def clear(self) -> None:
-        """Clear the window."""
+        """Set all counts to zero."""
         self.current[:] = self.previous[:] = [0] * len(Outcome)
         self.inspections[:] = self.previous_inspections[:] = [0] * len(Inspection)
         self.latencies.clear()
         self.first_bytes.clear()
 
     def add(self, other: "WindowTotals") -> None:
-        """Add the totals of others."""
+        """Add other totals to these."""
         self.current[:] = map(int.__add__, self.current, other.current)
         self.previous[:] = map(int.__add__, self.previous, other.previous)
         self.inspections[:] = map(int.__add__, self.inspections, other.inspections)
@@ -107,7 +107,7 @@ class WindowTotals:
 
 
 class WindowReader:
-    """Sums the blocks of any number of workers.
+    """Adds up the counts of any number of worker processes.
 
     Closed slots never change. Their sum is kept, and computed again only when a new slot begins or the set of
     blocks changes. A usual reading adds only the open slots.
@@ -121,7 +121,7 @@ class WindowReader:
         self._totals = WindowTotals()
 
     def totals(self, blocks: Sequence[memoryview], now_ns: int) -> WindowTotals:
-        """Return the totals of both windows that end at `now_ns`; valid until the next call."""
+        """Return the totals of the current and the previous window. They are overwritten by the next call."""
         newest = now_ns // self._slot_ns
         first_open = (now_ns - _LATE_WRITES_NS) // self._slot_ns
         if self._closed_for != (newest, first_open) or not _are_same(blocks, self._blocks):
@@ -139,13 +139,13 @@ class WindowReader:
 
 
 def newest_slot_end_ns(block: memoryview, window_ns: int) -> int:
-    """Return when the newest slot of the block ended or will end, 0 if it has none."""
+    """Return the time at which the block's newest slot ends; 0 if the block has no slot."""
     lanes = block.cast("B").cast("Q")
     return max(lanes[row * _ROW_LANES] for row in range(_ROWS)) * (window_ns // SLOTS_PER_WINDOW)
 
 
 def count_lost(block: memoryview, requests: int) -> None:
-    """Count requests that were lost with their worker process as unfinished, in its newest slot."""
+    """Count requests whose worker was killed as unfinished, in the block's newest slot."""
     lanes = block.cast("B").cast("Q")
     newest = max(range(0, _ROWS * _ROW_LANES, _ROW_LANES), key=lanes.__getitem__)
     if lanes[newest]:
@@ -153,7 +153,7 @@ def count_lost(block: memoryview, requests: int) -> None:
 
 
 def is_plausible(block: memoryview, window_ns: int, now_ns: int) -> bool:
-    """Return whether a block that was found in a file may have been written by a WindowWriter.
+    """Return whether a file's block of counts may have been written by a WindowWriter.
 
     Every tag must match its row and must not lie far in the future (a reboot may have set the clock back). No
     histogram may contain more latencies than its row has interactions, except for threads that were killed

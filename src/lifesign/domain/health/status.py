@@ -20,7 +20,7 @@ SLOW_FACTOR = 3
 def health_status(
     samples: Samples, latency_p99_ms: float | None = None, baseline_p99_ms: float | None = None
 ) -> HealthStatus:
-    """Return the status of a window (draft 4.3): by the number of samples, then the ratio, then the latency.
+    """Return a window's health status (draft 4.3), by its samples, response ratio and latency.
 
     Exactly 0.95 is healthy, exactly 0.50 degraded, exactly three times the baseline healthy. The latency
     counts only if the operator declared a baseline. Milliseconds.
@@ -37,7 +37,7 @@ def health_status(
 
 @dataclass(frozen=True, slots=True)
 class WindowStatus:
-    """The status of a window, and how much of it may be published."""
+    """Health status of a window, and whether its measurements may be published."""
 
     status: HealthStatus
     rule: StatusRule
@@ -52,7 +52,7 @@ def window_status(
     baseline_p99_ms: float | None = None,
     tool_errors: int = 0,
 ) -> WindowStatus:
-    """Return the status of a window, also if most answers could not be inspected.
+    """Return a window's health status, taking into account answers that could not be inspected.
 
     If more than half of the results of MCP tools are errors, the window is not healthy but unknown: SDKs turn
     the exception of a tool into such a result, so that all of them may have crashed. The ratios are left out.

@@ -9,7 +9,7 @@ TREND_TENTHS = 1
 
 
 def calibration_trend(current: Samples, previous: Samples) -> Trend:
-    """Compare the response ratio of this window with that of the window before it.
+    """Return how the response ratio changed from the previous window to the current one.
 
     `stable` while either has too few samples to be compared. A change of exactly 0.10 is
     stable; compared as whole numbers, since 0.90 - 0.80 > 0.10 in binary fractions.

@@ -43,7 +43,7 @@ _DECADES: Final = 11
 
 
 class Measure(StrEnum):
-    """Measures of an agent, observed or reported, in the order in which they are packed."""
+    """A quantity in an agent's history, such as a latency. The order is that of the packed form."""
 
     ANSWER_MS = "answer_ms"
     """Latency of the agent's answer to a probe."""
@@ -59,7 +59,7 @@ _MEASURES: Final = tuple(Measure)
 
 
 class OpenMeasure(NamedTuple):
-    """One measure of a slot that is still open.
+    """Values so far of one measure in the current half hour.
 
     A tuple, since every probe makes five of them; read from a list or, as it was stored once, from an object.
     """
@@ -72,7 +72,7 @@ class OpenMeasure(NamedTuple):
 
 
 class OpenSlot(BaseModel):
-    """The half hour of the last observation, up to now; stored with the facts of the last probe."""
+    """Results so far of the half hour of the last observation."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -89,7 +89,7 @@ class OpenSlot(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The values of one measure within a slot: low <= mean <= high."""
+    """Lowest, mean and highest value of a measure within a slot."""
 
     low: float
     mean: float
@@ -98,7 +98,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class HistorySlot:
-    """A half hour or a day with at least one probe, done or due."""
+    """Results of one half hour or day in which a probe took place or was due."""
 
     number: int
     """Half hours, or days, since the epoch."""
@@ -110,7 +110,7 @@ class HistorySlot:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """History of one agent, each list the oldest first, each slot once."""
+    """Probe results and reports of one agent over time; each list is sorted, the oldest first."""
 
     half_hours: Sequence[HistorySlot] = ()
     days: Sequence[HistorySlot] = ()
@@ -118,19 +118,19 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class KeptHistory:
-    """The same in packed form, as stored: closed half hours and finished days."""
+    """History of one agent as packed texts for the database: closed half hours, and finished days."""
 
     half_hours: str = ""
     days: str = ""
 
 
 def half_hour_of(at_s: float) -> int:
-    """Return the number of the half hour of a moment; times before the epoch belong to the first one."""
+    """Return the number of the half hour in which a time lies, counted from the epoch."""
     return min(max(int(at_s // HALF_HOUR_SECONDS), 0), _MAX_NUMBER)
 
 
 def add_observation(slot: OpenSlot | None, observation: Observation, at_s: float) -> OpenSlot:
-    """Return the open slot after one more observation: the same one, or the next one if that has begun.
+    """Return the slot with one more observation: the open slot, or a new one if the next half hour began.
 
     Time never goes back here: an observation from before the open slot counts in it.
     """
@@ -145,14 +145,14 @@ def add_observation(slot: OpenSlot | None, observation: Observation, at_s: float
 
 
 def ended_slot(before: OpenSlot | None, after: OpenSlot | None) -> OpenSlot | None:
-    """Return the former open slot if it is not the open one any more; None otherwise."""
+    """Return the slot that was open before and is no longer; None if it still is."""
     if before is None or (after is not None and after.number == before.number):
         return None
     return before
 
 
 def closed(slot: OpenSlot) -> HistorySlot:
-    """Return an open slot in its stored form."""
+    """Return the final form of a slot that was open."""
     spreads = {
         measure: Spread(one.low, min(max(one.total / one.values, one.low), one.high), one.high)
         for measure, one in slot.gathered.items()
@@ -161,7 +161,7 @@ def closed(slot: OpenSlot) -> HistorySlot:
 
 
 def added(history: KeptHistory, slot: HistorySlot) -> KeptHistory:
-    """Return the history with one more half hour, and without expired slots.
+    """Return the history with a closed half hour added, and without expired slots.
 
     Half hours of finished days are summed before they are removed. A repeated half hour counts once. Slots
     later than it are removed: they were written before a clock was set back.
@@ -185,7 +185,7 @@ def added(history: KeptHistory, slot: HistorySlot) -> KeptHistory:
 
 
 def shown(history: KeptHistory, slot: OpenSlot | None, now_s: float) -> History:
-    """Return the half hours of the last day and the days of the last month, including the current ones."""
+    """Return the half hours of the last day and the days of the last month, with the current ones."""
     if slot is not None:
         history = added(history, closed(slot))
     half_hours, days = unpacked(history.half_hours), list(unpacked(history.days))
@@ -200,12 +200,12 @@ def shown(history: KeptHistory, slot: OpenSlot | None, now_s: float) -> History:
 
 
 def day_of(number: int, half_hours: Iterable[HistorySlot]) -> HistorySlot:
-    """Return one day out of its half hours."""
+    """Return a day's slot, added up from its half hours."""
     return summed(number, [slot for slot in half_hours if slot.number // HALF_HOURS_PER_DAY == number])
 
 
 def summed(number: int, slots: Sequence[HistorySlot]) -> HistorySlot:
-    """Return several slots as one.
+    """Add up several slots into one with this number.
 
     Its means are means of their means, so that each period has the same weight.
     """
@@ -225,7 +225,7 @@ def summed(number: int, slots: Sequence[HistorySlot]) -> HistorySlot:
 
 
 def packed(slots: Iterable[HistorySlot]) -> str:
-    """Return slots as text of 11 characters each, and 6 more for each measure: at most 41.
+    """Return slots as one text, 11 to 41 characters for each.
 
     Counts end at 4095. A ratio is stored to 1/4000; exactly 0 and exactly 1 stay distinct from all other
     values. A latency is stored to 0.4 %.
@@ -243,12 +243,12 @@ def packed(slots: Iterable[HistorySlot]) -> str:
 
 
 def unpacked(text: str) -> tuple[HistorySlot, ...]:
-    """Read what `packed` wrote; ValueError if it is something else."""
+    """Return the slots in a text that `packed` wrote; ValueError for another text."""
     return tuple(_unpacked(one) for one in _split(text).values())
 
 
 def answer_layer(observation: Observation) -> LayerResult | None:
-    """Return the layer whose latency counts: the message if one was sent, else the interface.
+    """Return the layer whose latency is recorded: the message if one was sent, else the interface.
 
     For an agent without an interface that can be requested, it is the health document, else the card; None if
     nothing was requested. Another layer never replaces one that did not answer: a fast card does not hide a

@@ -31,7 +31,7 @@ MAX_DOUBLINGS: Final = 16
 
 
 def first_heartbeat_at_s(registered_at_s: float, interval_s: float, chance: float) -> float:
-    """Return when the first heartbeat after a registration is due: at a random time within the interval.
+    """Return the time of the first heartbeat after a registration: random within the interval.
 
     `chance` is from 0 to 1. A registration is a liveness signal, so that the first interval may be shortened;
     agents that registered together are then spread over the interval.
@@ -40,7 +40,7 @@ def first_heartbeat_at_s(registered_at_s: float, interval_s: float, chance: floa
 
 
 def next_heartbeat_at_s(sent_at_s: float, now_s: float, interval_s: float, chance: float) -> float:
-    """Return when the next heartbeat is due after one that was answered now; `chance` is from 0 to 1."""
+    """Return the time of the next heartbeat, after one was answered now. `chance` is random, 0 to 1."""
     due_s = sent_at_s + interval_s * (1.0 - EARLY_RATIO * chance)
     return max(due_s, now_s + interval_s * MIN_GAP_RATIO)
 
@@ -48,7 +48,7 @@ def next_heartbeat_at_s(sent_at_s: float, now_s: float, interval_s: float, chanc
 def next_try_at_s(
     now_s: float, interval_s: float, failures: int, chance: float, retry_after_s: float | None = None
 ) -> float:
-    """Return when to try again after 1 or more failures, by exponential back-off with full jitter.
+    """Return the time of the next attempt after failures in a row: random, with exponential back-off.
 
     The wait is never longer than the interval, so that every agent reports within one interval after an
     outage. A wait that the registry requested (`retry_after_s`, None if none) is added.
@@ -70,12 +70,12 @@ def next_beat_try_at_s(
 
 
 def next_claim_at_s(now_s: float, dead_after_s: float, chance: float) -> float:
-    """Return when to check again whether another process still runs as this agent."""
+    """Return when to try again to register, while another process is registered as this agent."""
     return now_s + dead_after_s * (0.5 + 0.5 * chance)
 
 
 def clock_differs_by_s(sent_s: float, answered_s: float, server_s: float) -> float:
-    """Return by how much the registry's clock is ahead of ours at least.
+    """Return by how many seconds the registry's clock is ahead of ours, at least.
 
     Below 0 if it is behind, 0 if they may agree.
 

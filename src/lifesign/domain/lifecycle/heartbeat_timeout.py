@@ -36,7 +36,7 @@ DRIFT_INTERVALS: Final = 2
 
 @dataclass(frozen=True, slots=True, order=True)
 class ExcludedSpan:
-    """Time that does not count as missed heartbeats; a span that ends before it begins excludes nothing."""
+    """Span of time that does not count as silence. One that ends before it begins excludes nothing."""
 
     begin_s: float
     end_s: float
@@ -44,7 +44,7 @@ class ExcludedSpan:
 
 @fast_dataclass()
 class Thresholds:
-    """How long an agent may be silent, in seconds (RFC-0016 1.1); the defaults are the RFC's.
+    """Times without a heartbeat after which an agent is unhealthy or dead, in seconds (RFC-0016 1.1).
 
     The time to unhealthy is at least twice the interval, and the time to dead at least twice that (RFC-0016
     3.3); other values raise InvalidValue with the JSON name.
@@ -73,7 +73,7 @@ PROBE_THRESHOLDS: Final = Thresholds(interval_s=300.0, unhealthy_after_s=900.0, 
 
 
 def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:
-    """Return the time without a liveness signal, 0 or more, without the excluded spans.
+    """Return how long an agent has been silent, without the excluded spans.
 
     Also 0 if the last signal lies in the future: a clock that was set back causes no timeout. The spans may
     overlap, have any order, and reach into the future.
@@ -85,7 +85,7 @@ def silent_for_s(last_s: float, now_s: float, excluded_downtime: Sequence[Exclud
 
 
 def deadline_s(last_s: float, threshold_s: float, excluded_downtime: Sequence[ExcludedSpan]) -> float:
-    """Return the latest time at which an agent's silence is within the threshold.
+    """Return the time at which an agent that stays silent exceeds the threshold.
 
     `now_s > deadline_s(...)` is `silent_for_s(...) > threshold_s`, free of rounding: the strict
     rule of RFC-0016 4.5 as one moment that can be stored and compared.
@@ -101,7 +101,7 @@ def deadline_s(last_s: float, threshold_s: float, excluded_downtime: Sequence[Ex
 def add_span(
     spans: Sequence[ExcludedSpan], span: ExcludedSpan, now_s: float, keep_s: float
 ) -> tuple[ExcludedSpan, ...]:
-    """Return the spans with one more: sorted, apart from one another, at most MAX_SPANS.
+    """Return the spans with one more, sorted, and overlapping ones merged: at most MAX_SPANS.
 
     Spans that ended more than `keep_s` ago are dropped; no threshold in use may be longer than that. Beyond
     MAX_SPANS the two closest are joined, and the time between them is excluded too: no excluded time is ever
@@ -118,7 +118,7 @@ def add_span(
 
 
 def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpan | None:
-    """Return the time in which no sweep ran; None up to MISSED_SWEEPS periods, and up to MIN_DOWNTIME_S.
+    """Return the span in which the registry made no sweep; None if it is too short to count.
 
     `last_alive_s` is when the last sweep began, `cadence_s` the time from one to the next.
     """
@@ -127,7 +127,7 @@ def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpa
 
 
 def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:
-    """Return how far the wall clock jumped between two sweeps; 0 up to MAX_CLOCK_DIFFERENCE_S.
+    """Return how far the wall clock was set between two sweeps; 0 for at most MAX_CLOCK_DIFFERENCE_S.
 
     Above 0 it jumped ahead, and that much time before now is to be excluded. Below 0 it was set back: nothing
     needs to be excluded, since that causes no timeout.
@@ -139,7 +139,7 @@ def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:
 def clock_jump_since_s(
     gap_s: float, wall_elapsed_s: float | None = None, monotonic_elapsed_s: float = 0.0
 ) -> float:
-    """Return how far the clock jumped since the last sweep of any process; above 0 ahead, below 0 back.
+    """Return how far the clock was set since the last sweep: ahead if above 0, back if below.
 
     Several processes sweep, and each compares the two clocks between its own sweeps: its result
     (`wall_elapsed_s` is None before its first sweep) may lie before the last sweep of another process, which
@@ -160,7 +160,7 @@ def has_drifted(client_s: float, server_s: float, interval_s: float) -> bool:
 
 
 def drift_s(client_s: float, server_s: float, waited_s: float) -> float:
-    """Return the minimum error of an agent's clock, its time minus the registry's; 0 if it may be right.
+    """Return by how much an agent's clock is certainly wrong, positive if ahead; 0 if it may be right.
 
     Its timestamp was written between `waited_s` ago and now: the request may have waited for the server.
     """
@@ -173,7 +173,7 @@ def drift_s(client_s: float, server_s: float, waited_s: float) -> float:
 def is_drifting(
     client_s: float, server_s: float, interval_s: float, waited_s: float, *, was_drifting: bool
 ) -> bool:
-    """Return whether an agent's clock is adrift.
+    """Return whether to report an agent's clock as wrong, now or still.
 
     The former value if that depends on the delay of the request.
     """

@@ -25,7 +25,7 @@ MAX_UNREACHED = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyWatch:
-    """Results of one prober key about living agents."""
+    """Counts of one prober key at the begin of the period, and whether its failures were too many."""
 
     answered: int
     """Number of answers when the running period began."""
@@ -37,7 +37,7 @@ class KeyWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyFailuresChange:
-    """A key whose results begin or cease to contain too many failures."""
+    """A prober key's share of failures became too high, or normal again."""
 
     key: str
     is_high: bool
@@ -48,7 +48,7 @@ class KeyFailuresChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysWatched:
-    """State of all keys, compared once per period."""
+    """The counts of all prober keys at the begin of the present period."""
 
     began_s: float = 0.0
     keys: Mapping[str, KeyWatch] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class KeysWatched:
 def keys_after(
     before: KeysWatched, sums: Mapping[str, tuple[int, int]], now_s: float, period_seconds: float
 ) -> tuple[KeysWatched, list[KeyFailuresChange]]:
-    """Return the state of all keys, and the keys that changed, from their shares of failures per period.
+    """Return the new state of all prober keys, and those whose share of failures became high or normal.
 
     `sums` contains the total of answered and failed results by key. A key whose sums decreased starts again.
     """
@@ -81,7 +81,7 @@ def keys_after(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisallowedTargets:
-    """Targets that answered before, and that the definition of their present prober does not allow."""
+    """Targets that answered earlier, and that their present prober's `networks.allow` now excludes."""
 
     holder: str
     """Holder of their shards: a worker of the prober."""
@@ -95,7 +95,7 @@ class DisallowedTargets:
 def disallowed_targets(
     not_allowed: Mapping[tuple[str, str], int], reached: Mapping[str, Collection[str] | None]
 ) -> tuple[DisallowedTargets, ...]:
-    """Return the targets that a prober may not probe because its `networks.allow` differs from another one's.
+    """Return the targets that a prober's `networks.allow` excludes although another prober reached them.
 
     `not_allowed` counts targets by the holder of their shard and the class in which they answered before;
     `reached` has the classes that each living worker reaches, None before it knows. If the worker reaches the
@@ -118,7 +118,7 @@ def disallowed_targets(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceWatchState:
-    """Result of the last count, as the registry stores it."""
+    """How many agents had old evidence at the last count, and since when."""
 
     counted_at_s: float = 0.0
     reasons: Mapping[UnknownReason, int] = field(default_factory=dict)
@@ -138,7 +138,7 @@ class EvidenceWatchState:
 
 
 class EvidenceAlert(StrEnum):
-    """Reason for an alert after a count of the agents with old evidence."""
+    """Whether the monitoring has lost current evidence about agents, or has regained it."""
 
     LOST = "lost"
     RESTORED = "restored"
@@ -147,7 +147,7 @@ class EvidenceAlert(StrEnum):
 def watched_after(
     before: EvidenceWatchState, counted: Mapping[UnknownReason, int], now_s: float, lost_seconds: float
 ) -> tuple[EvidenceWatchState, EvidenceAlert | None]:
-    """Return the next state after a count, and the alert to report: one per loss and one per end.
+    """Return the state after a count of agents with old evidence, and the alert to log, if any.
 
     A loss is reported once there was such an agent at every count for `lost_seconds`.
     """
@@ -165,5 +165,5 @@ def watched_after(
 
 
 def is_due(counted_at_s: float, now_s: float, watch_seconds: float) -> bool:
-    """Return whether the next count is due. A last count in the future was before the clock was set back."""
+    """Return whether it is time for the next count. A last count in the future does not delay it."""
     return not 0 <= now_s - counted_at_s < watch_seconds

@@ -42,7 +42,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MassSilencePolicy:
-    """Rules for the addresses that count; InvalidValue outside of a range."""
+    """Times that decide which silent addresses count together; InvalidValue outside the allowed range."""
 
     expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
     """An address that answered within this time is expected to answer, 1 to 2,592,000."""
@@ -63,7 +63,7 @@ DEFAULT_POLICY = MassSilencePolicy()
 
 @fast_dataclass(kw_only=True)
 class ClassCounts:
-    """The addresses of one network class that are expected to answer."""
+    """How many addresses of one network class should answer, and how many of them are silent."""
 
     addresses: int
     """Number of addresses; an IPv6 /64 network counts as one."""
@@ -73,7 +73,7 @@ class ClassCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MassSilence:
-    """Network classes in mass silence, as the registry stores them."""
+    """Network classes in which most addresses fell silent together (mass silence)."""
 
     counted_at_s: float = 0.0
     classes: Mapping[str, float] = field(default_factory=dict)
@@ -82,19 +82,19 @@ class MassSilence:
     """Prober keys for which no target of the class is a witness, by class."""
 
     def classes_for(self, key: str) -> list[str]:
-        """Return the classes that are in mass silence for a prober key."""
+        """Return the network classes in mass silence for a prober key."""
         return sorted(name for name, keys in self.keys.items() if key in keys)
 
 
 def needed(addresses: int) -> int | None:
-    """Return how many of so many addresses must be silent together; None if no number is enough."""
+    """Return how many of these addresses must be silent for a mass silence; None if there are too few."""
     if addresses < MIN_ADDRESSES:
         return None
     return math.ceil((FEW_RATIO if addresses <= MAX_FEW_ADDRESSES else RATIO) * addresses)
 
 
 def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POLICY) -> bool:
-    """Return whether so many addresses fell silent so close together that none of them is a witness."""
+    """Return whether so many addresses fell silent together that none of the class can be a witness."""
     least = needed(counts.addresses)
     return least is not None and _fell_silent_at_once(counts, least, policy)
 
@@ -102,7 +102,7 @@ def is_mass_silence(counts: ClassCounts, policy: MassSilencePolicy = DEFAULT_POL
 def silent_keys(
     by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy = DEFAULT_POLICY
 ) -> tuple[str, ...]:
-    """Return the prober keys for which a class is in mass silence, from the counts of each key's targets.
+    """Return the prober keys for which a network class is in mass silence.
 
     It is for a key if its own addresses fell silent, or those of all keys together, or of all but one other
     key. In the latter cases a quarter must be silent without any single one of the other keys, too.
@@ -157,7 +157,7 @@ def next_mass_silence(
     now_s: float,
     policy: MassSilencePolicy = DEFAULT_POLICY,
 ) -> MassSilence:
-    """Return the classes that are in mass silence now; classes that already were keep their time.
+    """Return the mass silences after a new count. Classes that were in mass silence keep their begin.
 
     `counted` has the counts of each class by the prober key that reported its targets.
     """

@@ -67,7 +67,7 @@ class LastResult(_Stored):
 
 
 class LastDocument(_Stored):
-    """The health document that was read last, and the time until which it is valid."""
+    """The health document that was read last, and how long it counts."""
 
     status: HealthStatus
     timestamp_s: _Moment
@@ -85,7 +85,7 @@ class LastDocument(_Stored):
 
 
 class Observed(_Stored):
-    """Observed facts about one agent; `Observed()` has none."""
+    """What probes have observed of one agent. `Observed()`: nothing yet."""
 
     last_observed_at_s: _Moment | None = None
     """When the last result of any kind was observed."""
@@ -145,12 +145,12 @@ class Observed(_Stored):
 
     @property
     def counted_failures(self) -> int:
-        """Measured failures in a row that count against the agent."""
+        """Number of measured failures in a row, without those that maintenance or an override excuses."""
         return self.failures_in_row - self.excused_failures
 
     @property
     def counted_silence_s(self) -> float:
-        """Observed silence that counts against the agent, in seconds."""
+        """Seconds of observed silence, without those that maintenance or an override excuses."""
         return self.silence_s - self.excused_silence_s
 
     def to_json(self) -> str:
@@ -164,7 +164,7 @@ class Observed(_Stored):
 
 
 def expected(at_s: float, within_s: float) -> Observed:
-    """Return the facts about an agent that was registered at `at_s` to be probed: none yet.
+    """Return the facts about an agent just registered for probes: nothing is observed yet.
 
     If no result comes within `within_s`, no prober is running.
     """
@@ -172,7 +172,7 @@ def expected(at_s: float, within_s: float) -> Observed:
 
 
 def excused(observed: Observed) -> Observed:
-    """Return the same facts, with no failure up to now counting against the agent.
+    """Return the facts so that failures up to now no longer count against the agent.
 
     For an operator's maintenance or override that begins, ends or is in force. Otherwise its end would make
     an agent unhealthy because of failures of that time, although the agent may have been repaired since. Also
@@ -190,7 +190,7 @@ def fold(
     *,
     is_excused: bool = False,
 ) -> Observed:
-    """Return the facts after one more observation, which is later than all before it.
+    """Return the facts after a new observation, the latest one.
 
     `since_s` is since when the agent has its status: an agent that never answered is silent since then.
     A layer that was not measured keeps its last result; an observation without any measured layer is
@@ -227,7 +227,7 @@ def fold(
 
 
 def reported_health(observed: Observed | None) -> HealthStatus:
-    """Return the agent's own report of its health, as of the last result; `unknown` without a valid document.
+    """Return the health that the agent's last document states; `unknown` without a valid document.
 
     Time alone does not change it: see `current_health`.
     """
@@ -240,7 +240,7 @@ def reported_health(observed: Observed | None) -> HealthStatus:
 
 
 def observed_health(observed: Observed | None) -> HealthStatus:
-    """Return the agent's health as of the last result: the worse of its own report and its assertions."""
+    """Return the health at the last probe: the worse of the agent's own report and the assertions."""
     reported = reported_health(observed)
     if observed is None or reported is HealthStatus.UNHEALTHY or _has_failed_since(observed):
         return reported
@@ -255,7 +255,7 @@ def _has_failed_since(observed: Observed) -> bool:
 
 
 def current_health(observed: Observed | None, now_s: float) -> HealthStatus:
-    """Return the agent's health to show now: also `unknown` if the evidence is too old."""
+    """Return the agent's health now: `unknown` if the evidence is too old."""
     return shown_health(reported_health(observed), evidence_of(observed), now_s)[0]
 
 
@@ -267,13 +267,13 @@ def is_document_current(observed: Observed | None, now_s: float) -> bool:
 
 
 def last_interface(observed: Observed) -> LastInterface | None:
-    """Return the last measured result of the declared interface; None without one."""
+    """Return the last measured result of the agent's declared interface; None if there is none."""
     last = observed.transport
     return None if last is None else LastInterface(result=last.layer.result, at_s=last.observed_at_s)
 
 
 def has_withdrawn_document(observed: Observed) -> bool:
-    """Return whether an agent that answers serves no health document any more, and the last one has expired.
+    """Return whether an agent answers but no longer serves a health document, and its last one has expired.
 
     Such an agent will never report that it recovered.
     """
@@ -285,7 +285,7 @@ def has_withdrawn_document(observed: Observed) -> bool:
 
 
 def evidence_of(observed: Observed | None) -> Evidence:
-    """Return the evidence that is stored in separate columns, so that searches can compare it."""
+    """Return the times and reasons that show how current the evidence about an agent is."""
     if observed is None:
         return Evidence()
     document, until_s = observed.document, observed.evidence_until_s
@@ -303,7 +303,7 @@ def evidence_of(observed: Observed | None) -> Evidence:
 
 
 def document_age_s(document: ProbedDocument, at_s: float) -> float:
-    """Return a document's age in seconds when it was seen at `at_s`, by the registry's clock.
+    """Return how old a health document was at `at_s`, in seconds.
 
     The answer's `Date` counts if there was one; below 0, the document is from the future.
     """
@@ -311,7 +311,7 @@ def document_age_s(document: ProbedDocument, at_s: float) -> float:
 
 
 def with_document_age(observation: Observation, at_s: float) -> Observation:
-    """Return an observation whose document is marked as stale, or not, by the registry's clock.
+    """Return the observation with its document marked as stale or not, by the registry's clock.
 
     Where the answer had no `Date`, the prober could only compare the document with its own clock.
     """
@@ -330,7 +330,7 @@ def with_document_age(observation: Observation, at_s: float) -> Observation:
 
 
 def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
-    """Return the facts with times after now moved by `by_s`, below 0, because the clock was set back."""
+    """Return the facts after the clock was set back: future times are moved by `by_s`, below 0."""
 
     def moved_s(at_s: float | None) -> float | None:
         return at_s + by_s if at_s is not None and at_s > now_s else at_s

@@ -32,7 +32,7 @@ ALIVE = frozenset({Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING})
 
 
 class Reason(StrEnum):
-    """Why a status changed: the closed list that `agent.lifecycle` events name (RFC-0016 2.3)."""
+    """Reason of a change of status, as `agent.lifecycle` events name it: a closed list (RFC-0016 2.3)."""
 
     REGISTERED = "registered"
     RE_REGISTERED = "re_registered"
@@ -56,7 +56,7 @@ class Reason(StrEnum):
 
 
 class Signal(StrEnum):
-    """Event in an agent's life that may change its status."""
+    """Something that happens to an agent and may change its status."""
 
     REGISTERED = "registered"
     RE_REGISTERED = "re_registered"
@@ -134,7 +134,7 @@ _DECLARATIONS = frozenset({Signal.DECLARED_ACTIVE, Signal.DECLARED_UNHEALTHY})
 
 
 def status_after(status: Status, signal: Signal) -> Status:
-    """Return the status that follows; InvalidTransition if the table has none."""
+    """Return the status after a signal; InvalidTransition if the signal is not allowed in this status."""
     try:
         return TRANSITIONS[status, signal]
     except KeyError:
@@ -142,10 +142,10 @@ def status_after(status: Status, signal: Signal) -> Status:
 
 
 def reason_of(signal: Signal) -> Reason:
-    """Return the reason that an event states for this signal's transition."""
+    """Return the reason that events name for a change of status by this signal."""
     return Reason.OPERATOR_OVERRIDE if signal in _DECLARATIONS else Reason(signal.value)
 
 
 def begins_incarnation(signal: Signal) -> bool:
-    """Return whether a new incarnation begins: its number rises by one, and the version starts at 1 again."""
+    """Return whether this signal begins a new incarnation of the agent."""
     return signal in {Signal.RE_REGISTERED, Signal.PROBE_REDISCOVERED}

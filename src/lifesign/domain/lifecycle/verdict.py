@@ -65,7 +65,7 @@ _MAX_STEPS: Final = 4
 
 
 class DecidingEvidence(StrEnum):
-    """Evidence that decides about an agent."""
+    """Evidence that decides whether an agent is alive: heartbeats, probes or both."""
 
     HEARTBEAT = "heartbeat"
     """Heartbeats decide; observations are shown and have no effect."""
@@ -77,7 +77,7 @@ class DecidingEvidence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """Override by an operator, in force until `until_s`, exclusively."""
+    """A status that an operator has set for an agent until a time."""
 
     status: Literal[Status.ACTIVE, Status.UNHEALTHY]
     until_s: float
@@ -85,7 +85,7 @@ class Override:
 
 @fast_dataclass()
 class Facts:
-    """All facts for the assessment of one agent."""
+    """All facts on which the verdict about one agent depends."""
 
     status: Status
     reason: Reason
@@ -109,7 +109,7 @@ class Facts:
 
 @fast_dataclass()
 class Verdict:
-    """Result of an assessment at one moment."""
+    """Decision about an agent's status at one moment, with its reason."""
 
     signals: tuple[Signal, ...]
     """Signals to apply in this order; each is valid in the status that it meets. Empty: nothing changes."""
@@ -132,7 +132,7 @@ class Verdict:
 
     @property
     def explanation(self) -> str:
-        """One sentence for people, with the deciding figures.
+        """One sentence that explains the verdict to people, with its figures.
 
         Computed on demand: most verdicts are never shown.
         """
@@ -159,7 +159,7 @@ _OBSERVED_FAULTS: Final[Mapping[Reason, Signal]] = MappingProxyType({
 def judge(
     facts: Facts, now_s: float, *, is_suspended: bool, excluded_downtime: Sequence[ExcludedSpan]
 ) -> Verdict:
-    """Return the verdict about one agent: the same facts at the same time give the same verdict.
+    """Return the verdict about one agent. It depends only on these facts and this time.
 
     `is_suspended` while verdicts are suspended: then silence makes no agent unhealthy or dead, and everything
     else is unchanged. `excluded_downtime` is time that does not count as missed heartbeats; it does not
@@ -247,12 +247,12 @@ def _in_force(facts: Facts, now_s: float) -> Override | None:
 
 
 def is_in_force(until_s: float | None, now_s: float) -> TypeGuard[float]:
-    """Return whether an override until a time is in force; at that very moment it has ended."""
+    """Return whether an override or a maintenance until this time still applies."""
     return until_s is not None and now_s < until_s
 
 
 def is_judged_by_probes(facts: Facts, now_s: float) -> bool:
-    """Return whether failed probes may make the agent unhealthy: no maintenance or override is in force."""
+    """Return whether failed probes may make the agent unhealthy now."""
     is_alive = facts.monitoring is DecidingEvidence.PROBE and facts.status in {
         Status.ACTIVE,
         Status.UNHEALTHY,
@@ -290,7 +290,7 @@ def _heartbeat_deadline_s(facts: Facts, excluded_downtime: Sequence[ExcludedSpan
 
 
 def silent_since_s(facts: Facts) -> float:
-    """Return when silence began: at the last liveness signal, or without one with the status."""
+    """Return the time of the last liveness signal; without one, when the present status began."""
     last_s = _last_liveness_s(facts)
     return facts.status_since_s if last_s is None else last_s
 

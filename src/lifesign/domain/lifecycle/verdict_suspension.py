@@ -31,7 +31,7 @@ def _within(name: str, given: float, least: float, most: float) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorPolicy:
-    """When the monitor doubts itself, and for how long; InvalidValue outside of a range."""
+    """Rules for suspending verdicts and for resuming them; InvalidValue outside the allowed range."""
 
     cadence_seconds: float = 60.0
     """The time in which exits are counted together, 1 to 3600 s. A longer time detects slower waves, but
@@ -95,7 +95,7 @@ class Companion:
 
 
 class Track(StrEnum):
-    """Kind of monitoring; agents of one kind are counted together."""
+    """Kind of monitoring. Agents of one track are counted together."""
 
     HEARTBEAT = "heartbeat"
     """Agents with heartbeats, including those monitored by both."""
@@ -103,7 +103,7 @@ class Track(StrEnum):
 
 
 class MonitorState(StrEnum):
-    """Whether verdicts by silence are made."""
+    """Whether verdicts by silence are made, or suspended."""
 
     NORMAL = "normal"
     """Silence counts."""
@@ -114,7 +114,7 @@ class MonitorState(StrEnum):
 
 
 class MonitorChange(StrEnum):
-    """Why the state changed: the closed list that events name."""
+    """Reason of a change of the monitor's state, as events name it. The list is closed."""
 
     MASS_EXIT = "mass_exit"
     """normal or resuming → suspended: more would leave than is believable, or nothing bears them out."""
@@ -131,7 +131,7 @@ class MonitorChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitor:
-    """State of one track, shared by all server processes: of bounded size, changed with its row locked."""
+    """State of the verdicts by silence on one track, which all server processes share."""
 
     since_s: float
     """When the state began."""
@@ -159,17 +159,17 @@ class Monitor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Monitors:
-    """Both tracks: one column."""
+    """The monitors of both tracks, stored together."""
 
     heartbeat: Monitor
     probe: Monitor
 
     def of(self, track: Track) -> Monitor:
-        """Return one track."""
+        """Return the monitor of this track."""
         return self.heartbeat if track is Track.HEARTBEAT else self.probe
 
     def with_track(self, track: Track, monitor: Monitor) -> "Monitors":
-        """Return the same with one track changed."""
+        """Return the monitors with that of one track replaced."""
         return Monitors(
             heartbeat=monitor if track is Track.HEARTBEAT else self.heartbeat,
             probe=monitor if track is Track.PROBE else self.probe,
@@ -178,7 +178,7 @@ class Monitors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorEvent:
-    """A change of state, as it goes into the event log."""
+    """A change of the monitor's state, for the event log."""
 
     previous: MonitorState
     state: MonitorState
@@ -194,7 +194,7 @@ class MonitorEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedDowntime:
-    """A past suspension: its time does not count as silence of the agents that it suspended."""
+    """A past suspension of verdicts: its time does not count as silence of the agents concerned."""
 
     begin_s: float
     end_s: float
@@ -202,7 +202,7 @@ class ExcludedDowntime:
     """Agents with a last liveness signal before this were not suspended, and are not excused."""
 
     def seconds(self, last_liveness_s: float) -> float:
-        """How much of the time since the last liveness signal is excluded; 0 or more.
+        """Return how many seconds since an agent's last liveness signal this suspension excludes.
 
         The registry's own downtime may lie in the same span: it must not be excluded twice.
         """
@@ -213,7 +213,7 @@ class ExcludedDowntime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """Result for a sweep: store `monitor`, log `event`, store `excluded_downtime`, ask `may_change`."""
+    """Result of `assess` for one sweep: whether verdicts are suspended, and what to store and log."""
 
     monitor: Monitor
     is_suspended: bool
@@ -224,17 +224,17 @@ class Assessment:
     """Set once, when a suspension ends. At most two of these concern one silence."""
 
     def may_change(self, last_liveness_s: float) -> bool:
-        """Return whether a timeout since this liveness signal may make an agent unhealthy or dead."""
+        """Return whether silence since `last_liveness_s` may make an agent unhealthy or dead."""
         return not self.is_suspended or last_liveness_s < self.cohort_before_s
 
 
 def new_monitor(now_s: float) -> Monitor:
-    """Return a track on which nothing was seen yet."""
+    """Return the monitor of a track on which nothing has happened yet."""
     return Monitor(since_s=now_s, cadence_began_s=now_s)
 
 
 def new_monitors(now_s: float) -> Monitors:
-    """Return both tracks as long as nothing was seen on either."""
+    """Return the monitors of both tracks before anything has happened."""
     return Monitors(heartbeat=new_monitor(now_s), probe=new_monitor(now_s))
 
 
@@ -259,19 +259,19 @@ def is_unwitnessed(
 
 
 def baseline_exits(monitor: Monitor) -> float:
-    """Mean number of exits per cadence when all was well; 0.0 before the first cadence is complete."""
+    """Usual number of agents that fall silent per cadence; 0.0 before the first cadence is complete."""
     return sum(monitor.baseline) / len(monitor.baseline) if monitor.baseline else 0.0
 
 
 def exit_limit(monitor: Monitor, policy: MonitorPolicy = DEFAULT_POLICY) -> int:
-    """Return the maximum of exits in one cadence without a suspension."""
+    """Return how many agents may fall silent in one cadence before verdicts are suspended."""
     return max(policy.min_exits, math.floor(policy.factor * baseline_exits(monitor)))
 
 
 def is_suspicious_exit(
     monitor: Monitor, last_liveness_s: float, heard_for_s: float, policy: MonitorPolicy = DEFAULT_POLICY
 ) -> bool:
-    """Return whether an agent that a timeout would make unhealthy or dead now counts as an exit.
+    """Return whether an agent that fell silent counts towards a suspension of verdicts.
 
     `heard_for_s` is how long it has sent liveness signals in its present status: 0 for an agent that never
     sent a heartbeat, and for its second step down, since the first one was counted. A cohort counts as a
@@ -288,7 +288,7 @@ def assess(
     *,
     unwitnessed: Sequence[float] = (),
 ) -> Assessment:
-    """Assess the exits of a sweep before any verdict is made.
+    """Decide before the verdicts of a sweep whether they are suspended, as too many agents fell silent.
 
     `exits` has the last liveness signal (s) of each agent that silence would make unhealthy or dead now and
     that `is_suspicious_exit`, once per agent, in any order; during a suspension, of all agents that still
@@ -310,12 +310,12 @@ def release(monitor: Monitor, now_s: float, policy: MonitorPolicy = DEFAULT_POLI
 
 
 def to_json(monitors: Monitors) -> str:
-    """Return the column as it is stored."""
+    """Return the monitors as the database stores them."""
     return _COLUMN.dump_json(monitors).decode()
 
 
 def from_json(text: str) -> Monitors:
-    """Read the stored column; unknown members of a newer version are ignored. ValueError if it is invalid."""
+    """Read monitors as the database stores them; ValueError if the text is invalid."""
     return _COLUMN.validate_json(text)
 
 

@@ -90,13 +90,13 @@ def is_mcp(http_method: str, headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def calls_mcp(call: object) -> bool:
-    """Return whether the parsed body of a request calls a method that only MCP has, alone or in a batch."""
+    """Return whether a request body, a call or a batch, calls a method that exists only in MCP."""
     methods = map(method_of, call if isinstance(call, list) else (call,))
     return any(method in _OWN_METHODS or method.startswith(_NOTIFICATION) for method in methods)
 
 
 def operation_of(headers: Iterable[tuple[bytes, bytes]], call: object) -> str:
-    """Return the method that an MCP request calls, "" if it is unknown. `call` is its parsed body.
+    """Return the MCP method that a request calls, by headers or body (`call`); "" if it is unknown.
 
     The body decides, as it does in servers; the header `Mcp-Method` counts where the body was not understood.
     """
@@ -107,7 +107,7 @@ def operation_of(headers: Iterable[tuple[bytes, bytes]], call: object) -> str:
 
 
 def is_interaction(http_method: str, operation: str) -> bool:
-    """Return whether an MCP request may be an interaction: its operation counts, or is unknown ("")."""
+    """Return whether an MCP request counts as an interaction, or may count because its method is unknown."""
     if http_method in _LISTENING_METHODS or operation in _NO_INTERACTIONS:
         return False
     return not operation.startswith(_NOTIFICATION)
@@ -122,7 +122,7 @@ def is_failed_handshake(http_method: str, operation: str, outcome: Outcome) -> b
 def classify_as_mcp(
     answer: JsonAnswer, operation: str, status: int = 200, *, is_called: bool = True
 ) -> JsonAnswer:
-    """Return the outcome of an answer with this HTTP status to an MCP request.
+    """Return the outcome of an answer to an MCP request, by the answer's content and HTTP status.
 
     `is_called`: whether the body of the request calls the operation; a header alone proves nothing, as any
     caller may send it to an A2A agent.
@@ -141,7 +141,7 @@ def classify_as_mcp(
 
 
 def outcome_of_mcp_status(status: int) -> Outcome:
-    """Return the outcome of an MCP answer without a JSON-RPC code that decides."""
+    """Return the outcome of an answer to an MCP request by its HTTP status alone."""
     if status in _REFUSED_BY_TRANSPORT:
         return Outcome.NO_OPERATION
     return outcome_of_status(status, has_route=False)

@@ -42,7 +42,7 @@ _CLIENT: Final = MappingProxyType({"name": "lifesign", "version": "1"})
 
 
 class Generation(StrEnum):
-    """The generation of MCP that a server needs."""
+    """Group of MCP versions that need the same kind of requests."""
 
     STATELESS = "stateless"
     """Requests without a session, since 2026-07-28."""
@@ -54,7 +54,7 @@ class Generation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class McpRequest:
-    """One POST request."""
+    """One POST request to an MCP server: method, headers and body."""
 
     body: bytes
     headers: Mapping[str, str]
@@ -63,13 +63,13 @@ class McpRequest:
 
     @property
     def is_notification(self) -> bool:
-        """Whether the request gets no answer."""
+        """Whether the request is a notification, which gets no answer."""
         return self.request_id == NO_ID
 
 
 @dataclass(frozen=True, slots=True)
 class McpSession:
-    """The state that later requests need after the first one."""
+    """What the first exchange with an MCP server determined, and later requests need."""
 
     generation: Generation
     version: str
@@ -84,14 +84,14 @@ class McpSession:
         request_id: int,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> McpRequest:
-        """Return a request of this session; `headers` are further ones."""
+        """Return a request of this session, with these headers in addition to those of the session."""
         if self.generation is Generation.STATELESS:
             params = {**(params or {}), "_meta": _meta(self.version)}
         return _request(method, params, {**self.headers, **headers}, request_id)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """Headers of every request, without those of the method."""
+        """Headers of every request of this session. Methods may add others."""
         session = {} if self.session_id is None else {SESSION_HEADER: self.session_id}
         return {**_REQUEST_HEADERS, "MCP-Protocol-Version": self.version, **session}
 
@@ -107,7 +107,7 @@ class McpReply:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the message is a JSON-RPC answer at all."""
+        """Whether the server sent a JSON-RPC answer: a result or an error."""
         return self.result is not None or self.code is not None
 
 
@@ -115,30 +115,30 @@ NO_REPLY: Final = McpReply()
 
 
 def discover_request(version: str = CURRENT_VERSION, *, request_id: int = FIRST_ID) -> McpRequest:
-    """Return `server/discover`."""
+    """Return a request of the method `server/discover`."""
     session = McpSession(Generation.STATELESS, version)
     return session.request("server/discover", request_id=request_id)
 
 
 def initialize_request(*, request_id: int = FIRST_ID) -> McpRequest:
-    """Return `initialize`."""
+    """Return a request of the method `initialize`, which begins a handshake."""
     params = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": {}, "clientInfo": dict(_CLIENT)}
     return _request("initialize", params, {}, request_id)
 
 
 def initialized_notification(session: McpSession) -> McpRequest:
-    """Return the notification that ends a handshake."""
+    """Return the notification `notifications/initialized`, which completes a handshake."""
     body = {"jsonrpc": "2.0", "method": "notifications/initialized"}
     return McpRequest(json.dumps(body).encode(), session.headers)
 
 
 def ping_request(session: McpSession, *, request_id: int) -> McpRequest:
-    """Return `ping`, which shows that a session works."""
+    """Return a request of the method `ping`, which shows whether a session works."""
     return session.request("ping", request_id=request_id)
 
 
 def read_reply(content_type: str, body: bytes, request_id: int = FIRST_ID) -> McpReply:
-    """Return the answer to the request in a body; NO_REPLY if there is none.
+    """Return the JSON-RPC answer to a request in an HTTP body; NO_REPLY if there is none.
 
     In an event stream, an event of another name than `message` is none. Messages with a `method` are requests
     and notifications of the server, and never its answer. The id must be that of the request, a number.
@@ -152,13 +152,13 @@ def read_reply(content_type: str, body: bytes, request_id: int = FIRST_ID) -> Mc
 
 
 def is_discovered(reply: McpReply) -> bool:
-    """Return whether a reply is a valid result of `server/discover`."""
+    """Return whether this is a valid answer to `server/discover`."""
     versions = None if reply.result is None else reply.result.get("supportedVersions")
     return isinstance(versions, list) and any(isinstance(version, str) for version in versions)
 
 
 def initialized_version(reply: McpReply) -> str | None:
-    """Return the version that a valid result of `initialize` names; None if the result is not valid."""
+    """Return the MCP version in a valid answer to `initialize`; None if the answer is not valid."""
     result = reply.result
     if result is None or not isinstance(result.get("capabilities"), dict):
         return None
@@ -168,7 +168,7 @@ def initialized_version(reply: McpReply) -> str | None:
 
 
 def offered_version(reply: McpReply) -> str | None:
-    """Return the newest version with `server/discover` that a refusal offers; None if it offers none."""
+    """Return the newest supported version that a server names when it refuses ours; None if it names none."""
     if reply.code != UNSUPPORTED_VERSION or not isinstance(reply.error_data, dict):
         return None
     offered = reply.error_data.get("supported")
@@ -182,7 +182,7 @@ def offered_version(reply: McpReply) -> str | None:
 
 
 def may_be_older(status: int, body: bytes, reply: McpReply) -> bool:
-    """Return whether an answer to `server/discover` may come from a server that needs a handshake."""
+    """Return whether a server may be an older one that needs `initialize` instead of `server/discover`."""
     if is_discovered(reply) or reply.code in _ERRORS_OF_CURRENT:
         return False
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -191,12 +191,12 @@ def may_be_older(status: int, body: bytes, reply: McpReply) -> bool:
 
 
 def may_stream_answers(status: int, reply: McpReply) -> bool:
-    """Return whether an answer to `initialize` may come from a server that answers by an event stream."""
+    """Return whether the server may be one of 2024, which answers `initialize` in an event stream."""
     return status in _OLDER_STATUSES and not reply.is_answer
 
 
 def server_name(reply: McpReply) -> str:
-    """Return the name and version that the server states, printable and bounded; empty without them."""
+    """Return the name and version that a server states, safe to show; empty if it states none."""
     result = reply.result or {}
     info = result.get("serverInfo")
     if not isinstance(info, dict):
@@ -207,7 +207,7 @@ def server_name(reply: McpReply) -> str:
 
 
 def usable_session(session_id: str) -> str | None:
-    """Return a session id that may be sent back: printable ASCII of bounded length; else None."""
+    """Return a session id if it can be sent back (short printable ASCII), else None."""
     is_usable = 0 < len(session_id) <= MAX_SESSION_CHARS and all("!" <= char <= "~" for char in session_id)
     return session_id if is_usable else None
 

@@ -5,7 +5,7 @@ from lifesign.domain.parsing.event_framing import end_of_last_event, named_event
 
 
 class EventReader:
-    """Cuts a stream into whole events. The caller bounds its bytes."""
+    """Splits an event stream (SSE) into events. The caller limits the number of bytes."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -13,7 +13,7 @@ class EventReader:
         self._events = 0
 
     def feed(self, piece: bytes) -> list[tuple[bytes, bytes]]:
-        """Return the events that a piece completes: name and data. None comes after MAX_EVENTS."""
+        """Return the events that this piece completes: name and data. At most MAX_EVENTS in total."""
         whole = self.take(piece)
         found = list(named_events(whole)) if whole else []
         found = found[: MAX_EVENTS - self._events]
@@ -21,7 +21,7 @@ class EventReader:
         return found
 
     def take(self, piece: bytes) -> bytes:
-        """Return the bytes of all events that a piece completes."""
+        """Return the bytes of the events that this piece completes."""
         rest = self._rest
         # Earlier bytes were searched already, so that the whole takes linear time.
         end = end_of_last_event(bytes(rest[-1:]), piece)
@@ -34,7 +34,7 @@ class EventReader:
 
 
 class ReplyReader:
-    """Finds the answer to one request in a stream."""
+    """Finds the answer to one JSON-RPC request in an event stream (SSE)."""
 
     def __init__(self, request_id: int) -> None:
         """`request_id`: see `McpRequest`."""
@@ -42,6 +42,6 @@ class ReplyReader:
         self._reader = EventReader()
 
     def feed(self, piece: bytes) -> bool:
-        """Return whether the answer has arrived, so that no more has to be read."""
+        """Process a piece of the stream; return whether the answer is complete, so that no more is needed."""
         whole = self._reader.take(piece)
         return bool(whole) and read_reply(EVENT_STREAM, whole, self._request_id).is_answer

@@ -32,7 +32,7 @@ _MIRRORED_TYPES: Final = frozenset({"string", "integer", "boolean"})
 
 @dataclass(frozen=True, slots=True)
 class ToolPage:
-    """One page of `tools/list`."""
+    """One page of a server's list of tools (`tools/list`)."""
 
     tools: Sequence[Mapping[str, Any]]
     next_cursor: str | None = None
@@ -40,13 +40,13 @@ class ToolPage:
 
 
 def list_request(session: McpSession, cursor: str | None, *, request_id: int) -> McpRequest:
-    """Return `tools/list` for the page at a cursor; None: the first page."""
+    """Return a request of `tools/list` for the page at this cursor; None: the first page."""
     params = {} if cursor is None else {"cursor": cursor}
     return session.request("tools/list", params, request_id=request_id)
 
 
 def read_page(reply: McpReply) -> ToolPage | None:
-    """Return the tools of a page; None if the reply is no valid page.
+    """Return the page of tools in an answer; None if the answer is not valid.
 
     An entry without a usable name is left out.
     """
@@ -59,13 +59,13 @@ def read_page(reply: McpReply) -> ToolPage | None:
 
 
 def tool_named(tools: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any] | None:
-    """Return the first tool of that name, but rather one that is not marked read-only."""
+    """Return the first tool of this name; if there are several, the first that is not marked read-only."""
     named = [tool for tool in tools if tool["name"] == name]
     return next((tool for tool in named if not is_marked_read_only(tool)), named[0] if named else None)
 
 
 def near_names(tools: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-    """Return the names of tools that resemble a name, at most three; only the first tools are compared."""
+    """Return up to three names of tools that resemble this name, for a hint."""
     names = [tool["name"] for tool in tools[:MAX_COMPARED_TOOLS]]
     return get_close_matches(name, names)
 
@@ -84,7 +84,7 @@ def call_request(
     *,
     request_id: int,
 ) -> McpRequest:
-    """Return `tools/call`. `tool` is the entry of the list, None if it is not known.
+    """Return a request of `tools/call`. `tool` is the tool's entry in the list, None if unknown.
 
     Since 2026-07-28, headers repeat the name, and the arguments that the tool's schema marks.
     """
@@ -96,7 +96,7 @@ def call_request(
 
 
 def tool_value(result: Mapping[str, Any] | None) -> Any:
-    """Return the value to which pointers of an assertion apply: `structuredContent`, else `content`."""
+    """Return the part of a tool's result that assertions check: `structuredContent`, else `content`."""
     if result is None:
         return None
     return result.get("structuredContent", result.get("content"))

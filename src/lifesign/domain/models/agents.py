@@ -78,7 +78,7 @@ PROBED_CONFIG = HeartbeatConfig(interval_seconds=300, unhealthy_after_seconds=90
 
 
 class DeclaredAgent(Body):
-    """First members of a record."""
+    """What an agent declares about itself: the members of its record that a registration sets."""
 
     agent_id: AgentId | None = None
     """Id of the agent; absent: the registry chooses `agent_<ulid>`."""
@@ -94,14 +94,14 @@ class DeclaredAgent(Body):
     metadata: Metadata = {}  # noqa: RUF012 - pydantic copies it
 
     def thresholds(self) -> HeartbeatConfig:
-        """The declared thresholds, else the defaults of how it is monitored."""
+        """The agent's declared heartbeat settings; without them, the defaults for its kind of monitoring."""
         if self.heartbeat_config is not None:
             return self.heartbeat_config
         return PROBED_CONFIG if self.monitoring is DecidingEvidence.PROBE else HeartbeatConfig()
 
 
 class FoundAgent(DeclaredAgent):
-    """First members of the record of a target, which a prober found and which has reported nothing."""
+    """The declared part of the record of an agent that a prober found and that never registered."""
 
     target_url: Annotated[str, StringConstraints(max_length=2048)]
     """As `target.read_target` normalises it."""
@@ -169,7 +169,7 @@ RENEW_LEASES: Final = "renew_leases"
 
 
 class PendingCommand(BaseModel):
-    """A command that each answer to a heartbeat contains until the agent obeys it or it expires."""
+    """A command that waits for the agent. Replies to heartbeats repeat it until it is followed or expires."""
 
     id: str
     command: str
@@ -178,7 +178,7 @@ class PendingCommand(BaseModel):
 
 
 class SentCommand(PendingCommand):
-    """A command that waits for its agent."""
+    """A command that was queued for an agent."""
 
     agent_id: str
     created_at: Time
@@ -237,7 +237,7 @@ class AgentSummary(BaseModel):
 
 
 class ReportedState(BaseModel):
-    """Last report of an agent: its last heartbeat."""
+    """State of an agent as its last heartbeat reported it."""
 
     last_heartbeat_at: Time | None = None
     """As in the list of agents."""
@@ -246,7 +246,7 @@ class ReportedState(BaseModel):
 
 
 class ObservedLayer(BaseModel):
-    """Last result of a layer."""
+    """Last result of one layer of probes, such as card or interface."""
 
     result: ResultClass
     reason: str
@@ -257,7 +257,7 @@ class ObservedLayer(BaseModel):
 
 
 class DocumentShown(BaseModel):
-    """The health document that a prober read last."""
+    """The health document of an agent that a prober read last."""
 
     status: HealthStatus
     timestamp: Time
@@ -271,14 +271,14 @@ class DocumentShown(BaseModel):
 
 
 class InconclusiveState(BaseModel):
-    """Reason for which probers no longer request something from an agent."""
+    """Why the last probes of an agent measured nothing, and since when."""
 
     since: Time
     reason: str
 
 
 class ObservedState(BaseModel):
-    """Observations of an agent by probers."""
+    """State of an agent as probers have observed it."""
 
     last_observed_at: Time | None = None
     last_liveness_signal_at: Time | None = None
@@ -304,7 +304,7 @@ class ObservedState(BaseModel):
 
 
 class OverrideShown(BaseModel):
-    """Override by an operator."""
+    """A status that an operator has set for an agent, and until when."""
 
     status: Status
     until: Time
@@ -345,7 +345,7 @@ class AgentRecord(AgentSummary):
 
     @property
     def has_old_evidence(self) -> bool:
-        """Whether the results of probes are too old; a health document may expire before that."""
+        """Whether the results of probes are too old to count."""
         return is_evidence_old(self.unknown_reason)
 
 
@@ -373,7 +373,7 @@ class AgentList(BaseModel):
 
 
 class Erasure(BaseModel):
-    """Result of an erasure."""
+    """Result of the erasure of an agent."""
 
     agent_id: str
     events: int
@@ -385,5 +385,5 @@ class Erasure(BaseModel):
 
 
 def etag_of(incarnation: int, version: int) -> str:
-    """Return the record's entity tag: tags of older incarnations never match, though versions start again."""
+    """Return the entity tag of an agent's record, which differs for each incarnation and version."""
     return f'"{version}"' if incarnation == 1 else f'"{incarnation}.{version}"'

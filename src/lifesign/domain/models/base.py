@@ -130,16 +130,16 @@ Metadata = Annotated[dict[str, Any], AfterValidator(_check_metadata)]
 
 
 class Body(BaseModel):
-    """Request body: unknown members are refused."""
+    """Base class of request bodies: unknown members are an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
 
 def moment(at_s: float) -> datetime:
-    """Seconds since the epoch as a time with a zone."""
+    """Return a time in seconds since the epoch as a datetime in UTC."""
     return datetime.fromtimestamp(at_s, UTC)
 
 
 def moment_text(at_s: float) -> str:
-    """Seconds since the epoch as a `Time` is written."""
+    """Return a time in seconds since the epoch as text, in the form of the API."""
     return utc_text(moment(at_s), "milliseconds")

@@ -24,7 +24,7 @@ RunName = Annotated[str, StringConstraints(min_length=1, max_length=128, pattern
 
 
 class TargetCount(BaseModel):
-    """Number of targets with this last result."""
+    """Number of targets with the same last result."""
 
     result: ResultClass | None = None
     """Absent: never probed."""
@@ -32,20 +32,20 @@ class TargetCount(BaseModel):
 
 
 class DirectoryCount(TargetCount):
-    """The same, for the targets of one directory; a target in two directories counts in both."""
+    """Number of targets of one directory with the same last result. Directories may share targets."""
 
     directory: str
 
 
 class KindCount(TargetCount):
-    """The same, of one kind."""
+    """Number of targets of one kind (A2A agent or MCP server) with the same last result."""
 
     kind: TargetKind
     """As a directory or a definition states it, else as the prober found out."""
 
 
 class HostCountModel(TargetCount):
-    """The same numbers for the targets of one host."""
+    """Number of targets on one host with the same last result."""
 
     host: str
     protocol_version: str | None = None
@@ -53,7 +53,7 @@ class HostCountModel(TargetCount):
 
 
 class ProbeCount(BaseModel):
-    """Number of probes with this result of one layer."""
+    """Number of probes in which this layer had this result."""
 
     layer: Layer
     result: ResultClass
@@ -63,7 +63,7 @@ class ProbeCount(BaseModel):
 
 
 class ShownCount(BaseModel):
-    """Number of living targets with these layer results, each the last measured one."""
+    """Number of living targets with the same last results of all layers."""
 
     kind: TargetKind | None = None
     """`mcp` for MCP servers; absent: A2A agents."""
@@ -88,7 +88,7 @@ class Deadlines(BaseModel):
 
 
 class CensusRun(BaseModel):
-    """One pass over all targets."""
+    """One pass of probers over all targets."""
 
     run_id: str
     name: str

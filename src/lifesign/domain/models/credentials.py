@@ -44,14 +44,14 @@ class CredentialPlace(Body):
 
     @property
     def scope(self) -> CredentialScope:
-        """The origins and the path, in the form of the rules."""
+        """The place's origins and path, in the form of the credential rules."""
         return CredentialScope(
             name=self.name, origin=self.origin, path=self.path, card_origins=tuple(self.card_origins)
         )
 
 
 class MissingCredential(BaseModel):
-    """A place for which one prober has no credential, and another living one has."""
+    """A place for which one prober has no credential although another living prober has one."""
 
     holder: str
     """Prober that lacks the credential: the id of its key, a slash, and the worker's name."""
@@ -69,13 +69,13 @@ class MissingCredential(BaseModel):
 
     @property
     def other(self) -> OtherCredential:
-        """The credential of the other prober, in the form of the rules."""
+        """The other prober's credential, in the form of the credential rules."""
         scope = CredentialScope(name=self.name, origin=self.origin, path=self.path)
         return OtherCredential(holder=self.held_by, scope=scope, target_origins=tuple(self.target_origins))
 
 
 def places_of(credentials: Iterable[CredentialStatus]) -> list[CredentialPlace]:
-    """Return credentials in the form of a claim of shards: names, origins and paths."""
+    """Return a worker's credentials as its claim of shards reports them: names, places and states."""
     places: list[CredentialPlace] = []
     left = MAX_CLAIMED_CARD_ORIGINS
     for each in credentials:
@@ -95,7 +95,7 @@ def places_of(credentials: Iterable[CredentialStatus]) -> list[CredentialPlace]:
 
 
 def missing_of(holder: str, missing: Iterable[OtherCredential]) -> list[MissingCredential]:
-    """Return the credentials that a prober lacks, as the registry answers."""
+    """Return the credentials that a prober (`holder`) lacks, in the form of the API."""
     return [
         MissingCredential(
             holder=holder,

@@ -96,12 +96,12 @@ class ImportRecord(BaseModel):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the import still has to be applied."""
+        """Whether the import is not completely applied yet."""
         return self.state in {ImportState.ADDING, ImportState.REMOVING}
 
 
 class DirectoryRecord(BaseModel):
-    """A directory, with its latest imports."""
+    """A directory (a named list of targets), with its latest imports."""
 
     name: str
     size: int

@@ -34,7 +34,7 @@ NO_ANSWER = "the agent answered no probe in this time: its latency is unknown"
 
 
 class SpreadShown(BaseModel):
-    """The values of one measure within a slot: ratios from 0 to 1, latencies in ms."""
+    """Lowest, mean and highest value of a measure: ratios from 0 to 1, latencies in ms."""
 
     lowest: float
     mean: float
@@ -42,7 +42,7 @@ class SpreadShown(BaseModel):
 
 
 class SlotShown(BaseModel):
-    """A half hour or a day with at least one probe, done or due."""
+    """Results of one half hour or day in which a probe took place or was due."""
 
     begins_at: Time
     alive: int
@@ -60,7 +60,7 @@ class SlotShown(BaseModel):
     latency_p99_ms: SpreadShown | None = None
 
     def measures(self) -> Iterator[tuple[Measure, SpreadShown]]:
-        """Return the measured and the reported values of a slot."""
+        """Return the measures of a slot that have values."""
         for measure in Measure:
             spread: SpreadShown | None = getattr(self, measure.value)
             if spread is not None:

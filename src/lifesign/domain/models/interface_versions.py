@@ -34,7 +34,7 @@ class ListedVersion(BaseModel):
 
 
 class InterfaceVersions(BaseModel):
-    """Kept versions of a target's published interface."""
+    """The stored versions of a target's published interface."""
 
     target_id: str
     is_unstable: bool
@@ -44,7 +44,7 @@ class InterfaceVersions(BaseModel):
 
 
 class ListedInterfaceChange(BaseModel):
-    """One difference between two versions."""
+    """One difference between two versions of an interface."""
 
     pointer: str
     """JSON pointer into the normalised interface, such as `/skills/translate`."""
@@ -68,7 +68,7 @@ class InterfaceComparison(BaseModel):
 
 
 class VersionPair(Body):
-    """Query of a comparison."""
+    """Query of a comparison: which two versions of an interface."""
 
     previous_version: VersionNumber | None = None
     """Older version; without it, the one before `version`."""

@@ -17,7 +17,7 @@ Token = Annotated[int, Field(ge=1, le=MAX_NUMBER, strict=True), INTEGRAL_FLOAT]
 
 
 class LeaseRecord(BaseModel):
-    """A lease. Writes in its name contain `fencing_token`."""
+    """A lease on a resource. Writes that it protects must contain its `fencing_token`."""
 
     model_config = ConfigDict(frozen=True)
 

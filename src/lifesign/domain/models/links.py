@@ -9,7 +9,7 @@ from lifesign.domain.targets.link_proof import LinkState, Proof
 
 
 class LinkShown(BaseModel):
-    """One target that an agent claims, in the agent's own record."""
+    """One target that an agent claims to be, in the agent's record."""
 
     target_id: str
     url: str
@@ -39,7 +39,7 @@ class LinkRequest(BaseModel):
 
 
 class LinkToken(BaseModel):
-    """The answer: a token that the target's origin has to serve."""
+    """A token that the target's origin has to serve, to prove that the target is the agent."""
 
     target_id: str
     url: str

@@ -24,7 +24,7 @@ class MonitorRelease(Body):
 
 
 class Confirmation(Body):
-    """The body of `POST /api/v1/monitor/confirm`: the agents that an operator knows to be down."""
+    """The body of `POST /api/v1/monitor/confirm`: what an operator knows to be down."""
 
     network_class: NetworkClassName | None = None
     """Network class such as `public_ipv4` or `10.1.0.0/16`; the confirmation concerns all of its targets."""
@@ -39,7 +39,7 @@ class Confirmation(Body):
 
 
 class Confirmed(BaseModel):
-    """The answer to a confirmation."""
+    """The answer to `POST /api/v1/monitor/confirm`."""
 
     network_class: str | None = None
     agent_id: str | None = None
@@ -48,14 +48,14 @@ class Confirmed(BaseModel):
 
 
 class ShownSpan(BaseModel):
-    """Time in which no missed heartbeat counts."""
+    """Span of time in which missed heartbeats do not count."""
 
     begin: Time
     end: Time
 
 
 class TrackRecord(BaseModel):
-    """State of verdicts by silence on one track."""
+    """Whether verdicts by silence are suspended for one kind of monitoring, with the figures."""
 
     state: MonitorState
     since: Time
@@ -70,7 +70,7 @@ class TrackRecord(BaseModel):
 
 
 class LostEvidence(BaseModel):
-    """Living agents without current evidence because the monitoring failed."""
+    """Living agents about which a fault of the monitoring left no current evidence."""
 
     agents: int
     reasons: dict[UnknownReason, int]
@@ -81,7 +81,7 @@ class LostEvidence(BaseModel):
 
 
 class DisallowedTargetsShown(BaseModel):
-    """Targets that answered before, and that the definition of their present prober does not allow."""
+    """Targets that answered earlier, and that their present prober's `networks.allow` now excludes."""
 
     holder: str
     """Prober: id of its key, a slash, and the name of the worker."""
@@ -92,7 +92,7 @@ class DisallowedTargetsShown(BaseModel):
 
 
 class MonitorRecord(BaseModel):
-    """State of the monitoring itself."""
+    """State of the monitoring itself: suspended verdicts, and its faults."""
 
     state: MonitorState
     """`suspended` if either track is suspended, else `resuming` if either is."""

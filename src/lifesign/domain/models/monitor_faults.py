@@ -14,14 +14,14 @@ from lifesign.domain.text.times import utc_text
 
 
 class MonitorFault(NamedTuple):
-    """One fault, and what an operator can do about it."""
+    """One fault of the monitoring, and what an operator can do about it."""
 
     text: str
     hint: str
 
 
 def suspension_text(track: TrackRecord) -> str:
-    """Return why verdicts by silence are suspended on a track."""
+    """Return in words why verdicts by silence are suspended for one kind of monitoring."""
     silent = f"{track.exits:,} {plural(track.exits, 'agent is', 'agents are')} silent"
     if track.unwitnessed:
         return f"{silent}, and no request of any agent has arrived since"
@@ -29,14 +29,14 @@ def suspension_text(track: TrackRecord) -> str:
 
 
 def lost_evidence_text(lost: LostEvidence) -> str:
-    """Return how many agents have no current evidence because the monitoring failed, and why."""
+    """Return in words how many agents have no current evidence, and why."""
     reasons = "; ".join(f"{REASON_WORDS[reason]} ({count:,})" for reason, count in lost.reasons.items())
     agents = pluralize(lost.agents, "living agent")
     return f"no evidence about {agents} since {utc_text(lost.since, 'seconds')}: {reasons}"
 
 
 def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
-    """Yield a fault for each network class in mass silence (`network_silence`, `witness_need`)."""
+    """Yield a fault for each network class in mass silence (most of its addresses fell silent together)."""
     for name, since in monitor.silent_classes.items():
         began = f"mass silence in {name} since {utc_text(since, 'seconds')}"
         text = (
@@ -56,7 +56,7 @@ def silent_class_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
 
 
 def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
-    """Yield which probers may not probe targets that answered another one, or an earlier definition."""
+    """Yield a fault for each prober whose `networks.allow` excludes targets that answered earlier."""
     for each in monitor.disallowed_targets:
         targets = pluralize(each.targets, "target")
         reached = "" if each.reached_by is None else f"; prober {each.reached_by} reaches that network"
@@ -85,7 +85,7 @@ _FAULT_TEXTS: Final[Mapping[CredentialState, str]] = MappingProxyType({
 
 
 def credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
-    """Yield which credentials do not work, and differ between probers."""
+    """Yield a fault for each credential that does not work, or that only some probers have."""
     for each in monitor.credential_faults:
         yield MonitorFault(
             f"the credential {each.name} for {each.origin}, of the prober with key {each.key_id}, "

@@ -85,7 +85,7 @@ class ObservationBatch(Body):
 
 
 class ReportOutcome(StrEnum):
-    """Outcome of one observation."""
+    """What became of one reported observation, such as stored or refused."""
 
     ACCEPTED = "accepted"
     UNKNOWN = "unknown"
@@ -102,7 +102,7 @@ class ReportOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ObservationResult:
-    """Outcome of one observation, with its subject."""
+    """What became of one reported observation, with its agent or target."""
 
     agent_id: str
     """Id of the agent, also for a target without a record."""
@@ -110,7 +110,7 @@ class ObservationResult:
 
 
 class ObservationAnswer(BaseModel):
-    """The answer to a batch."""
+    """The answer to `POST /api/v1/observations`."""
 
     results: list[ObservationResult]
     """Outcome of each observation, in the same order."""

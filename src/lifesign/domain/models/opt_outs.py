@@ -24,7 +24,7 @@ class OptOutRequest(Body):
 
 
 class OptOutRecord(BaseModel):
-    """An origin that is not probed, or whose owner has yet to prove the opt-out."""
+    """An origin whose owner has opted out of probes, or has yet to prove it."""
 
     origin: str
     token: str

@@ -19,7 +19,7 @@ Text = Annotated[str, Field(min_length=1, max_length=MAX_REPORT_BYTES)]
 
 
 class Attempt(Body):
-    """An attempt and its result."""
+    """Something that the agent tried, and its result."""
 
     action: Text
     outcome: Text
@@ -48,5 +48,5 @@ class ProgressReport(Body):
         return self
 
     def members(self) -> dict[str, Any]:
-        """Return it as it travels and is stored."""
+        """Return the report as JSON members, as it is sent and stored."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)

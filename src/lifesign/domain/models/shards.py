@@ -71,7 +71,7 @@ class ShardClaimRequest(Body):
 
 @fast_dataclass()
 class GrantedShard:
-    """A shard that the caller owns from now on."""
+    """A shard whose lease the registry granted to the caller."""
 
     shard: int
     fencing_token: int
@@ -80,14 +80,14 @@ class GrantedShard:
 
 
 class HandedOutWitness(BaseModel):
-    """A target of another shard that answered lately: the caller may ask it once as a witness."""
+    """A target that answered lately: the caller may request it once, to learn whether the network works."""
 
     url: str
     network_class: str
 
 
 class ShardGrant(BaseModel):
-    """The answer to a claim."""
+    """The answer to `POST /api/v1/shards/claim`."""
 
     shards: list[GrantedShard]
     """All shards that the caller holds. A shard of `held` that is missing here is lost."""
@@ -116,7 +116,7 @@ class ShardGrant(BaseModel):
 
 
 class LivingProber(BaseModel):
-    """A living worker of a prober."""
+    """A worker of a prober whose shards' leases are valid."""
 
     holder: str
     """Holder of the leases: id of the key, a slash, and the name of the worker."""
@@ -150,7 +150,7 @@ class ShardsShown(BaseModel):
 
 
 class ProbeTarget(BaseModel):
-    """A target to probe."""
+    """A target to probe, with what the next probe needs."""
 
     subject_id: str
     """Id of the target: `tgt_...`, or the agent's id if an agent registered itself to be probed."""

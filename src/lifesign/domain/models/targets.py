@@ -46,7 +46,7 @@ class TargetSummary(BaseModel):
 
     @property
     def finding(self) -> str:
-        """The summary of the probe in one line, with the number of failed assertions; empty without both."""
+        """Summary of the last probe in one line, with the number of failed assertions; may be empty."""
         failed = self.failed_assertions
         wrong = None if failed is None else f"{pluralize(failed, 'assertion')} failed"
         return "; ".join(filter(None, (self.why, wrong)))
@@ -62,7 +62,7 @@ class TargetList(BaseModel):
 
 
 class ObservedTarget(BaseModel):
-    """Last measured observation; layers that were not probed are absent."""
+    """The last measured observation of a target. Layers that were not probed are absent."""
 
     # It is stored as the observation that it was, of whichever version of ours.
     model_config = ConfigDict(extra="ignore")
@@ -90,7 +90,7 @@ class ObservedTarget(BaseModel):
 
 
 class ShownChange(BaseModel):
-    """A change from one result to another."""
+    """A change of a target's result."""
 
     at: Time
     layer: Layer

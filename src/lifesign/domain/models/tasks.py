@@ -55,7 +55,7 @@ def _check_small_object(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def detail_of(text: str) -> str:
-    """Return a program's message about its failure as a `detail`: bounded, and safe to show and to store."""
+    """Return a program's message about its failure as a `detail`: shortened, and safe to show."""
     return harmless(text[:MAX_DETAIL_CHARACTERS])
 
 
@@ -85,7 +85,7 @@ BackoffSeconds = Annotated[float, Field(ge=0, le=MAX_BACKOFF_SECONDS, allow_inf_
 
 
 class TaskRequest(Body):
-    """A new task: what to do, and which agent may do it. An agent must match all criteria."""
+    """Members of a new task: what to do, and which agents may claim it. An agent must match all criteria."""
 
     title: Title
     input: JsonObject = Field(default_factory=dict)
@@ -129,14 +129,14 @@ class TaskClaim(Body):
 
 
 class RunWrite(Body):
-    """Members of every write in the name of a run."""
+    """Members that every write in the name of a run contains, to prove that the caller holds the task."""
 
     run_id: RunId
     fencing_token: Token
 
 
 class FencedWrite(RunWrite):
-    """A write in the name of a run that may be retried."""
+    """A write in the name of a run. It may be retried with the same `idempotency_key`."""
 
     idempotency_key: IdempotencyKey
 
@@ -243,7 +243,7 @@ class RunRecord(BaseModel):
 
 
 def run_end_text(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
-    """Return in words how a run ended; `comments` of its task add a request for help."""
+    """Return in words how a run ended; the task's `comments` may add a request for help."""
     if run.exit_reason is None:
         return "under way"
     requested_at = {comment.written_at for comment in comments if comment.signal is TaskSignal.HELP_REQUESTED}
@@ -360,7 +360,7 @@ class TaskGrant(BaseModel):
 
 
 class TaskWriteResult(BaseModel):
-    """The answer to a write in the name of a run; the same again for the same `idempotency_key`."""
+    """The answer to a write in the name of a run. A retry with the same `idempotency_key` gets the same."""
 
     task_id: str
     run_id: str
@@ -372,7 +372,7 @@ class TaskWriteResult(BaseModel):
 
 
 class CallRecord(BaseModel):
-    """One metered call, and the remaining budget."""
+    """One tool call that a task's budget pays for, and the budget that is left."""
 
     task_id: str
     call_id: str

@@ -40,7 +40,7 @@ DEFAULT_PORTS: Final[Mapping[Scheme, int]] = MappingProxyType({"http": 80, "http
 
 @dataclass(frozen=True, slots=True)
 class SpecialRange:
-    """A range of addresses that is contacted only if it is allowed, or never."""
+    """A range of non-public addresses, and whether a setting may allow to contact it."""
 
     network: Network
     what: str
@@ -158,7 +158,7 @@ _PATH: Final = re.compile(r"[/?#]")
 
 @dataclass(frozen=True, slots=True)
 class AddressRefused:
-    """Why something is not contacted."""
+    """Reason why a URL or an address must not be contacted."""
 
     name: Literal["invalid_url", "blocked_address"]
     reason: str
@@ -205,7 +205,7 @@ def vet_address(address: Address, allowed: Sequence[Network] = ()) -> AddressRef
 
 
 def is_in(address: Address, networks: Sequence[Network]) -> bool:
-    """Return whether an address lies in one of the networks; ::ffff:10.0.0.1 is 10.0.0.1."""
+    """Return whether an address lies in one of these networks. IPv4 written as IPv6 counts as IPv4."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return any((mapped or address) in network for network in networks)
 
@@ -226,7 +226,7 @@ def is_public(url: str, allowed: Sequence[Network] = ()) -> bool:
 
 
 def vet_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRefused:  # noqa: PLR0911 - one per reason
-    """Return the destination of a URL, or why it may not be contacted.
+    """Return the host and port of a URL that may be contacted, or the reason why it may not be.
 
     http and https, no credentials, a host, a port from 1 to 65535, at most `MAX_URL_CHARACTERS`. A literal
     address is checked at once, and accepted only in its usual spelling: four decimal numbers, or IPv6 in
@@ -258,7 +258,7 @@ def vet_url(url: str, allowed: Sequence[Network] = ()) -> TargetUrl | AddressRef
 
 
 def without_password(url: str) -> str:
-    """Return a URL that was entered, perhaps without its scheme, with `...` in place of user and password.
+    """Return a URL that a person entered with `...` instead of user and password.
 
     A user name alone is hidden too: it may be a token.
     """

@@ -17,7 +17,7 @@ _NAME: Final = re.compile(r"[a-z0-9.-]+")
 
 
 def with_ascii_host(url: str) -> str | AddressRefused:
-    """Return a URL with its host in ASCII, or why the host is invalid; the rest is unchanged."""
+    """Return a URL with its international host name in ASCII, or the reason why the name is invalid."""
     if url.isascii():
         return url
     parts = _PARTS.fullmatch(url)
@@ -30,7 +30,7 @@ def with_ascii_host(url: str) -> str | AddressRefused:
 
 
 def ascii_host(host: str) -> str | AddressRefused:
-    """Return a host's name in ASCII, in lower case if it was converted, or why it is invalid."""
+    """Return an international host name in ASCII, or the reason why it is invalid."""
     if host.isascii():
         return host
     if len(host) > MAX_HOST_CHARACTERS:

@@ -22,7 +22,7 @@ _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 
 
 def network_class_of(address: Address, allowed: Sequence[Network]) -> str:
-    """Return the network class of an address.
+    """Return the network class of an address: this machine, an allowed network, public IPv4 or IPv6.
 
     `this_machine`, the narrowest entry of `networks.allow` that contains it (as text, for example
     `10.1.0.0/16`), `public_ipv4` or `public_ipv6`.
@@ -42,7 +42,7 @@ def is_loopback(url: str) -> bool:
 
 
 def address_key(address: Address) -> str:
-    """Return the unit by which an address is counted: an IPv4 address, or an IPv6 /64 network."""
+    """Return what an address counts as: itself for IPv4, its /64 network for IPv6."""
     address = _mapped(address)
     if isinstance(address, IPv6Address):
         return str(IPv6Network((int(address), IPV6_KEY_BITS), strict=False))
@@ -57,7 +57,7 @@ def _mapped(address: Address) -> Address:
 
 
 def range_to_allow(host: str) -> str | None:
-    """Return the network to allow so that a host of a URL may be contacted: `127.0.0.0/8` for `localhost`.
+    """Return the network to name in `--allow-network` so that a host may be contacted; None if there is none.
 
     None if no setting allows it, if it is public, or if it is a name whose addresses are not known.
     """

@@ -11,7 +11,7 @@ MAX_READ_CHARS = 4096
 
 
 def printable(text: str) -> str:
-    """Return text without control characters that move the cursor, ring the bell or reverse a line.
+    """Return a text without characters that could control a terminal or reverse a line.
 
     `harmless_text` decides which characters are shown, line breaks are not; a password in a URL becomes
     `...`, and a long text is cut.

@@ -26,7 +26,7 @@ _HTTPS = "https"
 
 @dataclass(frozen=True, slots=True)
 class PublicUrl:
-    """Public address of the server."""
+    """The URL under which clients reach the server, such as through a proxy."""
 
     host: str
     """Host in lower case, without port; an IPv6 address without brackets."""
@@ -36,12 +36,12 @@ class PublicUrl:
 
     @property
     def origin(self) -> str:
-        """`Origin` of a page that a browser loaded from there."""
+        """`Origin` header that a browser sends for pages of this server."""
         return f"{_HTTPS if self.is_https else 'http'}://{self.place}"
 
     @classmethod
     def read(cls, url: str) -> Self:
-        """Read a URL without a path, because pages link to `/`; InvalidValue for anything else."""
+        """Read the public URL, which must have no path; InvalidValue otherwise."""
         try:
             parts = urlsplit(url)
             host, port = (parts.hostname or "").rstrip("."), parts.port
@@ -62,7 +62,7 @@ class PublicUrl:
 
 
 def is_own_host(host: str, names: Collection[str]) -> bool:
-    """Return whether the `Host` of a request is an address, `localhost`, or one of these names.
+    """Return whether the `Host` of a request may be this server's: an address, `localhost`, or a known name.
 
     `names` are in lower case and without ports, which are ignored.
     """

@@ -12,7 +12,7 @@ ALL_NETWORKS: Final[tuple[Network, ...]] = (ip_network("0.0.0.0/0"), ip_network(
 
 @fast_dataclass()
 class ScrapeAddress:
-    """Host and port of a URL, in the spelling that metrics servers read."""
+    """Host and port for a metrics server such as Prometheus, in the form that it expects."""
 
     scheme: Scheme
     host_and_port: str
@@ -20,7 +20,7 @@ class ScrapeAddress:
 
 
 def scrape_address(url: str) -> ScrapeAddress | AddressRefused:
-    """Return the host and port of a URL, or the reason why it must not be contacted.
+    """Return host and port of a URL for a metrics server, or the reason why it must not be contacted.
 
     Refused are URLs with credentials, and addresses that may never be contacted, such as cloud metadata.
     """

@@ -53,7 +53,7 @@ _OF_CONTENT: Final = frozenset(Check) - GRADUAL - {Check.STATUS}
 
 
 class AssertionOutcome(StrEnum):
-    """Result of one assertion in one probe."""
+    """Whether an assertion held, failed, or could not be measured."""
 
     OK = "ok"
     ASSERTION_FAILED = "assertion_failed"
@@ -62,21 +62,21 @@ class AssertionOutcome(StrEnum):
 
 
 class Pattern(Protocol):
-    """A compiled regular expression."""
+    """A compiled regular expression that is matched in linear time (RE2)."""
 
     @property
     def programsize(self) -> int:
-        """Number of instructions that are tried for each character, at most."""
+        """Size of the compiled pattern: the maximum number of steps for each character."""
         ...
 
     def search(self, text: str) -> object | None:
-        """Return a match anywhere in `text`, or None."""
+        """Return the first match anywhere in a text; None if there is none."""
         ...
 
 
 @fast_dataclass(kw_only=True)
 class Assertion:
-    """One check of one answer."""
+    """One expectation about the answer of a target, such as a value at a JSON pointer."""
 
     of: str
     """Checked answer: `transport`, `card`, `health`, `message`, `tool`, or the path of another request."""
@@ -90,13 +90,13 @@ class Assertion:
 
     @property
     def is_of_content(self) -> bool:
-        """Whether the check needs the body of the answer."""
+        """Whether the assertion needs the body of the answer."""
         return self.check in _OF_CONTENT
 
 
 @fast_dataclass(kw_only=True)
 class CheckedAnswer:
-    """An answer in the form that assertions check."""
+    """The parts of an answer that assertions check: status, body, latency and others."""
 
     status: int
     latency_ms: float | None = None
@@ -128,7 +128,7 @@ _Shown = Annotated[str, Field(max_length=MAX_SHOWN_CHARS), BeforeValidator(_cut)
 
 
 class AssertionResult(BaseModel):
-    """Result of one assertion."""
+    """Result of one assertion in one probe, with the actual value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -147,18 +147,18 @@ class AssertionResult(BaseModel):
 
     @property
     def name(self) -> str:
-        """The check in one line: `/status /queue/depth matches`."""
+        """The assertion in one line, such as `/status /queue/depth matches`."""
         return " ".join(filter(None, (self.of, self.pointer, self.check.value)))
 
     @property
     def actual_text(self) -> str:
-        """The actual value, or why there is none."""
+        """The actual value as text, or the reason why there is none."""
         if self.actual is not None:
             return self.actual or "an empty text"
         return "no value at the pointer" if self.has_failed else self.reason or "-"
 
     def explanation(self, max_chars: int = MAX_SHOWN_CHARS) -> str:
-        """Return the check with its expected and its actual value; each value is cut to `max_chars`."""
+        """Return in words what was expected and what was found; long values are cut to `max_chars`."""
         expected = f"{self.name} '{self.expected[:max_chars]}'"
         if self.actual is None and not self.has_failed:
             return f"{expected}: {self.reason}" if self.reason else expected
@@ -167,27 +167,27 @@ class AssertionResult(BaseModel):
 
     @property
     def is_measured(self) -> bool:
-        """Whether an answer arrived to which the check applies."""
+        """Whether there was an answer that the assertion could check."""
         return self.result is not AssertionOutcome.NOT_MEASURED
 
     @property
     def has_failed(self) -> bool:
-        """Whether the answer was wrong."""
+        """Whether the assertion was measured and did not hold."""
         return self.result is AssertionOutcome.ASSERTION_FAILED
 
     def discounted(self) -> "AssertionResult":
-        """Return it as not measured if it failed."""
+        """Return the result as not measured if it is a failure; otherwise unchanged."""
         changed = {"result": AssertionOutcome.NOT_MEASURED}
         return self.model_copy(update=changed) if self.has_failed else self
 
     @property
     def is_gradual(self) -> bool:
-        """Whether its failure makes an agent degraded, not unhealthy."""
+        """Whether a failure of this assertion makes the agent degraded instead of unhealthy."""
         return self.check in GRADUAL
 
 
 def evaluate(assertion: Assertion, answer: CheckedAnswer | None, reason: str = "") -> AssertionResult:
-    """Return the result of an assertion. None: no answer arrived. `reason`: why it may not be measured."""
+    """Check an answer, None if there was none. `reason` says why the assertion could not be measured."""
     found = None if answer is None else _found(assertion, answer)
     is_met, actual = found or (None, None)
     if is_met is None:
@@ -221,7 +221,7 @@ def value_at(document: Any, pointer: str) -> tuple[bool, Any]:
 
 
 def answer_text(result: Any) -> str:
-    """Return the text parts of an A2A message or task, joined by newlines: message first, then artifacts."""
+    """Return the text parts of an A2A answer, joined by newlines: of the message, then of the artifacts."""
     if not isinstance(result, Mapping):
         return ""
     task = _mapping(result.get("task"), result)

@@ -31,7 +31,7 @@ FAILURE_LIFETIME_SECONDS = 30
 
 
 class Action(StrEnum):
-    """The recommended action."""
+    """The recommended action for a caller of an agent, such as to call or to avoid it."""
 
     PROCEED = "proceed"
     """Call it."""
@@ -69,7 +69,7 @@ class Decision:
 
 
 def age_seconds(document: HealthDocument, now: datetime) -> float:
-    """Return the seconds since the state was computed; negative if the document comes from the future.
+    """Return the age of a document's state in seconds; negative if its time is in the future.
 
     `now` is the time of the answer by the server's clock (its `Date`), so that a difference between the
     clocks does not count; the local time if it has none.
@@ -78,13 +78,13 @@ def age_seconds(document: HealthDocument, now: datetime) -> float:
 
 
 def stale_after_seconds(max_age_seconds: float | None) -> float:
-    """Age beyond which a document no longer counts: 900 s, or twice a longer max-age, up to 7200 s."""
+    """Return the age above which a document does not count: 900 s; twice a longer max-age, at most 7200 s."""
     max_age_seconds = min(max_age_seconds or 0, MAX_COUNTED_MAX_AGE_SECONDS)
     return max(STALE_AFTER_SECONDS, 2 * max_age_seconds)
 
 
 def is_stale(age_seconds: float, max_age_seconds: float | None = None) -> bool:
-    """Return whether a document of this age, with this `Cache-Control: max-age`, is stale."""
+    """Return whether a health document of this age no longer counts, given its `Cache-Control: max-age`."""
     return age_seconds > stale_after_seconds(max_age_seconds) or age_seconds < -MAX_AHEAD_SECONDS
 
 
@@ -97,7 +97,7 @@ def decide(
     failure: str = "",
     retry_after_seconds: int | None = None,
 ) -> Decision:
-    """Decide by the result of the request for the health document, and by the document if there is one.
+    """Decide whether to call an agent, by the result of the request for its health document, and by that.
 
     `now` has a zone and is the time to which `age_seconds` refers. `failure` describes the failure for
     people, `retry_after_seconds` is the wait that the peer requested; both count only if the document could
@@ -135,7 +135,7 @@ def decision_lifetime_seconds(
     age_seconds: float | None = None,
     max_age_seconds: float | None = None,
 ) -> float:
-    """Return how long a caller may use a decision before it checks the agent again, 0 to 86400 seconds.
+    """Return for how many seconds, 0 to 86400, a caller may use a decision before a new check.
 
     `result` is how the request for the document ended, `age_seconds` the age of the document that decided,
     and `max_age_seconds` its `Cache-Control: max-age`. A document counts for one polling interval, but no
@@ -194,7 +194,7 @@ def _outage(last_healthy_at: datetime | None, now: datetime) -> str:
 
 
 def stale_reason(age: float, max_age_seconds: float | None = None) -> str:
-    """Return for people why a document of this age no longer counts."""
+    """Return in words that a document of this age no longer counts, and from which age on."""
     if age < 0:
         return f"the timestamp of the health document is {duration_text(-age)} in the future"
     limit = duration_text(stale_after_seconds(max_age_seconds))
@@ -202,7 +202,7 @@ def stale_reason(age: float, max_age_seconds: float | None = None) -> str:
 
 
 def shown_ratio(ratio: float) -> str:
-    """Return a ratio with at most four decimals, rounded down: 0.94999 must not look like a healthy 0.95."""
+    """Return a ratio rounded down to four decimals, so that 0.94999 does not look like a healthy 0.95."""
     # A double just below the intended value, such as 0.57, must not lose its last digit.
     return f"{math.floor(ratio * 10_000 + 1e-6) / 10_000:g}"
 

@@ -29,7 +29,7 @@ MAX_GAP_INTERVALS: Final = 2
 
 
 class UnknownReason(StrEnum):
-    """Why there is no current evidence about an agent or a target, for programs."""
+    """Reason, for programs, why there is no current evidence about an agent or target."""
 
     NO_PROBER = "no_prober"
     """No result of any kind arrived for three intervals, plus the time that the target asked to wait."""
@@ -86,7 +86,7 @@ PROBER_FAULTS: Final = frozenset({
 
 @fast_dataclass(kw_only=True)
 class Receipt:
-    """Time of one observation, and the times that follow from its crawl's interval (`receipt.receipt_of`)."""
+    """When an observation was received, and until when it counts (`receipt.receipt_of`)."""
 
     at_s: float
     """When the probe ended."""
@@ -100,7 +100,7 @@ class Receipt:
 
 @fast_dataclass(kw_only=True)
 class Evidence:
-    """Stored evidence about one agent or one target; `Evidence()`: it is not probed."""
+    """How current the evidence about an agent or target is. `Evidence()`: it is not probed."""
 
     at_s: float | None = None
     """When the last measured result was observed; None if none ever was."""
@@ -119,7 +119,7 @@ class Evidence:
 
 
 def unknown_reason(evidence: Evidence, now_s: float) -> UnknownReason | None:
-    """Return why the observed state is unknown; None while the evidence counts, and if nothing is probed."""
+    """Return why the observed state is unknown; None if the evidence is current, or nothing is probed."""
     if evidence.until_s is None or evidence.results_until_s is None:
         return None
     if now_s <= evidence.until_s:
@@ -135,7 +135,7 @@ def unknown_reason(evidence: Evidence, now_s: float) -> UnknownReason | None:
 def shown_health(
     health: HealthStatus, evidence: Evidence, now_s: float
 ) -> tuple[HealthStatus, UnknownReason | None]:
-    """Return the health to show, and why it is unknown if age alone makes it so.
+    """Return the health to show. If evidence is too old, that is `unknown`, with the reason.
 
     `health` is the stored value: the status of the last document. It becomes `unknown` once the evidence no
     longer counts, and after the document's own expiry.
@@ -148,7 +148,7 @@ def shown_health(
 
 @fast_dataclass(kw_only=True)
 class LastInterface:
-    """Last measured result of the declared interface."""
+    """Last measured result of the interface that an agent's card declares."""
 
     result: str
     at_s: float
@@ -157,7 +157,7 @@ class LastInterface:
 def is_unreachable(
     interface: LastInterface | None, health: HealthStatus, evidence: Evidence, now_s: float
 ) -> bool:
-    """Return whether the declared interface fails, and no fresh document contradicts that.
+    """Return whether the declared interface fails, and no current health document says otherwise.
 
     `health` is the one that is shown. An agent may be alive nevertheless, by its card or its heartbeats.
     False if the evidence is too old, or the interface was measured too long before it: a newer card may name
@@ -173,12 +173,12 @@ def is_unreachable(
 
 
 def is_evidence_old(reason: UnknownReason | None) -> bool:
-    """Return whether the results of probes are too old; a health document may expire earlier."""
+    """Return whether the reason is that the results of probes are too old."""
     return reason not in {None, UnknownReason.DOCUMENT_ENDED}
 
 
 def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float) -> str:
-    """Return why there is no current evidence, and how old the last measured result is."""
+    """Return in words why there is no current evidence, and how old the last measured result is."""
     if evidence_at is None:
         return f"{REASON_WORDS[reason]}; no probe has measured anything yet"
     age_s = now_s - evidence_at.timestamp()
@@ -186,6 +186,6 @@ def lost_text(reason: UnknownReason, evidence_at: datetime | None, now_s: float)
 
 
 def find_inconclusive_reason(observation: Observation, result: ResultClass) -> InconclusiveReason | None:
-    """Return why an observation measured nothing; None if it measured. `result` is its result class."""
+    """Return why an observation with this result measured nothing; None if it measured something."""
     by_class = reason_of_inconclusive(result)
     return None if by_class is None else observation.inconclusive_reason or by_class

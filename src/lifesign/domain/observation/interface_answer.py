@@ -36,7 +36,7 @@ ANSWERS: Final[Mapping[int, tuple[ResultClass, str]]] = MappingProxyType({
 
 
 def classify_interface(status: int) -> tuple[ResultClass, str]:
-    """Return the class of an interface by the status of an answer to a GET, and the reason.
+    """Return the result of an interface that answered a GET with this status, and the reason.
 
     Whatever it serves is an answer: many agents have a page for people at the same address. Most other 4xx
     concern the request, which was an ordinary one, and 5xx the server.
@@ -51,12 +51,12 @@ def classify_interface(status: int) -> tuple[ResultClass, str]:
 
 
 def may_accept_post(status: int | None) -> bool:
-    """Return whether to try OPTIONS: some frameworks answer `not found` for a path that accepts only POST."""
+    """Return whether OPTIONS is worth a try after this status of a GET: the path may accept only POST."""
     return status in {404, 410}
 
 
 def allows_post(status: int | None, allow: str) -> bool:
-    """Return whether the answer to OPTIONS names POST in its `Allow` (RFC 9110 10.2.1).
+    """Return whether an answer to OPTIONS lists POST in its `Allow` header (RFC 9110 10.2.1).
 
     CORS headers do not count: servers send them for every path.
     """

@@ -39,7 +39,7 @@ _QUOTED: Final = BeforeValidator(_shown)
 
 
 class MetadataResult(StrEnum):
-    """State of the metadata of a protected resource (RFC 9728)."""
+    """Whether the OAuth metadata of a protected resource (RFC 9728) was found and is valid."""
 
     OK = "ok"
     """It names the target or its origin as the resource, and an authorization server."""
@@ -54,7 +54,7 @@ class _LoginFacts(BaseModel):
 
 
 class OAuthMetadata(_LoginFacts):
-    """Metadata of a protected resource; no URL in it is ever requested."""
+    """OAuth metadata that a protected resource publishes. URLs in it are never requested."""
 
     result: Annotated[MetadataResult, Field(strict=False)]
     reason: Annotated[str, Field(max_length=MAX_REASON_CHARS), _QUOTED] = ""
@@ -72,7 +72,7 @@ class OAuthMetadata(_LoginFacts):
 
 
 class Login(_LoginFacts):
-    """Login that a target asks for when it refuses a request."""
+    """How to authenticate at a target that refused a request."""
 
     origin: Annotated[str, Field(max_length=MAX_ORIGIN_CHARS), _QUOTED] | None = None
     """Origin that refused the request, such as the interface's; absent if it is the target's own."""
@@ -88,7 +88,7 @@ class Login(_LoginFacts):
 
     @property
     def text(self) -> str:
-        """The login as one line of text; empty if nothing is known about it."""
+        """The authentication method in one line; empty if nothing is known about it."""
         parts = [] if self.origin is None else [f"at {self.origin}"]
         if self.schemes:
             parts.append(f"challenge {', '.join(self.schemes)}")
@@ -124,7 +124,7 @@ def _metadata_text(metadata: OAuthMetadata) -> str:
 
 
 def read_metadata(body: bytes, resources: Sequence[str]) -> OAuthMetadata | None:
-    """Return the members of a metadata document; None if the body is not a JSON object.
+    """Return the members of an OAuth metadata document; None if the body is no JSON object.
 
     `resources`: URLs by which it may call the target.
     """

@@ -62,7 +62,7 @@ _RESULT_MEMBERS: Final[tuple[tuple[str, type], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class MessageAnswer:
-    """Classified answer."""
+    """Result of one message to an agent, by its answer."""
 
     result: ResultClass
     reason: str = ""
@@ -72,7 +72,7 @@ class MessageAnswer:
 
 
 def classify_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool) -> MessageAnswer:
-    """Judge a whole answer to a message sent by JSON-RPC (`is_rpc`) or HTTP+JSON."""
+    """Return the result of a message by the complete answer. `is_rpc`: JSON-RPC, otherwise HTTP+JSON."""
     result, reason = classify_interface(status)
     if result in _REFUSED_FIRST:
         return MessageAnswer(result, reason)
@@ -88,7 +88,7 @@ def classify_answer(status: int, content_type: str, body: bytes, *, is_rpc: bool
 
 
 def best_of(answers: list[MessageAnswer]) -> MessageAnswer:
-    """Return the most informative of the answers to one message, if no variant was accepted.
+    """Return the most informative answer to a message that was sent in several variants, all refused.
 
     This is the first answer of an agent that knows the operation and declines; else the first one. `answers`
     is not empty.

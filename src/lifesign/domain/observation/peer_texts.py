@@ -4,7 +4,7 @@ from lifesign.domain.observation.results import Observation
 
 
 def peer_texts(observation: Observation) -> list[str]:
-    """Return all texts of an observation but names of classes, times and digests, which are the prober's own.
+    """Return all texts in an observation that may quote the target.
 
     The JSON form of the whole takes several times as long to write and to search.
     """

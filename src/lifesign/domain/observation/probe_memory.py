@@ -62,7 +62,7 @@ _Url = Annotated[Annotated[str, Field(max_length=MAX_URL_CHARS)] | None, AfterVa
 
 
 class ProbeMemory(BaseModel):
-    """Facts from the last probes of one target; `ProbeMemory()` is a target that was never probed."""
+    """What the next probe of a target needs to know from earlier ones. `ProbeMemory()`: never probed."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 

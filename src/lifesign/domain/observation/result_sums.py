@@ -25,7 +25,7 @@ _SILENT: Final[frozenset[str]] = frozenset({ResultClass.NOT_MEASURED, ResultClas
 
 
 class Layer(StrEnum):
-    """Subject of counted results: a layer of the observation, or the probe as a whole."""
+    """Layer of an observation, or the probe as a whole, for which results are counted."""
 
     OVERALL = "overall"
     """The probe's one result (`Observation.result`)."""
@@ -36,27 +36,27 @@ class Layer(StrEnum):
 
 
 class Layered(Protocol):
-    """Results by layer, None if a layer was not probed: an observation, or its stored part."""
+    """Results of a probe by layer; None for a layer that was not probed."""
 
     @property
     def discovery(self) -> LayerResult | None:
-        """The card."""
+        """Result of the request for the agent card."""
 
     @property
     def transport(self) -> LayerResult | None:
-        """The interface that it names."""
+        """Result of the interface that the card names."""
 
     @property
     def readiness(self) -> LayerResult | None:
-        """The health document."""
+        """Result of the request for the health document."""
 
     @property
     def message(self) -> LayerResult | None:
-        """A real message."""
+        """Result of a real message to the agent."""
 
 
 def bucket_of(latency_ms: float | None) -> int:
-    """Return the bucket of a latency: 0 up to 1 ms, k up to 2^(k/4) ms; NO_LATENCY for None."""
+    """Return the bucket in which a latency is counted: number k is up to 2^(k/4) ms; NO_LATENCY for None."""
     if latency_ms is None:
         return NO_LATENCY
     if latency_ms <= 1.0:
@@ -65,12 +65,12 @@ def bucket_of(latency_ms: float | None) -> int:
 
 
 def middle_ms(bucket: int) -> float:
-    """Return the latency in the middle of a bucket, as a geometric mean of its ends."""
+    """Return the latency that stands for a bucket: the geometric mean of its bounds."""
     return math.exp2((bucket - 0.5) / BUCKETS_PER_OCTAVE)
 
 
 def percentile_ms(counts: Mapping[int, int], percentile: float) -> float | None:
-    """Return a percentile, above 0 up to 100, of latencies that were counted by bucket.
+    """Return a percentile, above 0 up to 100, of latencies counted by bucket.
 
     None without latencies: no answer is not a fast answer. NO_LATENCY does not count.
     """
@@ -97,7 +97,7 @@ def layers_of(observation: Layered) -> Iterator[tuple[Layer, LayerResult]]:
 
 
 def is_informative(result: ResultClass) -> bool:
-    """Return whether a result is about the target: it was probed, without a fault of the prober.
+    """Return whether a result says something about the target, instead of a fault of the prober.
 
     A target that the prober's own rules exclude counts as probed.
     """
@@ -105,7 +105,7 @@ def is_informative(result: ResultClass) -> bool:
 
 
 def supersedes(result: ResultClass, known: str | None, *, is_excluded: bool = False) -> bool:
-    """Return whether a result replaces the known class; None: never probed.
+    """Return whether a new result replaces the stored one (None: never probed).
 
     An inconclusive result replaces no measured one, but its reason is kept. If robots.txt or an opt-out
     excludes the target (`is_excluded`), the result replaces the known class, which would otherwise stay

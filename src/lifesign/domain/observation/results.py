@@ -100,7 +100,7 @@ class ResultClass(StrEnum):
 
 
 class InconclusiveReason(StrEnum):
-    """Why a probe measured nothing, for programs; the layers' `reason` is the text for people."""
+    """Reason, for programs, why a probe measured nothing."""
 
     NO_WITNESS = "no_witness"
     """The target failed, and nothing else proved that the prober could have reached it."""
@@ -168,7 +168,7 @@ class _Wire(BaseModel):
 
 
 class Phases(_Wire):
-    """Phases of the last request of a layer in ms, 0 or more; None: the phase did not happen."""
+    """Duration in ms of each phase of a layer's last request; None for a phase that did not happen."""
 
     dns_ms: _Milliseconds | None = None
     """Time until the name was resolved; None if the address was known or given."""
@@ -183,7 +183,7 @@ class Phases(_Wire):
 
 
 class LayerResult(_Wire):
-    """Result of one layer, with the evidence."""
+    """Result of one layer of a probe, with status, latency and other evidence."""
 
     result: Annotated[ResultClass, Field(strict=False)]
     """Name of the result, also if JSON was parsed before."""
@@ -199,17 +199,17 @@ class LayerResult(_Wire):
 
     @property
     def is_measured(self) -> bool:
-        """Whether the result is evidence about the agent."""
+        """Whether the result says something about the agent."""
         return self.result not in INCONCLUSIVE
 
     @property
     def has_answered(self) -> bool:
-        """Whether a server answered, possibly with a request for credentials or payment."""
+        """Whether a server answered, even if it asked for credentials or payment."""
         return self.result in ANSWERED
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was measured, and no agent answered.
+        """Whether the layer was measured and no agent answered.
 
         A stale document is no failure: it only makes the health unknown.
         """
@@ -217,7 +217,7 @@ class LayerResult(_Wire):
 
 
 class ProbedDocument(_Wire):
-    """Stored part of a valid health document."""
+    """What is stored of a valid health document."""
 
     status: Annotated[HealthStatus, Field(strict=False)]
     timestamp: Time
@@ -325,13 +325,13 @@ class Observation(_Wire):
 
     @property
     def is_measured_failure(self) -> bool:
-        """Whether a layer that counts was requested and failed, and there was no liveness signal."""
+        """Whether the probe gave no liveness signal, and its deciding layer failed."""
         last = None if self.is_liveness_signal else decisive(self._requested_layers())
         return last is not None and last.has_failed
 
     @property
     def result(self) -> ResultClass:
-        """The result of the probe as one class, for counting.
+        """Result of the whole probe as one class.
 
         `ok` or `gated` with a liveness signal; else the result of the `decisive` layer; `not_measured` if no
         layer was probed.
@@ -348,7 +348,7 @@ class Observation(_Wire):
         return ResultClass.GATED if last.result in CREDENTIAL_FAULTS else last.result
 
     def result_with_card(self, card: ResultClass | None) -> ResultClass:
-        """Return the result of the probe, taking into account a known card that was not requested.
+        """Return the result of the whole probe, if `card` is the known result of a card not requested now.
 
         None: no card.
 
@@ -362,7 +362,7 @@ class Observation(_Wire):
     def discounted(
         self, inconclusive_reason: InconclusiveReason, why: str, *, layers: Collection[str] | None = None
     ) -> "Observation":
-        """Return the observation with its failed layers as not measured.
+        """Return the observation with failed layers marked as not measured, for this reason.
 
         Their classes and reasons stay as text.
 
@@ -387,7 +387,7 @@ class Observation(_Wire):
         )
 
     def layers_with(self, result: ResultClass) -> tuple[str, ...]:
-        """Return the names of the layers that ended with a class."""
+        """Return the names of the layers that have this result."""
         return tuple(name for name, layer in self._requested_layers() if layer.result is result)
 
     @property
@@ -401,7 +401,7 @@ class Observation(_Wire):
 
 
 def decisive(requested: Sequence[tuple[str, LayerResult]]) -> LayerResult | None:
-    """Return which of the layers, given by name, decides the result of a probe without a liveness signal.
+    """Return the layer that decides the result of a probe without a liveness signal; None without layers.
 
     The first failure that counts, else the first measured layer, else the first; None if none was requested.
     """
@@ -414,7 +414,7 @@ def decisive(requested: Sequence[tuple[str, LayerResult]]) -> LayerResult | None
 
 
 def deciding(layers: Mapping[str, LayerResult | None]) -> LayerResult | None:
-    """Return the layer that decides the result of a probe, among the requested ones, by their names."""
+    """Return the layer whose result is that of the whole probe; None if no layer was requested."""
     for name in ("discovery", "readiness"):
         if _is(layer := layers[name], _OK):
             return layer
@@ -451,7 +451,7 @@ def _discounted_layer(layer: LayerResult, why: str) -> LayerResult:
 
 
 def reason_of_inconclusive(result: ResultClass) -> InconclusiveReason | None:
-    """Return why a result is inconclusive, as far as its class shows; None if it is measured."""
+    """Return why a result measured nothing, as far as its class shows; None if it measured something."""
     return _UNMEASURED.get(result)
 
 
@@ -463,7 +463,7 @@ def not_measured(
     agent_id: str | None = None,
     target_url: str | None = None,
 ) -> Observation:
-    """Return the observation for a probe that was due and did not take place; `why` is for people."""
+    """Return the observation of a probe that was due but did not take place; `why` is for people."""
     layer = LayerResult(result=ResultClass.NOT_MEASURED, reason=why[:MAX_REASON_CHARS])
     return Observation(
         agent_id=agent_id,

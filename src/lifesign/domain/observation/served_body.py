@@ -24,7 +24,7 @@ _MIN_DOCUMENT_EVIDENCE: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class ServedCard:
-    """Classification of a body at a card's URL."""
+    """What a body at a card's URL is: a valid card, a broken one, or something else."""
 
     result: ResultClass
     """`ok`, `not_an_agent` or `invalid_document`."""
@@ -36,7 +36,7 @@ class ServedCard:
 
 @fast_dataclass()
 class ServedDocument:
-    """Classification of a body at a health document's URL."""
+    """What a body at a health document's URL is: a valid document, a broken one, or something else."""
 
     result: ResultClass
     """`ok`, `not_an_agent` or `invalid_document`; whether it is stale depends on when it was served."""
@@ -49,7 +49,7 @@ class ServedDocument:
 
 
 def classify_card(body: bytes, *, is_json: bool) -> ServedCard:
-    """Read a card. A content type other than JSON (`is_json`) is accepted if the body reads as a card."""
+    """Read a body as an agent card. If the content type is not JSON, it must still read as a card."""
     if not body.strip():
         return ServedCard(ResultClass.NOT_AN_AGENT, EMPTY_ANSWER)
     card = read_agent_card(body)
@@ -61,7 +61,7 @@ def classify_card(body: bytes, *, is_json: bool) -> ServedCard:
 
 
 def classify_document(body: bytes, *, content_type: str, is_json: bool) -> ServedDocument:
-    """Read a health document, and distinguish a broken one from other content."""
+    """Read a body as a health document, and distinguish a broken document from other content."""
     if not body.strip():
         return ServedDocument(ResultClass.NOT_AN_AGENT, EMPTY_ANSWER)
     if not is_json:
@@ -79,7 +79,7 @@ def classify_document(body: bytes, *, content_type: str, is_json: bool) -> Serve
 
 
 def is_absent(result: ResultClass, status: int | None) -> bool:
-    """Return whether a URL has no such document, so that the next URL is worth a request."""
+    """Return whether there is no such document at a URL, so that the next possible URL is tried."""
     if result is ResultClass.HTTP_ERROR:
         return status is not None and 400 <= status < 500
     return result is ResultClass.NOT_AN_AGENT

@@ -20,13 +20,13 @@ _SERVER_ERROR: Final = 500
 
 
 def may_be_server(card_result: ResultClass, card_status: int | None) -> bool:
-    """Return whether a URL without a card may be an MCP server's: 404, or a status that refuses a GET."""
+    """Return whether a URL that has no agent card may be an MCP server, by the answer to a GET."""
     is_without_card = card_result in {ResultClass.NOT_AN_AGENT, ResultClass.HTTP_ERROR}
     return is_without_card and (card_status or _SERVER_ERROR) < _SERVER_ERROR
 
 
 def is_login_of_server(result: ResultClass, challenges: Sequence[str]) -> bool:
-    """Return whether a refused POST is that of an MCP server by the `WWW-Authenticate` fields of its answer.
+    """Return whether the refusal of a POST looks like an MCP server's, by its `WWW-Authenticate` fields.
 
     The authorization of MCP requires that the challenge names the OAuth metadata (RFC 9728 5.1).
     """
@@ -39,7 +39,7 @@ def is_login_of_server(result: ResultClass, challenges: Sequence[str]) -> bool:
 def classify_failed_discovery(
     result: ResultClass, status: int | None, reason: str, reply: McpReply
 ) -> tuple[ResultClass, str]:
-    """Return class and reason of an answer to `server/discover` or `initialize` that is no valid result.
+    """Return the result and reason of an invalid answer to `server/discover` or `initialize`.
 
     `result` and `reason` are those of the request.
     """

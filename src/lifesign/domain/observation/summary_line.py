@@ -58,12 +58,12 @@ _SERVER_SIGNS: Final[Mapping[tuple[Layer, ResultClass], str]] = MappingProxyType
 
 
 def layer_words(kind: TargetKind | None) -> Mapping[str, str]:
-    """Return the names of layers for people, of a target of this kind; None: an A2A agent."""
+    """Return the names of layers for people, for this kind of target (None: A2A agent)."""
     return _SERVER_LAYER_WORDS if kind is TargetKind.MCP else LAYER_WORDS
 
 
 def probe_summary(layers: Sequence[tuple[Layer, LayerResult]], kind: TargetKind | None = None) -> str:
-    """Return the summary of one probe's layers, which are in the order of their requests.
+    """Return one line for people about a probe with these layers, in the order of their requests.
 
     Empty if no layer has a reason: then the result class is sufficient.
     """
@@ -74,7 +74,7 @@ def probe_summary(layers: Sequence[tuple[Layer, LayerResult]], kind: TargetKind 
 
 
 def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]], kind: TargetKind | None = None) -> str:
-    """Return the liveness signals of an agent, and the result of its interface; empty if there is none."""
+    """Return in words which liveness signals a probe found, and how the interface failed; empty without."""
     signals = signs_in(((layer, result.result) for layer, result in layers), kind)
     interface = next((result for layer, result in layers if layer is Layer.TRANSPORT), None)
     if signals == CARD_ONLY and interface is None:
@@ -87,7 +87,7 @@ def liveness_signals(layers: Sequence[tuple[Layer, LayerResult]], kind: TargetKi
 def combine_with_card(
     layers: Sequence[tuple[Layer, LayerResult]], card: ResultClass | None
 ) -> Sequence[tuple[Layer, LayerResult]]:
-    """Return the valid facts after a probe: its results, and the known card; None: no card.
+    """Return the results of a probe, with the known result of a card (None: no card) that it did not request.
 
     A card is read once a day, and is valid until it is read again. The other layers are probed each time:
     without a result their state is unknown. For a target without liveness signals only the last results
@@ -100,7 +100,7 @@ def combine_with_card(
 
 
 def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
-    """Return whether an agent is alive without its card, so that the interface was not probed."""
+    """Return whether an agent is alive but its card failed, so that its interface could not be probed."""
     results = dict(layers)
     card, interface = results.get(Layer.DISCOVERY), results.get(Layer.TRANSPORT)
     is_nameless = card is not None and card.has_failed and (interface is None or not interface.is_measured)
@@ -108,7 +108,7 @@ def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
 
 
 def signs_in(results: Iterable[tuple[Layer, ResultClass]], kind: TargetKind | None = None) -> str:
-    """Return the liveness signals of an agent by the results of its layers, in their order.
+    """Return in words which liveness signals these results of layers contain; empty without.
 
     Empty if there is none.
     """

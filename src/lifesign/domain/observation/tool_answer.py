@@ -19,7 +19,7 @@ URL_ELICITATION_REQUIRED: Final = -32042
 
 @dataclass(frozen=True, slots=True)
 class ToolCallAnswer:
-    """Meaning of the answer to `tools/call`."""
+    """Result of a tool call, by the answer of the MCP server."""
 
     result: ResultClass
     reason: str = ""
@@ -27,7 +27,7 @@ class ToolCallAnswer:
 
 
 def classify_tool_answer(reply: McpReply) -> ToolCallAnswer | None:
-    """Judge the answer to `tools/call`; None without a JSON-RPC answer: then the HTTP answer decides."""
+    """Return the result of a tool call by its JSON-RPC answer; None without one: the HTTP answer decides."""
     if reply.code == URL_ELICITATION_REQUIRED:
         return ToolCallAnswer(ResultClass.OK, "the tool asks for more input")
     if reply.code is not None:

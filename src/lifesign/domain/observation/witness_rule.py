@@ -24,7 +24,7 @@ MIN_PUBLIC_CANARY_HOSTS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessPolicy:
-    """Durations of the witness rule in seconds; InvalidValue, named as in a definition, below 0."""
+    """Time limits of the rule for witnesses, in seconds; InvalidValue for negative ones."""
 
     round_s: float = 30.0
     """Minimum time between two rounds in which the witnesses of one network class are requested, for all
@@ -51,21 +51,21 @@ class WitnessPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canary:
-    """A host that always answers."""
+    """A host that normally always answers. If it does not, the network fails."""
 
     url: str
     status: int | None = None
     """HTTP status of its answer; None: any from 200 to 399."""
 
     def is_answer(self, status: int | None) -> bool:
-        """Return whether a status is the expected one; None stands for no answer."""
+        """Return whether a canary's status is the expected one; None means no answer."""
         if status is None or self.status is None:
             return status is not None and 200 <= status < 400
         return status == self.status
 
 
 class WitnessNeed(StrEnum):
-    """Which witness a failure needs before it counts against a target."""
+    """Whether a failure counts, or which witness must answer before it counts."""
 
     COUNTS = "counts"
     """The failure counts without a witness."""
@@ -79,7 +79,7 @@ class WitnessNeed(StrEnum):
 
 @fast_dataclass(kw_only=True)
 class FailureFacts:
-    """Facts that decide whether a failure needs a witness."""
+    """Facts about a failed probe that decide whether it counts only with a witness."""
 
     network_class: str
     """Network class of the target's address."""
@@ -96,7 +96,7 @@ class FailureFacts:
 
 
 def witness_need(facts: FailureFacts) -> WitnessNeed:
-    """Return which witness a failure needs; COUNTS if it needs none.
+    """Return whether a failure counts, or which witness must answer first.
 
     A target that never gave a liveness signal has nothing to lose. In a class with canaries only they are
     witnesses, so that mass silence changes nothing there. They are asked although the host answered itself:
@@ -115,7 +115,7 @@ def witness_need(facts: FailureFacts) -> WitnessNeed:
 
 @fast_dataclass(kw_only=True)
 class WitnessAnswer:
-    """The answer of a witness, or of the canaries of a class together."""
+    """An answer of another target, or of canaries, that shows that the network works."""
 
     network_class: str
     sent_at_s: float
@@ -127,7 +127,7 @@ class WitnessAnswer:
 def bears_out(
     answer: WitnessAnswer, network_class: str, failed_at_s: float, *, is_name_failure: bool
 ) -> bool:
-    """Return whether an answer is a witness for a failure.
+    """Return whether an answer shows that the network worked when a target of this class failed.
 
     A request that is sent when the failure is recorded is sent after it. A name that did not resolve needs a
     witness whose own name was looked up after it.
@@ -137,10 +137,10 @@ def bears_out(
 
 
 def is_canary_quorum(answered: int, configured: int) -> bool:
-    """Return whether enough of the canaries that are configured for a class have answered."""
+    """Return whether enough of a network class's canaries have answered."""
     return configured > 0 and answered >= MIN_CANARY_RATIO * configured
 
 
 def is_second_request_in_time(answered_at_s: float, requested_at_s: float, policy: WitnessPolicy) -> bool:
-    """Return whether the second request was sent soon enough after the witness's answer."""
+    """Return whether the second request to a target was sent soon enough after a witness answered."""
     return requested_at_s - answered_at_s <= policy.second_request_s

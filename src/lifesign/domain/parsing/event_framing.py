@@ -17,17 +17,17 @@ _EVENT_ID: Final = re.compile(rb"(?:\A|[\r\n])id: ?[^ \r\n]")
 
 
 def has_event_id(events: bytes) -> bool:
-    """Return whether any event has an `id`, from which a client of MCP can request the rest of a stream."""
+    """Return whether any event has an `id`. From there, an MCP client can request the rest of a stream."""
     return _EVENT_ID.search(events) is not None
 
 
 def named_events(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Return name and data of every whole event of a stream that has data."""
+    """Return (event name, data) of every complete event in a stream that has data."""
     return events_of(body.removeprefix(BYTE_ORDER_MARK).splitlines())
 
 
 def end_of_last_event(before: bytes, piece: bytes) -> int:
-    """Return the end of the last blank line of a piece, 0 if there is none.
+    """Return the position in a piece behind its last blank line; 0 if there is none.
 
     `before` is the byte before the piece.
     """
@@ -41,7 +41,7 @@ def end_of_last_event(before: bytes, piece: bytes) -> int:
 
 
 def end_of_first_event(piece: bytes) -> int:
-    """Return where the first event of a piece ends. The piece has a blank line."""
+    """Return the position behind the first event in a piece, which must contain a blank line."""
     found = len(piece)
     for blank in BLANK_LINES:
         # Only in front of the first one: a search of everything takes longer than all else.

@@ -18,7 +18,7 @@ _LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d,}" % len(str(int(MAX_NUM
 
 
 def check_json_depth(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
-    """Return an object unchanged; refuse one that is nested too deep or has invalid JSON numbers.
+    """Return an object unchanged; ValueError if it is nested too deep or has invalid numbers.
 
     JSON has neither NaN nor an infinity, but Python's parsers create them from `NaN` and `1e999`, and YAML
     has them. An integer beyond the doubles would be passed on, and become an infinity or an error for its
@@ -37,7 +37,7 @@ def check_json_depth(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
 
 
 def check_json_size(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict[str, Any]:
-    """Return an object as it is, unless `check_json_depth` refuses it or it is larger than that as JSON."""
+    """Return an object unchanged; ValueError if it is nested too deep, or too large as JSON."""
     check_json_depth(value, most_levels)
     try:
         size = len(to_json(value))
@@ -60,7 +60,7 @@ def _is_number_to_all(number: float) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Return whether all numbers of a value, at any depth, are valid for every JSON parser.
+    """Return whether all numbers in a value are ones that every JSON parser accepts.
 
     For most parsers, an integer beyond the doubles is an infinity, or an error. The check uses the JSON
     encoder, which takes a fifth of the time of a loop in Python: the sender chooses the size of the value.
@@ -75,7 +75,7 @@ def is_finite(value: Any) -> bool:
 
 
 def has_infinity(value: Any) -> bool:
-    """Return whether a value has a number that JSON cannot express; ValueError as for `to_json`."""
+    """Return whether a value contains a number that JSON cannot express, such as infinity."""
     return to_json(value, inf_nan_mode="constants") != to_json(value, inf_nan_mode="null")
 
 
@@ -91,7 +91,7 @@ def is_plain(value: Any) -> bool:
 
 
 def repeated_member(text: str) -> tuple[str | int, ...] | None:
-    """Return the place of a member whose name occurs more than once in its object; None if there is none.
+    """Return the path of a member that occurs twice in one object; None if there is none.
 
     Parsers differ in which value they take. `text` is valid JSON of bounded depth.
     """

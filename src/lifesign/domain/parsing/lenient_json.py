@@ -35,7 +35,7 @@ _KIND_NAMES: Final[Mapping[type, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class LenientObject:
-    """One JSON object of a document, and the findings about it."""
+    """Reads one JSON object of a document. Wrong members become findings instead of errors."""
 
     members: dict[str, Any]
     """Members as sent; only those that `take` and similar functions return have a known type."""
@@ -48,22 +48,22 @@ class LenientObject:
     """
 
     def note(self, name: str, *inner: str | int, message: str) -> None:
-        """Add a finding about the member at `inner`, relative to this object."""
+        """Add a finding about the member at the path `inner` below this object."""
         self.add(Finding(name, json_pointer(*self.way, *inner), message))
 
     def add(self, finding: Finding) -> None:
-        """Add a finding; beyond the limit the last one states that there were more."""
+        """Add a finding. Beyond the limit, only a last one says that there were more."""
         if len(self.findings) < MAX_FINDINGS:
             is_last = len(self.findings) == MAX_FINDINGS - 1
             self.findings.append(_TOO_MANY_FINDINGS if is_last else finding)
 
     def require(self, key: str, missing: str) -> None:
-        """Note the finding named `missing` if there is no such member, not even null."""
+        """Add a finding with the name `missing` if the object has no such member."""
         if key not in self.members:
             self.note(missing, key, message=f"`{key}` is required")
 
     def take(self, key: str, kind: type[_Kind]) -> _Kind | None:
-        """Return the member if it is of this kind, else None."""
+        """Return a member if it has this type; None otherwise, with a finding."""
         value = self.members.get(key)
         if isinstance(value, kind):
             return value
@@ -74,12 +74,12 @@ class LenientObject:
         return None
 
     def text(self, key: str) -> str | None:
-        """Return the member as text that is safe to store and show, None if it is no text."""
+        """Return a member's text, safe to store and show; None if it is no text."""
         value = self.take(key, str)
         return None if value is None else self.clean(value, key)
 
     def clean(self, text: str, *inner: str | int) -> str:
-        """Return `text`, found at `inner`, cut to MAX_TEXT_CHARS and without unprintable characters."""
+        """Return a text of the member at `inner`, shortened and without unprintable characters."""
         if len(text) <= MAX_TEXT_CHARS and text.isprintable():
             return text
         if len(text) > MAX_TEXT_CHARS:
@@ -90,18 +90,18 @@ class LenientObject:
         return cleaned
 
     def flag(self, key: str) -> bool:
-        """Return whether the member is true."""
+        """Return whether a member is true."""
         return self.take(key, bool) or False
 
     def items(self, key: str, limit: int) -> list[Any]:
-        """Return the first `limit` items of a list, none if it is no list."""
+        """Return the first `limit` items of the list in a member; none if it contains no list."""
         items = self.take(key, list) or []
         if len(items) > limit:
             self.note("too_many_items", key, message=f"{len(items)} items; only the first {limit} are read")
         return items[:limit]
 
     def objects(self, key: str, limit: int) -> Iterator["LenientObject"]:
-        """Yield the objects among the first `limit` items of a list."""
+        """Yield the objects among the first `limit` items of the list in a member."""
         for index, item in enumerate(self.items(key, limit)):
             if isinstance(item, dict):
                 yield LenientObject(item, (*self.way, key, index), self.findings)
@@ -109,12 +109,12 @@ class LenientObject:
                 self.note("wrong_type", key, index, message=f"expected an object, got {shown(item)}; ignored")
 
     def inside(self, key: str) -> "LenientObject":
-        """Return the object under `key`, an empty one if there is none."""
+        """Return the object in a member; an empty one if it contains no object."""
         return LenientObject(self.take(key, dict) or {}, (*self.way, key), self.findings)
 
 
 def shown(value: object) -> str:
-    """Return a peer's value for a message: the beginning of a text, of all else the kind."""
+    """Return a foreign value for a message: the beginning of a text, or the type of another value."""
     if isinstance(value, str):
         return repr(value[:MAX_SHOWN_CHARS])
     if isinstance(value, bool):

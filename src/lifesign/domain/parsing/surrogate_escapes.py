@@ -17,7 +17,7 @@ _REPLACEMENT: Final = rb"\ufffd"
 
 
 def replace_half_pairs(message: bytes) -> bytes:
-    """Return JSON of the same length in which U+FFFD takes the place of each half of a surrogate pair."""
+    """Return a JSON text of the same length in which U+FFFD replaces escaped halves of surrogate pairs."""
     if not any(sign in message for sign in _SIGNS):
         return message
     return _ESCAPE.sub(lambda found: _REPLACEMENT if found[1] else found[0], message)

@@ -48,7 +48,7 @@ _OF_A_RESULT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cadence:
-    """Rhythm of probes, in seconds; InvalidValue with the JSON name for impossible values."""
+    """Intervals and thresholds of a target's probes, in seconds; InvalidValue for impossible values."""
 
     interval_s: float = PROBE_THRESHOLDS.interval_s
     """Time between two ticks of a target."""
@@ -83,12 +83,12 @@ class Cadence:
 
     @property
     def max_doublings(self) -> int:
-        """How often the interval may double without exceeding `max_backoff_s`, 0 to MAX_DOUBLINGS."""
+        """How often the interval may double before it exceeds `max_backoff_s`, up to MAX_DOUBLINGS."""
         return min(int(self.max_backoff_s / self.interval_s).bit_length() - 1, MAX_DOUBLINGS)
 
     @property
     def patient_failures(self) -> int:
-        """Number of failures in a row during which an agent that once answered is probed in every interval.
+        """Number of failures in a row up to which a target that once answered is probed at every interval.
 
         The registry counts a gap between two results for two intervals at most: an agent that is probed less
         often would never be found dead. Flap damping may multiply its thresholds.
@@ -97,7 +97,7 @@ class Cadence:
 
     @property
     def max_wait_of_failing_s(self) -> float:
-        """Longest wait that an agent can request if it once answered and fails now.
+        """Longest wait, in seconds, that a target may request if it once answered and fails now.
 
         It holds until the agent has failed often enough to be dead.
         """
@@ -105,14 +105,14 @@ class Cadence:
 
     @property
     def failures_until_dead(self) -> int:
-        """Number of consecutive failures after which such an agent gets any requested wait.
+        """Number of failures in a row after which a target that once answered may request any wait.
 
         Not all of its failures may request one: then a failure adds no more than one interval of silence.
         """
         return min(max(DEAD_AFTER_FAILURES, self.patient_failures + 1), MAX_IN_ROW)
 
     def with_thresholds(self, unhealthy_after_s: float, dead_after_s: float) -> "Cadence":
-        """Return the cadence for a registered agent, which has thresholds of its own, in seconds."""
+        """Return the cadence with the thresholds of a registered agent, in seconds."""
         return _with_thresholds(self, unhealthy_after_s, dead_after_s)
 
 
@@ -125,7 +125,7 @@ def _with_thresholds(cadence: Cadence, unhealthy_after_s: float, dead_after_s: f
 
 @dataclass(frozen=True, slots=True)
 class MissedTicks:
-    """Ticks without a probe; one report covers all of them."""
+    """Due times of a target at which no probe took place. One report covers all of them."""
 
     count: int
     """0 or more."""
@@ -136,7 +136,7 @@ class MissedTicks:
 def next_probe_at_s(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float, recheck_at_s: float | None = None
 ) -> float:
-    """Return when a target is due next: at a tick after now, or at once for a confirmation or a recheck.
+    """Return when a target is to be probed next: at its next due time, or earlier to confirm or recheck.
 
     Missed ticks and confirmations are not caught up: after a restart nothing is due at once except rechecks.
     A recheck (`recheck_at_s` is the time of its request, None or before the last probe if there is none)
@@ -154,13 +154,13 @@ def next_probe_at_s(
 
 
 def retry_after_until_s(memory: ProbeMemory, now_s: float) -> float | None:
-    """Return the end of the wait that the peer requested, which no recheck overrides; None if it is over."""
+    """Return until when the target requested to wait, which even a recheck respects; None if that is over."""
     until_s = _not_before_s(believed(memory, now_s), now_s)
     return until_s if until_s > now_s else None
 
 
 def believed(memory: ProbeMemory, now_s: float) -> ProbeMemory:
-    """Return the memory without times that are too far in the future.
+    """Return a target's memory without times in the future, which a changed clock or a false key stored.
 
     They were stored before a clock was set back, or by a prober with a stolen key. A probe in the future
     counts as none, and its card and robots.txt as not read; a requested wait still counts, from now on. A
@@ -193,7 +193,7 @@ def after_probe(
     *,
     learned: Mapping[str, Any] | None = None,
 ) -> ProbeMemory:
-    """Return the memory after a probe that began then; `learned` has the prober's facts.
+    """Return a target's memory after a probe. `learned` contains what the probe found out besides.
 
     A recovery is confirmed once; a confirmation is not confirmed again. `retry_after_s` is the longest wait
     that any answer requested. It counts only with an answer that was not as expected, up to a day, and up to
@@ -240,7 +240,7 @@ def after_probe(
 
 
 def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
-    """Return the memory after a failed recheck: the back-off of earlier failures is over.
+    """Return a target's memory as if only the last probe had failed, so that probes are frequent again.
 
     An operator ended a maintenance, or asked for the recheck: the agent is alive in the registry, or may be.
     """
@@ -248,22 +248,22 @@ def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
 
 
 def last_alive_s(memory: ProbeMemory) -> float | None:
-    """Return the last known liveness signal of the target; None if it never gave one."""
+    """Return the time of the target's last known liveness signal; None if it never gave one."""
     return memory.card_read_at_s if memory.alive_at_s is None else memory.alive_at_s
 
 
 def without_result(before: ProbeMemory, after: ProbeMemory) -> ProbeMemory:
-    """Return the facts that a probe learned, such as the URL of a card, without its result."""
+    """Return what a probe learned about a target, such as the card's URL, without the probe's result."""
     return after.model_copy(update={name: getattr(before, name) for name in _OF_A_RESULT})
 
 
 def without_card(memory: ProbeMemory) -> ProbeMemory:
-    """Return a memory with which the next reading of the card is as good as the first one."""
+    """Return a target's memory without the content of its card, so that the next card counts as new."""
     return memory.model_copy(update={"card_etag": None, "card_digest": None, "interface_digest": None})
 
 
 def without_card_reading(memory: ProbeMemory) -> ProbeMemory:
-    """Return a memory with which the next probe reads the card: its writer may have invented what it says.
+    """Return a target's memory so that the next probe reads the card again, as what is known may be false.
 
     The URL of the document is forgotten, since it may be another agent's. That of the interface stays: an
     agent may be alive although its card fails.
@@ -273,35 +273,35 @@ def without_card_reading(memory: ProbeMemory) -> ProbeMemory:
 
 
 def without_failures(memory: ProbeMemory) -> ProbeMemory:
-    """Return a memory without facts that delay the next probe: its agent registered again."""
+    """Return a target's memory without what delays the next probe, because its agent registered again."""
     return memory.model_copy(
         update={"failures_in_row": 0, "confirm_at_s": None, "not_before_s": None, "slowdowns": 0}
     )
 
 
 def without_waits(memory: ProbeMemory) -> ProbeMemory:
-    """Return a memory without anything that delays the next probe: its writer is not trusted any more."""
+    """Return a target's memory without anything that delays the next probe, as the writer is not trusted."""
     forgotten = {"is_disallowed_by_robots": False, "robots_read_at_s": None, "is_opted_out": False}
     return without_failures(memory).model_copy(update=forgotten)
 
 
 def backs_off(memory: ProbeMemory, cadence: Cadence) -> bool:
-    """Return whether a target is skipped at some ticks, because it keeps failing or asked for a wait."""
+    """Return whether a target is probed less often, because it keeps failing or requested a wait."""
     return _doublings(memory, cadence) > 0 or min(memory.slowdowns, cadence.max_doublings) > 0
 
 
 def backoff(memory: ProbeMemory, cadence: Cadence) -> int:
-    """Return the factor of the interval of a target that keeps failing: a power of 2, from 1."""
+    """Return by which factor (a power of 2) the interval of a failing target is longer now."""
     return 1 << _doublings(memory, cadence)
 
 
 def slowdown(memory: ProbeMemory, cadence: Cadence) -> int:
-    """Return the factor of the interval of a target that asked for a wait: a power of 2, from 1."""
+    """Return by which factor (a power of 2) the interval is longer because the target requested a wait."""
     return 1 << min(memory.slowdowns, cadence.max_doublings)
 
 
 def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else: Collection[str]) -> bool:
-    """Return whether a probe requests the card, conditionally if there is an ETag.
+    """Return whether the next probe has to request the card. `asks_else`: the other URLs that it requests.
 
     It does if no card is known, or if the target did not answer as expected, since a new card may name
     another URL. It does if no other URL is probed (`asks_else`), or one on another origin, which counts only
@@ -319,7 +319,7 @@ def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else
 
 
 def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
-    """Return whether a probe requests robots.txt of the host: the first time, and then about once a day."""
+    """Return whether the next probe has to request robots.txt: at first, and then about once a day."""
     if memory.robots_read_at_s is None:
         return True
     return _is_period_due(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
@@ -328,7 +328,7 @@ def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
 def missed_ticks(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, since_s: float, until_s: float
 ) -> MissedTicks:
-    """Return the ticks of a target after `since_s`, up to `until_s`, by its memory of that time.
+    """Return the due times of a target after `since_s`, up to `until_s`, at which no probe took place.
 
     For time in which no worker probed it. Ticks in back-off or in a requested wait are not counted, nor are
     confirmations.

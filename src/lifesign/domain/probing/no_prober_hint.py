@@ -7,5 +7,5 @@ NO_CRAWL: Final = "no crawl uses this database"
 
 
 def no_prober_text(why: str, where: str) -> str:
-    """Return why no probe will come, and what to do; `where` is the option that names the registry."""
+    """Return in words why no prober probes the target, and what to do. `where`: option of the registry."""
     return f"{why} now; the target is probed once one runs: lifesign crawl PROBE.yml {where}"

@@ -18,7 +18,7 @@ from lifesign.domain.probing.cadence import (
 
 
 def receipt_of(at_s: float, interval_s: float, memory: ProbeMemory | None) -> Receipt:
-    """Return the receipt of a result that was observed at `at_s` by a crawl with this interval.
+    """Return when a result was observed, and until when it counts, given the crawl's interval.
 
     A target that keeps failing is probed less often: its evidence counts for as many of the longer intervals.
     A requested wait (`Retry-After`, 402, 429, robots.txt) only extends the wait for a further result.

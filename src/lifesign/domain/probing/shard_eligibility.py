@@ -40,7 +40,7 @@ HOLDER_SEPARATOR = "/"
 
 
 class WithheldReason(StrEnum):
-    """Why a worker keeps no shard, for programs."""
+    """Reason, for programs, why a worker gets no shards."""
 
     REACHES_LESS = "reaches_less"
     """Another worker of its key that reports results reaches all of its network classes, and more."""
@@ -54,7 +54,7 @@ class WithheldReason(StrEnum):
 
 @fast_dataclass(kw_only=True)
 class Idleness:
-    """How long a worker, or all workers of a key, held shards since their last result.
+    """For how long a worker, or all workers of a key, have held shards without reporting a result.
 
     A result counts only while most living agents in these shards have results that are not overdue.
     """
@@ -71,11 +71,11 @@ class Idleness:
 
     @property
     def grants_left(self) -> int:
-        """Number of shards that the key may still be granted at `at_s`."""
+        """Number of further shards that the key may be granted at `at_s`, to limit how often shards move."""
         return max(0, int(MAX_GRANTS - self.granted))
 
     def counted(self, reported_at_s: float, now_s: float, *, held_until_s: float) -> "Idleness":
-        """Return the value as of now; `held_until_s` is the end of the leases at the last count, or -inf."""
+        """Return the idleness as of now. `held_until_s`: end of the leases at the last count, or -inf."""
         has_reported = reported_at_s > self.at_s
         held_s = max(0.0, min(held_until_s, now_s) - max(self.at_s, reported_at_s))
         return Idleness(
@@ -87,13 +87,13 @@ class Idleness:
         )
 
     def moved_back(self, by_s: float, now_s: float) -> "Idleness":
-        """Return the value with future times moved by `by_s`, below 0, because the clock was set back."""
+        """Return the idleness after the clock was set back: future times are moved by `by_s`, below 0."""
         if self.at_s <= now_s:
             return self
         return replace(self, at_s=self.at_s + by_s, barred_until_s=self.barred_until_s + by_s)
 
     def barred(self, interval_s: float, now_s: float) -> "Idleness":
-        """Return the value with a bar that begins now.
+        """Return the idleness with a new bar: a time from now on in which the worker gets no shards.
 
         The first bar lasts at least as long as the shards were held.
         """
@@ -103,7 +103,7 @@ class Idleness:
 
 @fast_dataclass(kw_only=True)
 class LivingWorker:
-    """A living worker by its last claim, and its reports since."""
+    """What is known of a living worker of a prober: its last claim, and its reports since then."""
 
     holder: str
     """Holder of its leases."""
@@ -116,17 +116,17 @@ class LivingWorker:
     """Time before which the worker gets no shard, because it or its key made no progress."""
 
     def has_reported_lately(self, now_s: float) -> bool:
-        """Return whether it reported a result within its last interval."""
+        """Return whether the worker reported a result within its last interval."""
         return now_s - self.reported_at_s <= min(self.interval_s, MAX_INTERVAL_S)
 
 
 def key_of(holder: str) -> str:
-    """Return the name of a worker's key."""
+    """Return the key's name in a lease holder such as `KEY/WORKER`."""
     return holder.partition(HOLDER_SEPARATOR)[0]
 
 
 def within_known(reached: Iterable[str] | None, known: Collection[str]) -> frozenset[str] | None:
-    """Return the classes that a worker reports as reached, if any target of them is expected to answer.
+    """Return the network classes that a worker claims to reach, without those that have no known target.
 
     A worker that makes up classes must not look as if it reached more than others.
     """
@@ -134,7 +134,7 @@ def within_known(reached: Iterable[str] | None, known: Collection[str]) -> froze
 
 
 def withheld(worker: LivingWorker, others: Collection[LivingWorker], now_s: float) -> WithheldReason | None:
-    """Return why a worker gets no shard, compared with the others; None if it may have shards.
+    """Return why a worker gets no shards, compared with the other workers; None if it gets some.
 
     The classes that a worker claims to reach are compared only within its key: a hostile key must not get the
     shards of another key by false claims.
@@ -166,7 +166,7 @@ def most_lack_results(due_s: Collection[float], now_s: float) -> bool:
 def makes_no_progress(
     idle_s: float, interval_s: float, others: Collection[LivingWorker], now_s: float
 ) -> bool:
-    """Return whether shards move to another worker because their living agents had no result for so long.
+    """Return whether a worker loses its shards, as it reported no result for too long and others work.
 
     The interval of the other worker does not matter: otherwise a hostile key that claims an interval of 10 s
     would bar all workers with longer ones.
@@ -176,12 +176,12 @@ def makes_no_progress(
 
 
 def count_sharers(workers: Collection[LivingWorker], now_s: float) -> Counter[str]:
-    """Return how many of the living workers of each key share the shards."""
+    """Return how many living workers of each key get a share of the shards."""
     return Counter(key_of(worker.holder) for worker in workers if withheld(worker, workers, now_s) is None)
 
 
 def has_turn(target: int, key: str, keys: Collection[str], now_s: float, turn_s: float) -> bool:
-    """Return whether a target may be given as a witness to a worker of this key now.
+    """Return whether it is this key's turn to use a target as a witness.
 
     At any time each target belongs to one of the keys with living workers, and to the next one after
     `turn_s`: no key can take all witnesses.

@@ -21,7 +21,7 @@ A worker that stops counts for a share until then, and its shards are probed by 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """Result of one worker's claim; each list in ascending order."""
+    """Shards that a worker keeps, gives up and is granted by a claim, each sorted."""
 
     kept: tuple[int, ...]
     given_up: tuple[int, ...]
@@ -35,7 +35,7 @@ NO_DIVISION = Division((), (), ())
 
 
 def fair_share(workers: int, keys: int = 1) -> int:
-    """Return how many shards each of so many living workers of one of so many keys may have at most.
+    """Return the maximum number of shards for each of a key's `workers`, if `keys` keys share all shards.
 
     InvalidValue below 1. The shards are divided by keys first: a key does not get more of them by more
     workers. Together all workers may have all shards, and a few more, so that none is ever left over.
@@ -49,7 +49,7 @@ def fair_share(workers: int, keys: int = 1) -> int:
 
 
 def divide(held: Iterable[int], free: Iterable[int], share: int) -> Division:
-    """Decide a claim of a worker that may have at most so many shards.
+    """Decide which shards a worker keeps, gives up and gets, if it may have `share` of them.
 
     `held` are the shards that it holds by the registry's records, `free` those without a holder. Both are
     used from the lowest number on, so that the same facts give the same division.

@@ -41,7 +41,7 @@ MAX_ALTERNATIVES: Final = 32
 
 
 def read_card_interface(body: bytes) -> Interface | None:
-    """Return the interface of a card as it was served; None if the body is no JSON object."""
+    """Return the published interface in an agent card's bytes; None if they are no JSON object."""
     try:
         members = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -50,7 +50,7 @@ def read_card_interface(body: bytes) -> Interface | None:
 
 
 def card_interface(members: dict[str, Any]) -> Interface:
-    """Return the interface of a card that was parsed from JSON. Invalid members count as absent."""
+    """Return the published interface in a parsed agent card. Invalid members count as absent."""
     card = LenientObject(members, (), [])
     schemes = _schemes(members)
     declared = read_protocol_version(card)

@@ -27,7 +27,7 @@ _ANY: Final = "*"
 
 
 class ChangeKind(StrEnum):
-    """Kind of a change."""
+    """Kind of a difference between two interfaces: added, removed or changed."""
 
     ADDED = "added"
     CHANGED = "changed"

@@ -36,7 +36,7 @@ Form = dict[str, Any]
 
 
 class InterfaceKind(StrEnum):
-    """Source of an interface."""
+    """Kind of document that an interface was read from: agent card or list of tools."""
 
     AGENT_CARD = "agent_card"
     MCP_TOOLS = "mcp_tools"
@@ -44,7 +44,7 @@ class InterfaceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A published interface, normalised: equal interfaces have equal digests."""
+    """What an agent's card or an MCP server's tools promise to callers, normalised to be compared."""
 
     form: Form
     text: str
@@ -59,13 +59,13 @@ class Interface:
 
 
 def interface_of(form: Form) -> Interface:
-    """Return the interface in a bounded form."""
+    """Return the interface that has this form."""
     text = canonical(form)
     return Interface(form, text, sha256(text.encode()).hexdigest())
 
 
 def interface_with(interface: Interface, changed: Callable[[str], str]) -> Interface:
-    """Return an interface in which each text is replaced by the result of `changed`."""
+    """Return an interface with each text replaced by what `changed` returns for it."""
     form = _with_texts(interface.form, changed)
     return interface if form == interface.form else interface_of(form)
 
@@ -81,7 +81,7 @@ def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
 
 
 def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interface:
-    """Return an interface of these groups; if they are too large, the largest entries become digests.
+    """Create an interface from these groups. If it is too large, digests replace the largest entries.
 
     Entries of skills and tools first, by size, then whole groups.
     """
@@ -101,7 +101,7 @@ def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interfa
 
 
 def check_interface(form: Form) -> Form:
-    """Return the form of an interface that another process sent; PydanticCustomError if it is invalid."""
+    """Return an interface's form as another process sent it; PydanticCustomError if it is invalid."""
     check_json_size(form, MAX_INTERFACE_LEVELS, MAX_INTERFACE_BYTES)
     if form.get("kind") not in [*InterfaceKind]:
         raise PydanticCustomError("interface_kind", "expected `kind` to be agent_card or mcp_tools")
@@ -114,17 +114,17 @@ def canonical(value: object) -> str:
 
 
 def digest_form(value: object) -> Form:
-    """Return the replacement of a value that is too large."""
+    """Return the digest that stands for a value that is too large to be stored."""
     return value if is_digest(value) else {DIGEST_KEY: sha256(canonical(value).encode()).hexdigest()}  # type: ignore[return-value]
 
 
 def is_digest(value: object) -> bool:
-    """Return whether a value is the replacement of one that is too large."""
+    """Return whether a value is a digest that stands for a value that was too large."""
     return isinstance(value, dict) and value.keys() == {DIGEST_KEY} and isinstance(value[DIGEST_KEY], str)
 
 
 def short(text: str, most: int = MAX_TEXT_CHARS) -> str:
-    """Return a text without unprintable characters; if that or its length changes it, with its digest.
+    """Return a text, cut and without unprintable characters; if this changes it, with a digest at the end.
 
     A hidden character in a description is read by a model.
     """
@@ -136,7 +136,7 @@ def short(text: str, most: int = MAX_TEXT_CHARS) -> str:
 
 
 def group(entries: Iterable[tuple[str, Any]], most: int = MAX_ENTRIES, chars: int = MAX_KEY_CHARS) -> Form:
-    """Return named entries as an object; the first of two with the same name counts.
+    """Return named entries as one object. If several have the same name, the first counts.
 
     Beyond `most` entries, in the order of their names, one digest under the empty name replaces the rest.
     """
@@ -153,17 +153,17 @@ def group(entries: Iterable[tuple[str, Any]], most: int = MAX_ENTRIES, chars: in
 
 
 def name_set(value: object, most: int = MAX_ENTRIES) -> Form:
-    """Return the texts of a JSON list as a set: an object whose members are true."""
+    """Return the texts in a JSON list as an object with the member `true` for each: a set."""
     return group(
         ((text, True) for text in value if isinstance(text, str)) if isinstance(value, list) else (), most
     )
 
 
 def optional_text(value: object) -> str | None:
-    """Return a text within its limit; None if the value is not a text, or empty."""
+    """Return a text, shortened to its limit; None if the value is no text, or empty."""
     return short(value) if isinstance(value, str) and value else None
 
 
 def without_absent(members: Mapping[str, Any]) -> Form:
-    """Return the members that are neither None nor an empty object."""
+    """Return members of an object without those that are None or an empty object."""
     return {name: value for name, value in members.items() if value is not None and value != {}}

@@ -34,7 +34,7 @@ _TOO_DEEP: Final[Form] = {DIGEST_KEY: "too_deep"}
 
 
 def tool_interface(tools: Iterable[object]) -> Interface:
-    """Return the interface of a server with these tools, as `tools/list` names them.
+    """Return the published interface of an MCP server with these tools, given as in `tools/list`.
 
     What is no object, or has no name, is left out. Of two tools with one name the same one counts in any
     order of the list.

@@ -20,7 +20,7 @@ UNSTABLE_READINGS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class VersionState:
-    """Stored facts about the versions of one target."""
+    """Numbers of the versions that are stored of a target's interface, and when an event is due."""
 
     newest: int
     """Number of the current version, counted from 1."""
@@ -34,7 +34,7 @@ class VersionState:
 
 @dataclass(frozen=True, slots=True)
 class VersionStep:
-    """Effect of a newly read interface."""
+    """What a new reading of an interface changes: the state, the versions, and the event if one is due."""
 
     state: VersionState
     replaces_newest: bool
@@ -45,12 +45,12 @@ class VersionStep:
 
 
 def is_unstable(changes_in_row: int) -> bool:
-    """Return whether an interface is unstable after so many readings in a row that each found another one."""
+    """Return whether an interface is unstable: each of so many readings in a row found another one."""
     return changes_in_row >= UNSTABLE_READINGS
 
 
 def oldest_kept(state: VersionState) -> int:
-    """Return the oldest version that is kept; `baseline` is kept as well."""
+    """Return the number of the oldest version to keep; the version `baseline` is kept too."""
     oldest = state.newest - MAX_VERSIONS + 1
     return oldest + 1 if state.baseline < oldest else oldest
 
@@ -61,7 +61,7 @@ def first_state() -> VersionState:
 
 
 def next_step(state: VersionState, changes_in_row: int, now_s: float, *, is_agent: bool) -> VersionStep:
-    """Return how the history continues with an interface that differs from the newest version."""
+    """Return what to do with a reading of an interface that differs from the newest stored version."""
     unstable = is_unstable(changes_in_row)
     replaces = unstable and (not is_agent or state.newest != state.baseline)
     newest = state.newest if replaces else state.newest + 1
@@ -88,7 +88,7 @@ def _due_at_s(notified_at_s: float | None, now_s: float) -> float:
 
 
 def pending_step(state: VersionState, changes_in_row: int, now_s: float, *, is_agent: bool) -> VersionStep:
-    """Return the consequences when an event is due: it is made, unless the interface is unstable."""
+    """Return what to do when a delayed event is due: emit it, unless the interface is unstable."""
     if is_agent and is_unstable(changes_in_row):
         after = VersionState(state.newest, state.baseline, state.notified_at_s, now_s + EVENT_SECONDS)
     else:

@@ -8,14 +8,14 @@ from lifesign.domain.targets.target import is_target_id
 
 
 def display_name(agent_id: str, name: str | None = None, target_url: str | None = None) -> str:
-    """Return the display name of an agent: its name, else the URL at which a prober found it, else its id."""
+    """Return the name to show for an agent: its name, else the URL where it was found, else its id."""
     if name:
         return name
     return agent_id if target_url is None else place_of(target_url)
 
 
 def place_of(target_url: str) -> str:
-    """Return a target's URL without obvious parts: https, and a path that is only a slash."""
+    """Return a target's URL, shortened for people: without `https://`, and without a path that is `/`."""
     place = target_url.removeprefix("https://")
     return place.removesuffix("/") if target_url.count("/") == 3 else place
 

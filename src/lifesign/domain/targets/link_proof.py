@@ -24,7 +24,7 @@ RELINK_SECONDS: Final = 3_600.0
 
 
 class Proof(StrEnum):
-    """Proof of a claim."""
+    """Kind of proof that a target is an agent: by its card, or by a token."""
 
     CARD = "card"
     """The health extension of the target's card names this registry and the agent."""
@@ -33,7 +33,7 @@ class Proof(StrEnum):
 
 
 class LinkState(StrEnum):
-    """State of a claim."""
+    """State of an agent's claim that it is a target: only claimed, proven, or linked."""
 
     CLAIMED = "claimed"
     """The claim is not proven, and has no effect."""
@@ -43,7 +43,7 @@ class LinkState(StrEnum):
 
 
 class UnlinkReason(StrEnum):
-    """Why a link ended."""
+    """Reason why the link between a target and an agent ended."""
 
     PROOF_FAILED = "proof_failed"
     """The card or the file was read and no longer contains the proof."""
@@ -60,7 +60,7 @@ class UnlinkReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkClaim:
-    """One agent's claim for one target, with the proofs found for it."""
+    """An agent's claim that it is a target, with the proofs found for it."""
 
     agent: int
     is_registered: bool
@@ -77,7 +77,7 @@ class LinkClaim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkDecision:
-    """Decision about one target."""
+    """Decision to which agent a target is linked, and why a link ended."""
 
     agent: int | None = None
     """The agent that it is linked to."""
@@ -88,13 +88,13 @@ class LinkDecision:
 
 
 def claimed_urls(card_url: str | None, endpoint: str | None) -> frozenset[str]:
-    """Return the URLs that an agent claims, as `read_target` spells them."""
+    """Return the URLs at which an agent says that it is, in the form of `read_target`."""
     read = (read_target(url) for url in (card_url, endpoint) if url is not None)
     return frozenset(url for url in read if isinstance(url, str))
 
 
 def is_claim(urls: Collection[str], target_url: str, found_card_url: str | None) -> bool:
-    """Return whether URLs of an agent, from `claimed_urls`, claim a target.
+    """Return whether an agent with these URLs (`claimed_urls`) claims to be this target.
 
     They are compared exactly with the target's URL and with the URL at which the prober requested its card.
     That URL counts on the target's own origin only, since the prober reports it. The destination of a
@@ -127,7 +127,7 @@ def is_same_registry(named: str | None, public_url: str | None) -> bool:
 
 
 def proof_of(claim: LinkClaim, now_s: float) -> Proof | None:
-    """Return the proof of a claim at this time, the card first; None if there is none."""
+    """Return which proof of a claim is valid now; None if there is none."""
     if not (claim.is_registered and claim.is_claimed):
         return None
     if _counts(claim.card_at_s, now_s):
@@ -136,7 +136,7 @@ def proof_of(claim: LinkClaim, now_s: float) -> Proof | None:
 
 
 def decide(claims: Collection[LinkClaim], linked: int | None, *, is_gone: bool, now_s: float) -> LinkDecision:
-    """Return which agent a target is linked to; `linked` is the one until now, `is_gone` the target."""
+    """Return to which agent a target is linked. `linked`: the agent until now; `is_gone`: the target is."""
     if is_gone:
         return LinkDecision(reason=None if linked is None else UnlinkReason.TARGET_GONE)
     proven = [claim for claim in claims if proof_of(claim, now_s) is not None]
@@ -157,7 +157,7 @@ def decide(claims: Collection[LinkClaim], linked: int | None, *, is_gone: bool, 
 
 
 def next_check_s(claims: Collection[LinkClaim], now_s: float) -> float:
-    """Return when `decide` may decide otherwise although no new proof was found."""
+    """Return the time at which `decide` may return another decision without any new proof."""
     moments = [now_s + CHECK_SECONDS]
     for claim in claims:
         proofs_at_s = (claim.card_at_s, claim.token_at_s)

@@ -31,7 +31,7 @@ _TOKEN: Final = re.compile(rf"(?:{TOKEN_PREFIX}|{LINK_TOKEN_PREFIX})[A-Za-z0-9_-
 
 
 def origin_of(url: str) -> str | AddressRefused:
-    """Return the origin of a URL or domain, as in `https://agent.example:8443`, or why it has none."""
+    """Return the origin of a URL or domain, such as `https://agent.example:8443`, or why there is none."""
     target = read_target(url)
     if isinstance(target, AddressRefused):
         return target
@@ -40,19 +40,19 @@ def origin_of(url: str) -> str | AddressRefused:
 
 
 def token_of(random_bytes: bytes, prefix: str = TOKEN_PREFIX) -> str:
-    """Make a token of `TOKEN_BYTES` random bytes; InvalidValue for more or fewer."""
+    """Return a proof token made of `TOKEN_BYTES` random bytes; InvalidValue for another number."""
     if len(random_bytes) != TOKEN_BYTES:
         raise InvalidValue("random_bytes", f"{len(random_bytes)} bytes", f"{TOKEN_BYTES} bytes")
     return prefix + base64.urlsafe_b64encode(random_bytes).decode("ascii").rstrip("=")
 
 
 def is_open(requested_at_s: float, now_s: float) -> bool:
-    """Return whether a token that was issued at `requested_at_s` can still be proven."""
+    """Return whether a token requested at `requested_at_s` may still be used as a proof."""
     return now_s - requested_at_s < TOKEN_TTL_SECONDS
 
 
 def is_proven(token: str, body: bytes) -> bool:
-    """Return whether the content of PROOF_PATH contains the token on a line of its own.
+    """Return whether the content of PROOF_PATH has the token on a line of its own.
 
     For answers with status 200 from the origin itself. Spaces around the token and other lines do not matter;
     False for an invalid token.
@@ -64,10 +64,10 @@ def is_proven(token: str, body: bytes) -> bool:
 
 
 def is_covered(url: str, origin: str) -> bool:
-    """Return whether a target, in `read_target`'s form, is opted out by a proof for `origin`.
+    """Return whether an opt-out of `origin` applies to a target, in the form of `read_target`.
 
-    It is if it lies on the origin. A proof over https also covers plain http on the same host, both on their
-    default ports; other ports may belong to others, and plain http proves nothing about https.
+    It does if the URL lies on the origin. A proof over https also covers plain http on the same host, both on
+    their default ports; other ports may belong to others, and plain http proves nothing about https.
     """
     if url.startswith(f"{origin}/"):
         return True

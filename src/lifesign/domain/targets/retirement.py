@@ -19,7 +19,7 @@ SMALL_DIRECTORY: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class DirectoryChange:
-    """Consequence of a directory's new list; its new entries are applied in any case."""
+    """Whether the removals in a directory's new list are applied or suspended, and why."""
 
     is_suspended: bool
     """Whether missing targets are kept until an operator confirms."""
@@ -28,7 +28,7 @@ class DirectoryChange:
 
 
 def assess_change(*, size_before: int, removed: int, is_owned: bool = True) -> DirectoryChange:
-    """Assess a new list by the number of a directory's targets that it lacks.
+    """Decide whether removals from a directory are suspended, because its new list lacks too many targets.
 
     Added entries do not count: a list of entirely different targets lacks all earlier ones, and is as
     suspicious as an empty list. `is_owned`: the list comes from an operator, or from the prober's key that

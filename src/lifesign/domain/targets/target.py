@@ -46,7 +46,7 @@ _DEFAULT_PORTS: Final[dict[str, str]] = {scheme: str(port) for scheme, port in D
 
 
 class TargetKind(StrEnum):
-    """Protocol of a target."""
+    """Kind of a target: A2A agent or MCP server."""
 
     A2A = "a2a"
     """An agent with a card."""
@@ -55,7 +55,7 @@ class TargetKind(StrEnum):
 
 
 def read_target(text: str) -> str | AddressRefused:
-    """Return the URL of a target in its normal form, or why it is invalid.
+    """Return a URL or domain as the normal form of a target's URL, or the reason why it is invalid.
 
     A host without a scheme means https. Scheme and host are in lower case, a name in another alphabet is in
     ASCII (`xn--…`), an IPv6 address has its shortest form, the scheme's default port is omitted, an empty
@@ -123,7 +123,7 @@ _remembered: Final = lru_cache(maxsize=MAX_REMEMBERED)(_read_unusual)
 
 
 def with_scheme(text: str) -> str:
-    """Return a text as a URL: a host without a scheme means https."""
+    """Return a text as a URL: `https://` is added if there is no scheme."""
     return text if _SCHEME.match(text) else f"https://{text}"
 
 
@@ -153,7 +153,7 @@ def _origin(url: str) -> tuple[str, str | None, str | None]:
 
 
 def target_id(url: str) -> str:
-    """Return the id of a target, and of its record: `tgt_` and 32 digits of its URL's SHA-256."""
+    """Return the id of the target at a URL: `tgt_` and 32 hex digits."""
     return f"{TARGET_ID_PREFIX}{sha256(url.encode()).hexdigest()[:HASH_DIGITS]}"
 
 
@@ -184,17 +184,17 @@ def has_single_label_host(url: str) -> bool:
 
 
 def shard_of(host: str) -> int:
-    """Return the shard of a host's targets, from 0 to SHARDS - 1."""
+    """Return the number of the shard to which all targets on a host belong, 0 to SHARDS - 1."""
     return int.from_bytes(sha256(host.encode()).digest()[:4]) % SHARDS
 
 
 def phase_of(subject_id: str) -> float:
-    """Return the fixed position in its interval at which a target or agent is probed, from 0 to below 1."""
+    """Return at which part of the interval a target is probed: a fixed number from 0 to below 1."""
     return int.from_bytes(_rhythm_of(subject_id)[:_PHASE_BYTES]) / (1 << 8 * _PHASE_BYTES)
 
 
 def turn_of(subject_id: str) -> int:
-    """Return a number that, modulo n, selects a target's own interval where it is not probed in each of n.
+    """Return a number that decides in which intervals a target is probed, if not in each of n.
 
     From 0 to 2**32 - 1, constant, and independent of its phase.
     """

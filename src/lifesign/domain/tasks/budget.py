@@ -27,7 +27,7 @@ _DECIMALS = 6
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Tokens and money, each counted apart: neither is exchanged for the other."""
+    """Number of tokens and amount of money. Each has its own limit."""
 
     tokens: int = 0
     micro_usd: int = 0
@@ -39,11 +39,11 @@ class Amount:
         return Amount(self.tokens - other.tokens, self.micro_usd - other.micro_usd)
 
     def fits(self, room: "Amount") -> bool:
-        """Return whether the budget has room for an amount, in tokens and in money."""
+        """Return whether `room` is large enough for this amount, in tokens and in money."""
         return self.tokens <= room.tokens and self.micro_usd <= room.micro_usd
 
     def at_most(self, most: "Amount") -> "Amount":
-        """Return the smaller of both, in tokens and in money."""
+        """Return the amount, limited to `most`: tokens and money separately."""
         return Amount(min(self.tokens, most.tokens), min(self.micro_usd, most.micro_usd))
 
 
@@ -53,7 +53,7 @@ LARGEST = Amount(MAX_TOKENS, MAX_USD * MICRO_USD)
 
 @dataclass(frozen=True, slots=True)
 class ChildCharge:
-    """Part of a parent's budget that a child takes."""
+    """How much a child task uses of its parent's budget."""
 
     settled: Amount
     delegated: Amount
@@ -61,7 +61,7 @@ class ChildCharge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of a task, and their use."""
+    """Limits of what a task's tool calls may cost, and how much of them is used."""
 
     envelope: Amount = NO_AMOUNT
     settled: Amount = NO_AMOUNT
@@ -78,11 +78,11 @@ class Budget:
 
     @property
     def room(self) -> Amount:
-        """Amount that is left to be promised; never below zero."""
+        """Amount that is left: not spent, reserved, or set aside for child tasks."""
         return self.envelope - self.settled - self.reserved - self.delegated
 
     def reserve(self, amount: Amount) -> "Budget":
-        """Reserve the maximum cost of a call; BudgetExceeded if the budget is too small."""
+        """Reserve the maximum cost of a call; BudgetExceeded if not so much is left."""
         self._check_room(amount)
         return replace(self, reserved=self.reserved + amount)
 
@@ -96,16 +96,16 @@ class Budget:
         return replace(freed, settled=freed.settled + paid, overrun=freed.overrun + (cost - paid))
 
     def release(self, reserved: Amount) -> "Budget":
-        """Release the reservation of a call that failed, or whose holder is gone."""
+        """Release the reservation of a call that failed, or whose holder lost the task."""
         return replace(self, reserved=self.reserved - reserved)
 
     def carve(self, envelope: Amount) -> "Budget":
-        """Put a child's envelope aside; BudgetExceeded if that is not left."""
+        """Set an amount aside for a child task; BudgetExceeded if not so much is left."""
         self._check_room(envelope)
         return replace(self, delegated=self.delegated + envelope)
 
     def charge_when_finished(self, carved: Amount) -> ChildCharge:
-        """Return how much of the `carved` amount a finished child costs its parent's budget.
+        """Return how much of its parent's budget a finished child uses, of the `carved` amount.
 
         A child that was topped up may have spent more than the part that it got from its parent. What its own
         unfinished children may still spend stays charged.
@@ -114,7 +114,7 @@ class Budget:
         return ChildCharge(settled, (self.reserved + self.delegated).at_most(carved - settled))
 
     def recharge(self, before: ChildCharge, after: ChildCharge) -> "Budget":
-        """Replace the charge for a child by a later one; the difference is available again."""
+        """Replace what a child uses of this budget by a later figure; the difference is available again."""
         return replace(
             self,
             settled=self.settled - before.settled + after.settled,
@@ -122,7 +122,7 @@ class Budget:
         )
 
     def top_up(self, amount: Amount) -> "Budget":
-        """Add to the envelope; InvalidRequest if it would be larger than any may be."""
+        """Increase the budget's limits; InvalidRequest if they would become too large."""
         if not amount.fits(LARGEST - self.envelope):
             expected = f"expected a budget of at most {MAX_TOKENS} tokens and {MAX_USD} USD"
             raise InvalidRequest([Finding("too_large", "/add", expected)])
@@ -147,7 +147,7 @@ Usd = Annotated[
 
 
 class RequestedAmount(BaseModel):
-    """An amount as it travels: `{tokens, usd}`; dollars with at most six decimals."""
+    """An amount in a request: `{tokens, usd}`, with at most six decimals of dollars."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -155,19 +155,19 @@ class RequestedAmount(BaseModel):
     usd: Usd = 0
 
     def amount(self) -> Amount:
-        """The same in whole numbers."""
+        """The same amount with money as a whole number of millionths of a dollar."""
         return Amount(self.tokens, int(Decimal(repr(self.usd)).scaleb(_DECIMALS)))
 
 
 class AmountRecord(BaseModel):
-    """An amount as it is shown."""
+    """An amount of tokens and money, in the form of the API."""
 
     tokens: int
     usd: float
 
 
 class BudgetRecord(BaseModel):
-    """A budget as it is shown."""
+    """A task's budget, in the form of the API."""
 
     envelope: AmountRecord
     settled: AmountRecord
@@ -182,17 +182,17 @@ class BudgetRecord(BaseModel):
 
 
 def spend_of(amount: Amount) -> dict[str, Any]:
-    """Return an amount in its written form; exact, since a double has 15 digits."""
+    """Return an amount in the form of requests and events, without loss."""
     return {"tokens": amount.tokens, "usd": amount.micro_usd / MICRO_USD}
 
 
 def amount_record(amount: Amount) -> AmountRecord:
-    """Return an amount as it is shown."""
+    """Return an amount in the form of the API."""
     return AmountRecord(**spend_of(amount))
 
 
 def budget_record(budget: Budget) -> BudgetRecord:
-    """Return a budget as it is shown."""
+    """Return a budget in the form of the API."""
     return BudgetRecord(
         envelope=amount_record(budget.envelope),
         settled=amount_record(budget.settled),

@@ -41,7 +41,7 @@ MAX_RESOURCE_CHARACTERS = 512
 
 
 class ResourceKind(StrEnum):
-    """Kind of a resource: it decides which callers may lease it."""
+    """Kind of a resource, which decides which callers may lease it."""
 
     INTENT_SCOPE = "intent"
     """`intent:{id}/{scope}`; the id contains no slash, the scope may."""
@@ -71,7 +71,7 @@ _CHARACTERS = re.compile(rf"[!#-&(-_a-~]{{1,{MAX_RESOURCE_CHARACTERS}}}")
 
 
 class EndReason(StrEnum):
-    """Why a lease ended: the closed list that events name."""
+    """Reason why a lease ended, as events name it. The list is closed."""
 
     RELEASED = "released"
     """Ended by its holder."""
@@ -87,7 +87,7 @@ class EndReason(StrEnum):
 
 @fast_dataclass(kw_only=True)
 class Claim:
-    """The stored row of one resource: its last lease, current or ended.
+    """What is stored about a resource: its last lease, which may have ended.
 
     A resource that was never leased has `lease_id` and `holder` None and everything else 0.
     """
@@ -112,7 +112,7 @@ class Claim:
 
 
 class RefusalCode(StrEnum):
-    """Why a lease request or a guarded write is refused."""
+    """Reason why a lease request or a protected write is refused."""
 
     LEASE_HELD = "lease_held"
     """The resource is leased, perhaps to the caller itself: a lease is not re-entrant."""
@@ -135,7 +135,7 @@ class RefusalCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Refusal with its reason. Nothing was changed."""
+    """A refused lease request or write, with the reason."""
 
     code: RefusalCode
     claim: Claim | None = None
@@ -144,7 +144,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease to be written; the caller adds its id."""
+    """A new lease, to be stored. The caller adds its id."""
 
     token: int
     expires_at_s: float
@@ -152,14 +152,14 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A later deadline, or an earlier one if the holder requests it. The token stays."""
+    """A lease with a new deadline, to be stored. Its token stays."""
 
     expires_at_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The end of a lease."""
+    """An ended lease, to be stored."""
 
     end_reason: EndReason
     is_repeat: bool
@@ -167,7 +167,7 @@ class Release:
 
 
 def read_resource(text: str) -> ResourceKind:
-    """Return the kind of a resource from its name.
+    """Return the kind of a resource by its name; InvalidResource if the name is invalid.
 
     InvalidResource unless it is 1 to 512 printable ASCII characters without space, quote and
     backquote, of its kind's form if it begins like `intent:`, `task:` or `shard:`, in any case, and no
@@ -197,7 +197,7 @@ def kind_of(resource: str) -> ResourceKind:
 
 
 def intent_scope_resource(intent_id: str, scope: str) -> str:
-    """Name the resource of an intent's scope; InvalidResource if they do not make one.
+    """Return the resource name of an intent's scope; InvalidResource if they are invalid.
 
     An id with a slash is refused: `a/b` with `c` would be the same resource as `a` with `b/c`.
     """
@@ -209,12 +209,12 @@ def intent_scope_resource(intent_id: str, scope: str) -> str:
 
 
 def shard_resource(shard: int) -> str:
-    """Name the resource of a shard."""
+    """Return the resource name of a shard."""
     return f"{ResourceKind.SHARD}:{shard}"
 
 
 def fencing_token(epoch: int, counter: int) -> int:
-    """Return epoch · 2^32 + counter: every token of an epoch is above all tokens of earlier epochs.
+    """Return a fencing token, epoch · 2^32 + counter: above all tokens of earlier epochs.
 
     Epoch 0 to 2^31 - 1, else InvalidValue; counter 1 to 2^32 - 1, else TokensExhausted.
     """
@@ -226,7 +226,7 @@ def fencing_token(epoch: int, counter: int) -> int:
 
 
 def raised_epoch(epochs: Iterable[int], now_s: float) -> int:
-    """Return an epoch above all known ones, and above those that were lost.
+    """Return an epoch for fencing tokens above all known ones, and above any that a restore has lost.
 
     A store that is lost twice may be restored twice from one backup: the epoch in between is in neither.
     So an epoch is at least the number of 10 minutes since 2026, which lasts until 2065; later it only
@@ -240,7 +240,7 @@ def raised_epoch(epochs: Iterable[int], now_s: float) -> int:
 
 
 def raised_floor(floors: Iterable[int], now_s: float, salt: int) -> int:
-    """Return a token of a raised epoch; all new tokens are above it.
+    """Return a fencing token in a raised epoch, above which all new tokens lie.
 
     One backup may be restored to two stores that do not know of each other, within the same 10 minutes: then
     both have the same epoch. So its counter does not begin at 1, but rises by `COUNTERS_PER_MS` for each
@@ -255,7 +255,7 @@ def raised_floor(floors: Iterable[int], now_s: float, salt: int) -> int:
 
 
 def next_token(last_token: int, floor: int) -> int:
-    """Return the token of the next grant, above `last_token` (0: never granted) in any case.
+    """Return the fencing token of the next lease, above `last_token` (0: none yet).
 
     It is above `floor` too, which rises with each epoch. A lower floor (read before it was raised) does
     not lead back. TokensExhausted once an epoch's 2^32 - 1 counters are used up.
@@ -265,13 +265,13 @@ def next_token(last_token: int, floor: int) -> int:
 
 
 def read_window_s(reported_s: float) -> float | None:
-    """Return the usable duration of a lease with the stated duration; None for an impossible one."""
+    """Return for how long a lease of this stated duration may be used; None if the duration is impossible."""
     window_s = min(max(reported_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
     return window_s if abs(reported_s - window_s) <= TTL_TOLERANCE_SECONDS else None
 
 
 def is_unexpired(claim: Claim, now_s: float) -> bool:
-    """Return whether the claim is current: not ended, and before its deadline.
+    """Return whether a lease is valid now: not ended, and before its deadline.
 
     At the deadline it has expired.
     """
@@ -279,7 +279,7 @@ def is_unexpired(claim: Claim, now_s: float) -> bool:
 
 
 def is_end_uncertain(claim: Claim, now_s: float, swept_at_s: float | None) -> bool:
-    """Return whether an overdue claim may be current: the next sweep decides.
+    """Return whether an overdue lease may still be valid: only the next sweep decides.
 
     If no sweep has run for a while, the clock may have been set ahead, and a sweep then moves the deadline.
     """
@@ -300,7 +300,7 @@ def decide_acquire(
     now_s: float,
     ttl_seconds: float = TTL_SECONDS,
 ) -> Grant | Refusal:
-    """Decide a request for a resource (RFC-0016 9.2, 9.3).
+    """Decide a request to lease a resource (RFC-0016 9.2, 9.3): grant or refusal.
 
     `claim` is the resource's row, None if it has none; `holder_status` the asking agent's, None for a
     key without an agent; the new token is above `token_floor`. An unhealthy agent is granted: it may well
@@ -325,7 +325,7 @@ def decide_renew(
     now_s: float,
     ttl_seconds: float = TTL_SECONDS,
 ) -> Renewal | Refusal:
-    """Decide on a renewal: an expired lease is not renewed, even if the resource is free.
+    """Decide a request to renew a lease. An expired lease is not renewed.
 
     `claim` is the row of the leased resource; None if there never was one.
     """
@@ -339,7 +339,7 @@ def decide_renew(
 def decide_release(
     claim: Claim | None, lease_id: str, *, holder: str, now_s: float, is_for_another: bool = False
 ) -> Release | Refusal:
-    """Decide the end of a lease; `is_for_another`: the caller may end the leases of others.
+    """Decide a request to end a lease. `is_for_another`: the caller may end leases of others.
 
     The end of another holder's lease is a revocation, that of an own lease a release. A repeated request is
     granted again; a lease that ended in another way can no longer be released.
@@ -359,7 +359,7 @@ def decide_release(
 
 
 def check_write(claim: Claim | None, holder: str, token: int, now_s: float) -> Refusal | None:
-    """Return why a guarded write is refused, or None for the holder's current, unexpired token.
+    """Return why a write with this token is refused; None if the token is that of the holder's valid lease.
 
     Call it in the transaction of the write, or the answer may be outdated.
     """
@@ -377,7 +377,7 @@ def check_write(claim: Claim | None, holder: str, token: int, now_s: float) -> R
 
 
 def for_stranger(refusal: Refusal) -> Refusal:
-    """Return the refusal of a write for a caller that may not know the lease.
+    """Return a refusal without details, for a caller that is not permitted to see the lease.
 
     It is the same for every token: by trying tokens, the caller must not find the current one.
     """
@@ -385,7 +385,7 @@ def for_stranger(refusal: Refusal) -> Refusal:
 
 
 def ended(claim: Claim, end_reason: EndReason, now_s: float) -> Claim:
-    """Return the claim after its end; a claim that ended before keeps the first reason and time.
+    """Return the stored lease as ended. If it has ended before, the first reason and time stay.
 
     A lease whose time is over ended as `expired` at its deadline, whatever ends it later.
     """

@@ -18,7 +18,7 @@ _ID = re.compile(r"lease_([1-9][0-9]{0,17})_([1-9][0-9]{0,18})_[a-z2-7]{26}")
 
 
 def lease_id_of(number: int, token: int, holder: str, secret: str) -> str:
-    """Return the id of a lease: of which row, granted with which token and to which holder."""
+    """Return the id of a lease, which contains its row, its token and a check of its holder."""
     stem = f"lease_{number}_{token}"
     proof = hmac.digest(bytes.fromhex(secret), f"{stem}_{holder}".encode(), "sha256")[:PROOF_BYTES]
     return f"{stem}_{b32encode(proof).decode('ascii').rstrip('=').lower()}"

@@ -24,7 +24,7 @@ MAX_DOUBLINGS: Final = 10
 
 
 def renewal_due_s(requested_at_s: float, window_s: float, chance: float) -> float:
-    """Return when to renew a lease that was requested then and is valid for so long.
+    """Return when to renew a lease that was requested at `requested_at_s` and lasts `window_s`.
 
     `chance` is from 0 to 1.
     """
@@ -32,7 +32,7 @@ def renewal_due_s(requested_at_s: float, window_s: float, chance: float) -> floa
 
 
 def notice_at_s(deadline_s: float, window_s: float, grace_s: float) -> float:
-    """Return when to ask work without a renewed lease to end, so that its grace period ends by the deadline.
+    """Return when to ask work to end, so that its grace period is over at the lease's deadline.
 
     The next holder may begin at the deadline. The request never comes so early that there was no time to
     renew.
@@ -41,19 +41,19 @@ def notice_at_s(deadline_s: float, window_s: float, grace_s: float) -> float:
 
 
 def grace_left_s(now_s: float, deadline_s: float, grace_s: float) -> float:
-    """Return how long work that is asked to end now may continue: its grace, and never past the deadline."""
+    """Return for how many seconds work may continue after the request to end: up to its lease's deadline."""
     return max(0.0, min(grace_s, deadline_s - now_s))
 
 
 def try_ends_s(now_s: float, deadline_s: float) -> float:
-    """Return when to give up an attempt that begins now; never after the deadline."""
+    """Return when to give up an attempt to renew that begins now; never after the deadline."""
     return min(deadline_s, now_s + max(MIN_TRY_S, (deadline_s - now_s) * TRY_RATIO))
 
 
 def next_try_s(
     now_s: float, deadline_s: float, failures: int, chance: float, retry_after_s: float | None = None
 ) -> float:
-    """Return when to try again after 1 or more failures, by exponential back-off with full jitter.
+    """Return the time of the next attempt to renew after failures in a row: random, with back-off.
 
     A wait that the registry requested (`retry_after_s`, None if none) is added, as long as it leaves time for
     one more try before the deadline.

@@ -14,7 +14,7 @@ AUTH_EXIT_CODE: Final = 77
 
 
 class Stop(StrEnum):
-    """Why the adapter ended an agent's process."""
+    """Reason why the adapter stopped an agent's process."""
 
     LOST = "lost"
     """The registry reports that the lease is over: it expired, an operator ended it, or the agent's
@@ -36,7 +36,7 @@ class Stop(StrEnum):
 
 
 class RunReport(StrEnum):
-    """Write in the name of a run after its process has ended."""
+    """How a run is reported to the registry at its end: as complete, with a call for help, or released."""
 
     COMPLETE = "complete"
     HELP = "help"
@@ -47,7 +47,7 @@ class RunReport(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """End of a run."""
+    """How a run ended: the reason, and how it is reported to the registry."""
 
     exit_reason: ExitReason
     report: RunReport
@@ -56,7 +56,7 @@ class RunEnd:
 
     @property
     def is_done(self) -> bool:
-        """Whether the run did all that it could."""
+        """Whether the run succeeded: it submitted a result, or handed the task to people."""
         return self.exit_reason is ExitReason.COMPLETED
 
     @property
@@ -89,7 +89,7 @@ def decide_end(
     was_signalled: bool = False,
     has_output: bool = False,
 ) -> RunEnd:
-    """Decide the result of a run that is over.
+    """Decide how a run ended, by the reason of the stop, the exit code and what the run has written.
 
     `exit_code` is that of the agent's process, negative for a signal. `written` is the call by which the
     agent ended the run itself, COMPLETE or HELP. `completes_on_exit`: exit code 0 counts as COMPLETE.

@@ -57,7 +57,7 @@ FINISHED = frozenset({TaskStatus.DONE, TaskStatus.CANCELLED})
 
 
 class TaskSignal(StrEnum):
-    """Event that changes the status of a task."""
+    """Something that happens to a task and changes its status."""
 
     GRANTED = "granted"
     REPORTED = "reported"
@@ -110,7 +110,7 @@ TRANSITIONS: Mapping[tuple[TaskStatus, TaskSignal], TaskStatus] = MappingProxyTy
 
 
 class ExitReason(StrEnum):
-    """Why a run ended: the closed list (protocol 6.10)."""
+    """Reason why a run ended, from a closed list (protocol 6.10)."""
 
     COMPLETED = "completed"
     """The holder submitted the task or asked for a person: the run did what it could."""
@@ -144,7 +144,7 @@ _EXIT_REASONS: Mapping[EndReason, ExitReason] = MappingProxyType({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Number of attempts of a task, and the waits between them."""
+    """How often a failed task is tried again, and the waits in between."""
 
     max_attempts: int = MAX_ATTEMPTS
     """1 to 100; counted from 0 when a person queues the task again. A lost run does not count."""
@@ -160,7 +160,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AfterFailure:
-    """Consequence of a failed run."""
+    """What happens to a task after a failed run: queued again, or handed to people."""
 
     signal: TaskSignal
     """RETRIED or ESCALATED."""
@@ -169,7 +169,7 @@ class AfterFailure:
 
 
 def status_after(status: TaskStatus, signal: TaskSignal) -> TaskStatus:
-    """Return the status that follows; InvalidTaskTransition if the table has none."""
+    """Return the status after a signal; InvalidTaskTransition if it is not allowed in this status."""
     try:
         return TRANSITIONS[status, signal]
     except KeyError:
@@ -177,7 +177,7 @@ def status_after(status: TaskStatus, signal: TaskSignal) -> TaskStatus:
 
 
 def is_never_queued_again(status: TaskStatus) -> bool:
-    """Return whether no transition leads back into the queue: waiting for this task is useless."""
+    """Return whether a task in this status cannot return to the queue."""
     seen, ways = {status}, [status]
     while ways:
         before = ways.pop()
@@ -188,12 +188,12 @@ def is_never_queued_again(status: TaskStatus) -> bool:
 
 
 def exit_reason_of(end_reason: EndReason) -> ExitReason:
-    """Return the exit reason of a run whose lease was not ended by a write of its holder."""
+    """Return the exit reason of a run whose lease ended without a write of its holder."""
     return _EXIT_REASONS[end_reason]
 
 
 def end_text(signal: str, exit_reason: str | None) -> str:
-    """Return the last signal of a task in words, with the exit reason if that says more.
+    """Return in words what last happened to a task, with the exit reason if that adds something.
 
     A run that asked for help also ends as `completed`, which must not look like a success.
     """
@@ -202,19 +202,19 @@ def end_text(signal: str, exit_reason: str | None) -> str:
 
 
 def is_lost(exit_reason: ExitReason | None) -> bool:
-    """Return whether a run with this end is no attempt: its holder was lost, or it was ended by others."""
+    """Return whether a run does not count as an attempt: its holder was lost, or others ended it."""
     return exit_reason in _LOST
 
 
 def most_lost_runs(policy: RetryPolicy) -> int:
-    """Return how many runs of a task may be lost before people have to look at it."""
+    """Return how many runs of a task may be lost before it is handed to people."""
     return max(MAX_LOST_RUNS, policy.max_attempts)
 
 
 def after_failure(
     exit_reason: ExitReason, attempts: int, policy: RetryPolicy, *, lost_runs: int = 0
 ) -> AfterFailure:
-    """Decide how a task continues after a failed run.
+    """Decide what happens to a task after a failed run: queued again, or handed to people.
 
     `attempts` and `lost_runs` are its runs since people last queued it, including this one: each run is one
     of the two.
@@ -232,7 +232,7 @@ def after_failure(
 
 
 def task_resource(task_id: str) -> str:
-    """Return the name of the resource whose lease is the task's lease."""
+    """Return the resource name of a task's lease."""
     return f"{ResourceKind.TASK}:{task_id}"
 
 
@@ -242,7 +242,7 @@ def is_task_id(text: str) -> bool:
 
 
 def task_in(resource: str) -> str | None:
-    """Return the registry's task to which a resource belongs; None for any other.
+    """Return the id of the task whose lease has this resource name; None for another resource.
 
     `task:anything` is an ordinary resource of a client with tasks of its own.
     """

@@ -12,7 +12,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def plural(count: int, noun: str, several: str | None = None) -> str:
-    """Return the noun for so many; `several` where an s behind it is not enough."""
+    """Return a noun in the form for this count. `several`: the plural, if it is not just an s."""
     if count == 1:
         return noun
     return f"{noun}s" if several is None else several

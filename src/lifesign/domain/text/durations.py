@@ -28,12 +28,12 @@ def latency_text(milliseconds: float | None) -> str:
 
 
 def precise_text(seconds: float) -> str:
-    """Return a duration that was set or closely measured; below a minute with its tenths."""
+    """Return a duration for people with tenths of a second, for settings and measurements."""
     return f"{math.floor(round(seconds * 10, 3)) / 10:g} s" if 0 <= seconds < 60 else duration_text(seconds)
 
 
 def excess_text(seconds: float, limit_s: float) -> str:
-    """Return a text that a duration exceeds its limit: `1 min 31 s, more than 1 min 30 s`.
+    """Return in words a duration that exceeds its limit: `1 min 31 s, more than 1 min 30 s`.
 
     The duration is rounded up in its last unit and the limit down: 90.02 s, which is more than 90 s, must not
     look equal. Below a minute both have a tenth of a second if needed.

@@ -24,7 +24,7 @@ _JOINERS: Final = re.compile(f"(?<={_JOINED})[\u200c\u200d](?={_JOINED})")
 
 
 def harmless(text: str, *, keep: str = "") -> str:
-    """Return a text without characters that may not be shown; those in `keep` stay."""
+    """Return a text without characters that could control a display, except those in `keep`."""
     if text.isprintable():
         return text
     text = text.translate(_SHOWN)
@@ -48,7 +48,7 @@ _BREAKS: Final = "\n\t"
 
 
 def visible(text: str) -> str:
-    """Return a text for a model, without invisible characters.
+    """Return a text without invisible characters, for a model to read.
 
     Those that are parts of words and emoji are removed; each other run becomes one U+FFFD.
     """

@@ -19,7 +19,7 @@ _EXAMPLES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 
 
 def unit_hint(pointers: Iterable[str]) -> str:
-    """Return a hint about the first member whose name ends with a unit; empty if there is none.
+    """Return a hint about the unit of the first of these members whose name ends with one; else empty.
 
     pointers: JSON pointers (RFC 6901) of wrong values, such as `/limits/body_bytes`.
     """
