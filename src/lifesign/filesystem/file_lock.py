@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def open_lock_file(path: Path) -> int:
-    """Open a file that exists to be locked, and return its descriptor; it is created with mode 0600.
+    """Open a file that is only used for locking, and return its descriptor. It is created if it is missing.
 
     OSError if it cannot be created, or is a symbolic link.
     """
@@ -16,7 +16,7 @@ def open_lock_file(path: Path) -> int:
 
 
 def try_lock(fd: int) -> bool:
-    """Acquire the exclusive lock of an open file without waiting. It ends with the process."""
+    """Try to lock an open file exclusively, without waiting; return whether that succeeded."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -25,13 +25,13 @@ def try_lock(fd: int) -> bool:
 
 
 def unlock(fd: int) -> None:
-    """Give the lock back."""
+    """Release the lock of an open file."""
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager
 def lock_if_free(fd: int) -> Iterator[bool]:
-    """Hold the lock if it is free; True if it was."""
+    """Lock an open file until the block ends, if its lock is free; yields whether it is locked."""
     is_held = try_lock(fd)
     try:
         yield is_held

@@ -15,7 +15,7 @@ _log = logging.getLogger("lifesign")
 
 
 def open_private(path: Path, *, create: bool) -> int | None:
-    """Open a regular file of ours for reading and writing, and return its descriptor.
+    """Open a regular file that only this user owns, for reading and writing; return its descriptor.
 
     None if it is not there. With `create` it is made (mode 0600). Whatever is not a regular file
     of our own user with that mode is set aside with a warning and counts as not there.
@@ -46,14 +46,14 @@ def _is_regular(path: Path) -> bool:
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Rename a file that is not trusted, so that it can be inspected; only the last such file is kept."""
+    """Rename a damaged or suspicious file, so that it can be inspected. Only the last one is kept."""
     _log.warning("lifesign: %s %s; it is set aside and its samples are not counted", path, why)
     with contextlib.suppress(OSError):
         path.replace(path.with_name(path.name + ".set-aside"))
 
 
 def allocate(fd: int, size: int) -> None:
-    """Reserve `size` bytes on disk, so that a write through a mapping can never fail.
+    """Reserve `size` bytes of an open file on disk, so that later writes cannot fail for lack of space.
 
     Raises OSError (ENOSPC and kin) where there is no room.
     """
@@ -66,7 +66,7 @@ def allocate(fd: int, size: int) -> None:
 
 
 def map_shared(fd: int, size: int, *, writable: bool) -> memoryview:
-    """Map the file. All processes see each other's writes, and writes of a killed process stay."""
+    """Map an open file into memory, shared with other processes. Writes survive the process."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     # The mapping ends with the last view of it: closing it by hand would pull it from under them.
     return memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, protection))
@@ -74,7 +74,7 @@ def map_shared(fd: int, size: int, *, writable: bool) -> memoryview:
 
 @contextlib.contextmanager
 def reopened(path: Path, fd: int) -> Iterator[int]:
-    """Open the file of `fd` once more, for a mapping. Raises OSError if it is no longer at `path`.
+    """Open the file of `fd` again, for a mapping, until the block ends; OSError if it is not at `path`.
 
     A mapping keeps a copy of its descriptor as long as any process, also a forked child, has a view of it. A
     copy of `fd` would keep its lock; this descriptor has none.
@@ -89,7 +89,7 @@ def reopened(path: Path, fd: int) -> Iterator[int]:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Whether the open file is the one at `path` now."""
+    """Return whether `path` still names the open file."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def create_private(path: Path | str, *, dir_fd: int | None = None) -> int:
 
 @contextlib.contextmanager
 def replacing_private(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file (mode 0600) that replaces `path` at the end of the block, complete and synced to disk.
+    """Write a new file that replaces `path` at the end of the block, completely and synced to disk.
 
     If the block raises, or the process is killed, the existing file is unchanged. The unfinished file is
     called `.NAME.<16 hex digits>`. OSError if it cannot be written.
