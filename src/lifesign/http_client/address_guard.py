@@ -23,7 +23,7 @@ from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
 
 class PrivateAddressRefused(aiohttp.ClientError):
-    """A URL or a name leads to an address that may not be contacted; nothing was sent."""
+    """A URL or name leads to an address that must not be contacted. Nothing was sent."""
 
     result = ResultClass.BLOCKED_ADDRESS
 
@@ -34,7 +34,7 @@ class PrivateAddressRefused(aiohttp.ClientError):
 
 
 class AddressGuard:
-    """Vets URLs and addresses: those of the public internet, and those of allowed networks."""
+    """Decides which URLs and addresses may be contacted: public ones, and those of allowed networks."""
 
     def __init__(self, allowed: Sequence[Network] = (), *, is_public_allowed: bool = True) -> None:
         """`allowed`: networks that may be contacted besides the public internet.
@@ -45,7 +45,7 @@ class AddressGuard:
         self._is_public_allowed = is_public_allowed
 
     def vet_url(self, url: URL) -> TargetUrl | AddressRefused:
-        """Return the destination of a URL, or why it may not be contacted."""
+        """Return the host and port of a URL that may be contacted, or the reason why it may not be."""
         target = _read_alike(url, vet_url(str(url), self._allowed))
         if isinstance(target, AddressRefused) or target.address is None:
             return target

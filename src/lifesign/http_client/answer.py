@@ -31,7 +31,7 @@ MAX_DATES: Final = 64
 
 @fast_dataclass(kw_only=True)
 class Answer:
-    """Answer to a request. All members but `url`, `result` and `reason` are empty without one."""
+    """Result of a request. If there was no answer, only `url`, `result` and `reason` are set."""
 
     url: URL
     """Final address, after redirects."""
@@ -58,12 +58,12 @@ class Answer:
 
     @property
     def is_json(self) -> bool:
-        """Whether the body claims to be JSON."""
+        """Whether the answer's content type is JSON."""
         return self.content_type == "application/json" or self.content_type.endswith("+json")
 
 
 class HeadTexts(TypedDict):
-    """Members of an answer that may quote its head."""
+    """Texts from an answer's header that may contain a secret which the server sent back."""
 
     reason: str
     content_type: str
@@ -72,7 +72,7 @@ class HeadTexts(TypedDict):
 
 
 def head_without_secrets(answer: Answer, scrubber: Scrubber) -> HeadTexts:
-    """Return the texts of an answer's head without the secrets that the peer may have sent back."""
+    """Return the texts from an answer's header, without secrets that the server sent back."""
     return {
         "reason": scrubber.clean_cut(answer.reason),
         "content_type": scrubber.clean_cut(answer.content_type),
@@ -82,7 +82,7 @@ def head_without_secrets(answer: Answer, scrubber: Scrubber) -> HeadTexts:
 
 
 def in_ms(seconds: float) -> float:
-    """Return a duration in ms, rounded to the microsecond: further digits were not measured."""
+    """Return seconds as milliseconds with three decimals."""
     return round(seconds * 1000.0, 3)
 
 
@@ -96,7 +96,7 @@ class WithHeader(Protocol):
 
 
 def unread_coding(response: WithHeader) -> tuple[ResultClass, str] | None:
-    """Return the fault of a body with an unrequested encoding; None if there is none.
+    """Return the failure of an answer whose body has an encoding that was not requested; else None.
 
     One encoding is removed, and no second one: a body that was compressed twice would reach the reader
     compressed.
@@ -111,7 +111,7 @@ def unread_coding(response: WithHeader) -> tuple[ResultClass, str] | None:
 
 
 class Head(TypedDict):
-    """Header of an answer, as members of `Answer`."""
+    """What is read from an answer's header, as members of `Answer`."""
 
     status: int
     content_type: str
@@ -163,7 +163,7 @@ def _read_date(text: str) -> datetime:
 
 
 def classify_status(status: int, method: str = "GET") -> tuple[ResultClass, str]:
-    """Return the meaning of a status by itself, before there is a body; `ok` says nothing about the body."""
+    """Return the result of a request by the HTTP status alone. `ok` says nothing about the body."""
     match status:
         case 200 | 203:
             return ResultClass.OK, ""

@@ -25,7 +25,7 @@ class Received(WithHeader, Protocol):
 
 
 async def read_bounded(response: Received, max_bytes: int, counter: ByteCounter) -> bytes | None:
-    """Return the body, or None as soon as it turns out larger than `max_bytes`.
+    """Return a body; None as soon as it exceeds `max_bytes`.
 
     The limit is on the body after decompression, which is done in pieces of bounded size; `counter`
     bounds what arrives besides. One of FAILURES if the body breaks off.
@@ -63,7 +63,7 @@ async def _read_whole(response: Received, max_bytes: int, counter: ByteCounter) 
 
 
 async def read_beginning(response: Received, max_bytes: int, counter: ByteCounter) -> tuple[bytes, bool]:
-    """Return a body up to `max_bytes`, and whether it is incomplete: it is longer, or broke off.
+    """Return at most `max_bytes` of a body, and whether it is incomplete: longer, or broken off.
 
     One of FAILURES if no byte of it arrived.
     """
@@ -77,7 +77,7 @@ async def read_beginning(response: Received, max_bytes: int, counter: ByteCounte
 async def read_until(
     response: Received, max_bytes: int, counter: ByteCounter, is_enough: Callable[[bytes], bool]
 ) -> tuple[bytes | None, bool]:
-    """Return a body up to the piece for which `is_enough` returns True, and whether it is incomplete.
+    """Return a body up to the piece at which `is_enough` returns True, and whether it is incomplete.
 
     None as soon as it turns out larger than `max_bytes`. One of FAILURES if it breaks off before.
     """
@@ -106,7 +106,7 @@ async def _read_beginning(response: Received, max_bytes: int, counter: ByteCount
 
 
 async def read_piece(response: Received, counter: ByteCounter) -> bytes:
-    """Return the next piece of a body, nothing at its end. One of FAILURES, TooManyBytes among them."""
+    """Return the next piece of a body, empty at its end. Raises FAILURES, TooManyBytes among them."""
     try:
         piece = await response.content.readany()
     except FAILURES:

@@ -38,7 +38,7 @@ _UNREQUESTED_STREAM: Final = (ResultClass.NOT_AN_AGENT, "an event stream, which 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A request and its limits."""
+    """One request, with its limits of size and time."""
 
     max_bytes: int
     """The largest body that is read."""
@@ -73,7 +73,7 @@ Get = Callable[[URL, Ask], Awaitable[Answer]]
 
 @cache
 def user_agent() -> str:
-    """Return the `User-Agent` of all requests except the prober's, which names a contact."""
+    """Return the `User-Agent` header of lifesign's requests, except the prober's."""
     try:
         version = metadata.version("lifesign")
     except metadata.PackageNotFoundError:

@@ -21,7 +21,7 @@ MAX_BYTES_PER_BODY_BYTE: Final = 8
 
 
 class ByteCounter:
-    """Counts the bytes of one message, from its first one to its end."""
+    """Counts the bytes of one answer, to stop at a limit."""
 
     __slots__ = ("limit_bytes", "received_bytes")
 
@@ -32,19 +32,19 @@ class ByteCounter:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more bytes arrived than allowed."""
+        """Whether more bytes arrived than the limit."""
         return self.received_bytes > self.limit_bytes
 
     @property
     def room_bytes(self) -> int:
-        """Number of bytes that may still arrive."""
+        """Number of bytes that may still arrive within the limit."""
         return self.limit_bytes - self.received_bytes
 
     def receive(self, size: int) -> bool:
-        """Count bytes that arrived; return whether the message is still within its limit."""
+        """Count bytes that arrived from the network; return whether the limit is kept."""
         self.received_bytes += size
         return self.received_bytes <= self.limit_bytes
 
     def take(self, size: int) -> None:
-        """Count bytes of the body that were read, after decompression."""
+        """Raise the limit, because so many bytes of the body, decompressed, were read."""
         self.limit_bytes += MAX_BYTES_PER_BODY_BYTE * size

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def counting_session(connector: "ByteCountingConnector") -> aiohttp.ClientSession:
-    """Return a session without cookies, automatic redirects, and the environment's proxies and credentials.
+    """Return a session of aiohttp without cookies, redirects, proxies or stored credentials.
 
     Bodies stay compressed, unless a request says otherwise.
     """
@@ -38,7 +38,7 @@ def counting_session(connector: "ByteCountingConnector") -> aiohttp.ClientSessio
 
 
 class ByteCountingConnector(aiohttp.TCPConnector):
-    """Opens connections that count received bytes, from 0 for each request."""
+    """Connector for aiohttp whose connections count the received bytes of each request."""
 
     async def connect(
         self,
@@ -46,18 +46,18 @@ class ByteCountingConnector(aiohttp.TCPConnector):
         traces: "list[Trace]",
         timeout: "ClientTimeout",  # noqa: ASYNC109 - as aiohttp has it
     ) -> "Connection":
-        """Connect, and count all bytes received on the connection from now on."""
+        """Return a connection that counts all received bytes."""
         connection = await super().connect(req, traces, timeout)
         _count(connection)
         return connection
 
 
 class Response(Protocol):
-    """An answer of aiohttp."""
+    """What this module uses of an answer of aiohttp."""
 
     @property
     def connection(self) -> "Connection | None":
-        """The connection; None once the answer is complete."""
+        """The answer's connection; None once the answer is complete."""
 
 
 def counter_of(response: Response) -> ByteCounter:
@@ -100,12 +100,12 @@ class _CountingProtocol(asyncio.Protocol):
         self._inner.resume_writing()
 
     def end(self, counter: ByteCounter) -> None:
-        """Expect no more bytes, unless another answer has begun meanwhile."""
+        """Stop counting for an answer that has ended, unless the next one has begun."""
         if self.counter is counter:
             self.counter = None
 
     def leave(self) -> None:
-        """Give the transport back to aiohttp's protocol."""
+        """Stop counting: from now on the connection's data goes directly to aiohttp."""
         self._transport.set_protocol(self._inner)
 
 

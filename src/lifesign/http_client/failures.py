@@ -48,7 +48,7 @@ _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
 
 class TooManyBytes(aiohttp.ClientError):
-    """More bytes arrived than an answer may have; the connection was ended."""
+    """An answer had more bytes than its limit, so that the connection was ended."""
 
     result = ResultClass.TOO_LARGE
 
@@ -59,18 +59,18 @@ class TooManyBytes(aiohttp.ClientError):
 
 
 def too_large(max_bytes: int) -> tuple[ResultClass, str]:
-    """Return the failure for a body with more bytes than allowed."""
+    """Return the failure of a request whose answer was larger than allowed."""
     return ResultClass.TOO_LARGE, f"the body has more than {max_bytes} bytes"
 
 
 def undecodable(coding: str) -> str:
-    """Return the failure for a body with another encoding than was requested."""
+    """Return the failure of a request whose answer has an encoding that was not requested."""
     given = _in_ascii(coding)
     return f"the body cannot be decompressed: its Content-Encoding is {given!r}, and {_REQUESTED_CODINGS}"
 
 
 def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
-    """Return the failure that occurred before an answer, or within it."""
+    """Return the result of a request that failed with this exception."""
     place = f"{url.raw_host}:{url.port}"
     cause = error.__cause__
     match error:
@@ -114,7 +114,7 @@ def _breach(message: str) -> str:
 
 
 def certificate_alert(error: BaseException, *, has_sent_one: bool) -> str | None:
-    """Return the TLS alert by which a server refuses a client for its certificate; None if it is another."""
+    """Return the TLS alert with which a server refused the client's certificate; None for other errors."""
     # The alert of TLS 1.3 comes after the handshake, and aiohttp wraps it.
     for each in (error, error.__cause__):
         alert = each.reason if isinstance(each, ssl.SSLError) else None
@@ -124,12 +124,12 @@ def certificate_alert(error: BaseException, *, has_sent_one: bool) -> str | None
 
 
 def is_certificate_page(body: bytes) -> bool:
-    """Return whether a body begins with the page of nginx to a client without an accepted certificate."""
+    """Return whether a body is nginx's error page for clients without an accepted certificate."""
     return any(title in body[:MAX_CERTIFICATE_PAGE_BYTES] for title in _CERTIFICATE_TITLES)
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error in one short line of ASCII: it may quote the peer."""
+    """Return an exception as one short line of ASCII, since it may quote the server."""
     # OpenSSL numbers its errors in its own way.
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
         text = os.strerror(error.errno)

@@ -29,7 +29,7 @@ MAX_CONNECTIONS: Final = 4
 
 
 class GuardedSessions:
-    """Sessions for the requests of one check; used as a context manager."""
+    """The HTTP sessions of one check, which contact only allowed addresses. A context manager."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class GuardedSessions:
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves a name to those of its addresses that may be contacted."""
+    """Resolver for aiohttp that returns only addresses which may be contacted."""
 
     def __init__(self, guard: AddressGuard, trusted_host: str | None = None) -> None:
         self._guard = guard
@@ -86,7 +86,7 @@ class GuardedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return at least one address. OSError if there is none, PrivateAddressRefused if none is allowed."""
+        """Return a name's allowed addresses; PrivateAddressRefused if none is, OSError if it has none."""
         if host == self._trusted_host:
             if not self._found:
                 self._found = await self._names.resolve(host, port, family)
@@ -100,7 +100,7 @@ class GuardedResolver(AbstractResolver):
         return [{**found[address], "port": port} for address in vetted]
 
     def pin_address(self, address: str) -> None:
-        """Resolve the trusted host to `address` only, which has answered for it.
+        """Use only this address of the trusted host from now on, because it has answered.
 
         Without this, its name could lead to another machine as soon as it redirects to another port.
         """
@@ -112,7 +112,7 @@ class GuardedResolver(AbstractResolver):
 
 
 class GuardedConnector(ByteCountingConnector):
-    """Makes connections to the trusted host, and to vetted addresses."""
+    """Connector for aiohttp that connects only to the trusted host and to allowed addresses."""
 
     def __init__(
         self, guard: AddressGuard, resolver: GuardedResolver, trusted_host: str | None = None
@@ -130,7 +130,7 @@ class GuardedConnector(ByteCountingConnector):
         traces: "list[Trace]",
         timeout: "ClientTimeout",  # noqa: ASYNC109 - as aiohttp has it
     ) -> "Connection":
-        """Connect, or raise PrivateAddressRefused; a literal address does not pass the resolver."""
+        """Return a connection; PrivateAddressRefused if the address must not be contacted."""
         host = req.url.raw_host or ""
         if host != self._trusted_host:
             target = self._guard.vet_url(req.url.origin())

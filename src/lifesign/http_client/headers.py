@@ -20,7 +20,7 @@ _LINK = re.compile(r"<([^<>]*)>(.*)", re.DOTALL)
 
 
 def media_type(headers: Mapping[str, str]) -> str:
-    """Return the media type of an answer, in lower case, without parameters; empty if it has none.
+    """Return an answer's media type in lower case, without parameters; empty if there is none.
 
     aiohttp's own reader of `Content-Type` takes quadratic time for parameters.
     """
@@ -36,7 +36,7 @@ def whole_number(text: str) -> int | None:
 
 
 def max_age_seconds(cache_control: Iterable[str]) -> int | None:
-    """`max-age` of the `Cache-Control` fields (RFC 9111 5.2.2.1), the first that can be read."""
+    """Return `max-age` of the `Cache-Control` headers (RFC 9111 5.2.2.1); None without a valid one."""
     for field in cache_control:
         for directive in field.split(","):
             if found := _MAX_AGE.fullmatch(directive.strip()):
@@ -45,7 +45,7 @@ def max_age_seconds(cache_control: Iterable[str]) -> int | None:
 
 
 def retry_after_seconds(retry_after: str, now: datetime) -> int | None:
-    """Return the wait of `Retry-After` (RFC 9110 10.2.3): a number of seconds or a date; 0 or more."""
+    """Return the seconds to wait by a `Retry-After` header (RFC 9110 10.2.3): a number or a date."""
     seconds = whole_number(retry_after)
     if seconds is not None or not retry_after:
         return seconds
@@ -57,7 +57,7 @@ def retry_after_seconds(retry_after: str, now: datetime) -> int | None:
 
 
 def status_links(links: Iterable[str]) -> tuple[str, ...]:
-    """Targets of the links with `rel="status"` (RFC 8288, RFC 8631), as sent."""
+    """Return the targets of `Link` headers with `rel="status"` (RFC 8288, RFC 8631), unchanged."""
     entries = [entry for field in links for entry in _BETWEEN_LINKS.split(field)][:MAX_LINKS]
     found = (_LINK.match(entry.strip()) for entry in entries)
     return tuple(link[1].strip() for link in found if link is not None and "status" in _relations(link[2]))

@@ -24,7 +24,7 @@ _ENDPOINT: Final = b"endpoint"
 
 
 class McpEventStream:
-    """The endpoint and the answers in one stream. The request for the stream bounds bytes and time."""
+    """Event stream of an MCP server of 2024, which contains the URL for requests and all answers."""
 
     def __init__(self, url: URL, clean: Callable[[bytes], bytes] = bytes) -> None:
         """`url` is that of the stream. `clean` removes secrets from the data of an event."""
@@ -41,7 +41,7 @@ class McpEventStream:
         """Whether the endpoint is not on the server's own origin."""
 
     def feed(self, piece: bytes) -> bool:
-        """Take a piece of the stream; whether nothing more need be read."""
+        """Process a piece of the stream; return whether no more has to be read."""
         for name, data in self._reader.feed(piece):
             if name in MESSAGE_NAMES:
                 self._handle_message(self._clean(data))
@@ -51,17 +51,17 @@ class McpEventStream:
         return self._is_over or self.is_misled
 
     def end(self) -> None:
-        """Note that the stream has ended."""
+        """Record that the stream has ended."""
         self._is_over = True
         self._has_news.set()
 
     async def until_endpoint(self) -> None:
-        """Wait until the URL for requests is known, or cannot become known."""
+        """Wait until the stream has named the URL for requests, or certainly will not."""
         while not (self.endpoint is not None or self.is_misled or self._is_over):
             await self._next_news()
 
     def expect(self, request_id: int | None) -> None:
-        """Keep the answer to this request, which is sent next; None: it gets no answer."""
+        """Choose the request whose answer is to be kept; None if the next one gets no answer."""
         self._awaited, self._reply = request_id, None
 
     async def reply(self) -> McpReply | None:

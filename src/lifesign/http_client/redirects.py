@@ -15,12 +15,12 @@ MAX_SHOWN_CHARS: Final = 80
 
 
 def is_same_origin(one: URL, other: URL) -> bool:
-    """Return whether scheme, host and port are the same (RFC 6454)."""
+    """Return whether two URLs have the same scheme, host and port (RFC 6454)."""
     return (one.scheme, one.raw_host, one.port) == (other.scheme, other.raw_host, other.port)
 
 
 def parsed(text: str) -> URL:
-    """Parse a URL that a peer may have written; ValueError, and nothing else, if it is none."""
+    """Parse a URL from a foreign text; only ValueError is raised if it is invalid."""
     try:
         return URL(text)
     except IndexError:
@@ -29,7 +29,7 @@ def parsed(text: str) -> URL:
 
 
 def resolve_url(base: URL, place: str) -> URL | None:
-    """Return the URL of `place` relative to `base`; None if that is no http(s) URL."""
+    """Return `place` as an absolute URL, relative to `base`; None if that is no http(s) URL."""
     if len(place) > MAX_URL_CHARS:
         return None
     try:
@@ -41,7 +41,7 @@ def resolve_url(base: URL, place: str) -> URL | None:
 
 
 def next_hop(url: URL, location: str, *, followed: int, has_token: bool, may_leave_origin: bool) -> URL | str:
-    """Return the destination of a redirect from `url` if it is followed, else the reason.
+    """Return the URL to which a redirect leads, or the reason why it is not followed.
 
     `followed` is the number of redirects before this one.
     """
@@ -55,7 +55,7 @@ def next_hop(url: URL, location: str, *, followed: int, has_token: bool, may_lea
 
 
 def refusal(url: URL, target: URL | None, *, has_token: bool, may_leave_origin: bool) -> str | None:
-    """Say why a redirect from `url` to `target` is not followed; None if it is.
+    """Return why a redirect from `url` to `target` is not followed; None if it may be followed.
 
     From http to https of one host it is no other origin, unless there is a token.
     """
