@@ -76,7 +76,7 @@ _ACCEPTED = frozenset({202, 204})
 
 
 class Observer(Protocol):
-    """Parts of the middleware that an exchange needs: settings, the clock, and the counters."""
+    """What the code that follows a request needs from the middleware: settings, clock and counters."""
 
     timeout_ns: int
     quick_ns: int
@@ -88,7 +88,7 @@ class Observer(Protocol):
 
     @property
     def sends_may_raise(self) -> bool | None:
-        """Property of the server; None before its first request."""
+        """Whether `send` of this server may raise OSError; None before the first request."""
 
     def count(
         self,
@@ -98,39 +98,39 @@ class Observer(Protocol):
         now_ns: int,
         inspection: int | None = None,
     ) -> None:
-        """Count one interaction, without a latency if that is None; may raise."""
+        """Count one interaction. If `latency_ns` is None, it has no latency. May raise."""
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one answer that took less than `quick_ns` and was nothing to inspect; may raise."""
+        """Count one good answer with nothing to inspect that took less than `quick_ns`. May raise."""
 
     def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good answer that took less than `quick_ns` and was inspected; may raise."""
+        """Count one good answer that was inspected, and took less than `quick_ns`. May raise."""
 
     def count_tool_result(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good result of an MCP tool that took less than `quick_ns`; may raise."""
+        """Count one good result of an MCP tool that took less than `quick_ns`. May raise."""
 
     def note_compressed(self, encoding: str) -> None:
-        """Log, once, that an answer could not be inspected because it was compressed."""
+        """Log once that an answer could not be inspected because the app compressed it."""
 
     def note_uncounted(self) -> None:
-        """Log the exception being handled, which prevents that a request is counted."""
+        """Log the current exception, because of which a request is not counted."""
 
     def log_failure(self, what: str) -> None:
-        """Log the exception being handled."""
+        """Log the current exception. `what` says what failed."""
 
 
 class Noting(Observer, Protocol):
-    """The observer of a request that counts as `unfinished` if its worker is killed."""
+    """Observer that counts a request as `unfinished` if the worker is killed before the end."""
 
     def suspended(self) -> Observer:
-        """Return the observer of the request while it would not count."""
+        """Note that the request waits for its caller; return the observer to use until it continues."""
 
     def resumed(self, scope: Message) -> Observer:
-        """Return its observer from now on, while it would count again."""
+        """Note that the request continues; return the observer to use from now on."""
 
 
 class AnswerClassification:
-    """What is known of one request and its answer, and the outcome that follows from that."""
+    """Collects what is known of one request and its answer, and determines the outcome."""
 
     __slots__ = (
         "_began_ns",

@@ -189,7 +189,7 @@ class AgentHealthMiddleware:
             exchange.end()
 
     def note_uncounted(self) -> None:
-        """Log the exception being handled, which prevents that a request is counted."""
+        """Log the current exception, because of which a request is not counted."""
         self.log_failure("a request could not be counted")
 
     def _count_overdue(self, now_ns: int) -> None:

@@ -46,13 +46,13 @@ _READABLE_ENCODINGS = frozenset({b"", b"identity"})
 
 
 def content_of(start: Message) -> str:
-    """Return the claimed content type of an answer: JSON, EVENTS or OTHER."""
+    """Return the kind of an answer's content type: JSON, EVENTS or OTHER."""
     content_type = header(start, b"content-type")
     return _CONTENT_OF_TYPE.get(content_type) or _parsed_content_of(content_type)
 
 
 def header(start: Message, wanted: bytes) -> bytes:
-    """Return a header of an answer, empty if it is absent. `wanted` is in lower case."""
+    """Return a header of an answer; empty if it is absent. `wanted` is in lower case."""
     length = len(wanted)
     for name, value in start.get("headers") or ():
         # Django, for one, does not write names in lower case.
@@ -62,7 +62,7 @@ def header(start: Message, wanted: bytes) -> bytes:
 
 
 def is_compressed(start: Message) -> bool:
-    """Return whether the application encoded the body of an answer, as a compression middleware does."""
+    """Return whether the app compressed the body of an answer."""
     return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
 
 
@@ -73,7 +73,7 @@ def declared_bytes(start: Message) -> int | None:
 
 
 def is_partial(start: Message, method: str) -> bool:
-    """Return whether an answer is a requested `Range`, which only a GET may have (RFC 9110 14.2)."""
+    """Return whether an answer is part of a body, by a `Range` of a GET (RFC 9110 14.2)."""
     return method == "GET" and (start.get("status") == 206 or bool(header(start, b"content-range")))
 
 
@@ -86,14 +86,14 @@ NO_INTERACTION: Classified = (Outcome.EXCLUDED, None)
 
 
 def classified(answer: JsonAnswer) -> Classified:
-    """Return the outcome of an answer that was read."""
+    """Return the outcome of an answer by its JSON content."""
     if answer.outcome is Outcome.EXCLUDED:
         return NO_INTERACTION
     return answer.outcome, Inspection.TOOL_RESULT if answer.is_tool else INSPECTED
 
 
 def read_json(body: bytes, max_bytes: int) -> JsonAnswer | Inspection:
-    """Return the statement of a complete JSON body, or why it was not read.
+    """Return the outcome of a complete JSON body, or the reason why it could not be inspected.
 
     Raises NotJson for an invalid body, also an empty one.
     """
@@ -106,19 +106,22 @@ def read_json(body: bytes, max_bytes: int) -> JsonAnswer | Inspection:
 
 
 class KeptBytes:
-    """Counts the bytes that a process keeps for inspection, and refuses more than `max_bytes`."""
+    """Limits the number of bytes of bodies that a process keeps for inspection."""
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
         self.max_bytes = max_bytes
         self.reset()
 
     def reset(self) -> None:
-        """Start again, as in a new process after a fork: a thread that no longer exists may hold the lock."""
+        """Start from zero in a new process after a fork.
+
+        The former lock may be held by a thread that is gone.
+        """
         self.held = 0
         self._lock = threading.Lock()
 
     def take(self, count: int) -> bool:
-        """Add `count`, unless that is more than there may be. Returns whether it was added."""
+        """Reserve `count` bytes; return whether the limit permits it."""
         with self._lock:
             if self.held + count > self.max_bytes:
                 return False
@@ -126,7 +129,7 @@ class KeptBytes:
             return True
 
     def give_back(self, count: int) -> None:
-        """Release bytes that were reserved."""
+        """Release `count` bytes that `take` has reserved."""
         with self._lock:
             self.held = max(0, self.held - count)
 
@@ -138,7 +141,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class JsonBody:
-    """A JSON body in several messages. Either all of it is kept, or nothing."""
+    """Keeps a JSON body that arrives in several messages, completely or not at all."""
 
     __slots__ = ("_bytes", "_max_bytes", "missed")
 
@@ -149,7 +152,7 @@ class JsonBody:
         """Reason why the body is not kept."""
 
     def append(self, piece: bytes) -> None:
-        """Keep a piece. Beyond a limit, drop them all."""
+        """Keep the next piece. If that exceeds a limit, all kept pieces are dropped."""
         if self.missed is not None:
             return
         if len(self._bytes) + len(piece) > self._max_bytes:
@@ -160,11 +163,11 @@ class JsonBody:
             self._bytes += piece
 
     def is_empty(self) -> bool:
-        """Return whether the body has no bytes."""
+        """Return whether the request body has no bytes."""
         return self.missed is None and not self._bytes
 
     def read(self, last: bytes) -> JsonAnswer | Inspection:
-        """Return the outcome of the kept body with its last piece. Raises NotJson."""
+        """Return the outcome of the kept body after its last piece; NotJson if it is not JSON."""
         if self.missed is not None:
             return self.missed
         return read_json(bytes(self._bytes) + last, self._max_bytes)
@@ -180,7 +183,7 @@ class JsonBody:
 
 
 class EventsBody:
-    """An event stream that is read while it passes: at most one event of it is kept."""
+    """Reads an event stream while it passes through, and keeps at most one event."""
 
     __slots__ = ("_held", "_reader")
 
@@ -190,11 +193,11 @@ class EventsBody:
 
     @property
     def shape(self) -> Shape | None:
-        """The shape of events that need not be given to `append`."""
+        """Shape of events that may be skipped instead of passed to `append`; None: skip none."""
         return self._reader.shape
 
     def append(self, piece: bytes) -> None:
-        """Read a piece."""
+        """Process the next piece of the stream."""
         reader = self._reader
         reader.append(piece if type(piece) is bytes else bytes(piece))
         more = reader.held_bytes - self._held
@@ -206,7 +209,7 @@ class EventsBody:
         self._held += more
 
     def end(self, last: bytes) -> StreamEnd:
-        """Return the outcome of the stream up to the last piece, and release the kept bytes."""
+        """Process the last piece of the stream and return its outcome; the kept bytes are released."""
         self.append(last)
         self.close()
         return self._reader.end()
@@ -218,7 +221,7 @@ class EventsBody:
 
 
 class StreamedBody:
-    """Collected parts of a body in several messages, and whether its declared length was reached.
+    """Keeps or reads an answer's body that is sent in several messages, and compares its length.
 
     `append` is an attribute because every piece is passed to it.
     """
@@ -243,7 +246,7 @@ class StreamedBody:
         self.append = self._keep if self._declared_bytes is None else self._store_and_measure
 
     def is_as_long_as_declared(self, last: bytes | None) -> bool:
-        """Return whether the answer had a content length, and all of it was sent."""
+        """Return whether the answer's body had the length that its header declares."""
         return self._seen_bytes + len(last or b"") == self._declared_bytes
 
     def close(self) -> None:
@@ -257,7 +260,7 @@ class StreamedBody:
 
 
 class RequestBody:
-    """The beginning and the end of a request body, enough to recognise a call.
+    """Keeps the beginning and the end of a request body, to recognise the JSON-RPC call in it.
 
     A body of up to MAX_CALL_BYTES is kept whole.
     """
@@ -269,7 +272,7 @@ class RequestBody:
         self._length = self._names = 0
 
     def append(self, piece: bytes) -> None:
-        """Take the next bytes."""
+        """Add the next piece of the request body."""
         self._length += len(piece)
         half = MAX_CALL_BYTES // 2
         if len(self._beginning) < MAX_CALL_BYTES:
@@ -283,7 +286,7 @@ class RequestBody:
         self._end = (self._end + piece[-half:])[-half:]
 
     def call(self) -> object:
-        """Return the caller's parsed call; None if it is unknown."""
+        """Return the JSON-RPC call in the request body; None if it is unknown."""
         if self._length <= MAX_CALL_BYTES:
             return parse_or_none(self._beginning)
         return call_of_excerpt(self._beginning, self._end, self._names)

@@ -6,7 +6,7 @@ _FROM_OUTSIDE = (GeneratorExit, KeyboardInterrupt)
 
 
 def is_from_outside(error: BaseException) -> bool:
-    """Return whether an exception that left the app was thrown into it: a cancellation, or an interrupt.
+    """Return whether an exception was thrown into the app from outside: a cancellation or an interrupt.
 
     Call it in the task that runs the app. A CancelledError of an app whose task nobody cancelled is the app's
     own, as of a shared connection that was closed. So is any other BaseException, such as `sys.exit()` or the

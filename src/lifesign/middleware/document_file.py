@@ -30,7 +30,7 @@ _SIZE = 4096 + 2 * _PLACE_BYTES
 
 
 class DocumentFile:
-    """The shared file. Raises OSError if there is no room or no right to make it."""
+    """File in which workers share the published health document. OSError if it cannot be created."""
 
     def __init__(self, path: Path) -> None:
         fd = open_private(path, create=True)
@@ -46,7 +46,7 @@ class DocumentFile:
             self._view = map_shared(mapped_fd, _SIZE, writable=True)
 
     def agree_on_offset(self, monotonic_ns: int, wall_ns: int) -> int:
-        """Return the difference between the monotonic clock and the common time base of all workers.
+        """Return by how many nanoseconds the workers' common time is ahead of the monotonic clock.
 
         The time base begins as the time since 1970, and advances evenly whatever happens to the wall clock.
         After a reboot it continues from the wall clock, never backwards. Nothing waits here: while another
@@ -67,7 +67,7 @@ class DocumentFile:
         return offset
 
     def write_offset(self) -> None:
-        """Write the time base if no worker has; only by the holder of the lock."""
+        """Write the workers' common time base, unless that was done. Only for the worker with the lock."""
         if self._unwritten is not None:
             boot, offset = self._unwritten
             self._unwritten = None
@@ -79,12 +79,12 @@ class DocumentFile:
         self._view[: len(fields) + _CHECKSUM.size] = fields + _checksum(fields)
 
     def read(self) -> PublishedDocument | None:
-        """Return the newest intact document; None without one."""
+        """Return the newest undamaged document in the file; None if there is none."""
         notices = [notice for place in _PLACES if (notice := self._read(place))]
         return max(notices, key=lambda notice: notice.computed_ns, default=None)
 
     def write(self, notice: PublishedDocument) -> None:
-        """Put up a notice; only by the holder of the lock. Raises ValueError if it is too long."""
+        """Write a document to the file. Only for the worker with the lock. ValueError if it is too long."""
         if len(notice.document) > MOST_DOCUMENT_BYTES:
             raise ValueError(f"a document of {len(notice.document)} bytes; {MOST_DOCUMENT_BYTES} at most")
         body = notice.document

@@ -42,7 +42,7 @@ class _Representation:
         ]
 
     def headers(self, seconds: int) -> Headers:
-        """Return the headers of an answer that is valid for so many seconds."""
+        """Return the headers of an answer that clients may cache for `seconds`."""
         if seconds != self._seconds:
             self._seconds = seconds
             self._headers[5:] = [(b"cache-control", self._caching % seconds)]
@@ -51,7 +51,7 @@ class _Representation:
 
 
 class HealthEndpoint:
-    """Answers GET and HEAD with the published document, always 200 whatever the status.
+    """Answers requests for the health document. The HTTP status is 200 for every health status.
 
     A 5xx would read as "the request failed" (draft, appendix A). The exception is the form of
     draft-inadarei-api-health-check-06, if a request prefers `application/health+json`: 503 if unhealthy.
@@ -68,7 +68,7 @@ class HealthEndpoint:
         self._now_ns = recorder.clock.monotonic_ns
 
     def answer(self, scope: Scope) -> tuple[Message, Message]:
-        """Return the two messages that answer a request at the health path."""
+        """Return the two ASGI messages that answer a request at the health path."""
         method = scope["method"]
         if method not in {"GET", "HEAD"}:
             return _refusal(405, "only GET and HEAD are allowed here", (b"allow", b"GET, HEAD"))

@@ -43,7 +43,7 @@ _SENT_BY_SERVER = frozenset({"http.response.pathsend", "http.response.zerocopyse
 
 
 class RequestExchange(AnswerClassification):
-    """One request and its answer. The app gets `receive` and `send` in place of the server's functions.
+    """Follows one request and its answer, by `receive` and `send` functions that the app gets.
 
     `begin` takes the arguments, as calling a class with arguments takes 50 ns longer. Functions in attributes
     are called through local names, as CPython looks for a method of that name first.
@@ -75,7 +75,7 @@ class RequestExchange(AnswerClassification):
     """Whether such waits matter for the other messages of the body."""
 
     def begin(self, observer: Observer, scope: Scope, receive: Receive, send: Send) -> None:
-        """Follow a request that has just come in."""
+        """Begin to follow a request that has just arrived."""
         self._observer = observer
         self._scope = scope
         self._receive = receive
@@ -92,7 +92,7 @@ class RequestExchange(AnswerClassification):
         self._began_ns = now_ns()
 
     async def receive(self) -> Message:
-        """Pass on messages of the caller; keep a short call, and note when the caller leaves."""
+        """Pass on a message of the caller. A short call is kept, and a disconnect is noted."""
         receive = self._receive
         message = await (receive() if self._upload_ns is None else self._receive_upload())
         kind = message["type"]
@@ -137,7 +137,7 @@ class RequestExchange(AnswerClassification):
         return message
 
     def send(self, message: Message) -> Awaitable[None]:  # noqa: C901, PLR0912 - calls would cost more than the work
-        """Pass on messages of the app.
+        """Pass on a message of the app, and inspect it.
 
         This is no coroutine: a coroutine takes a third longer for each chunk.
         """
@@ -199,7 +199,7 @@ class RequestExchange(AnswerClassification):
         return self._send_detecting_disconnect(message) if self._observer.sends_may_raise else send(message)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Count the exchange, if it has not been: the app has returned or raised."""
+        """Count the request, if that was not done, since the app has returned or raised an exception."""
         if not self.is_counted:
             self.is_counted = True
             try:
@@ -213,7 +213,7 @@ class RequestExchange(AnswerClassification):
                     self._body.close()
 
     def count_if_overdue(self, now_ns: int) -> None:
-        """Count the exchange as timed out if its first byte is overdue: it may never end. May raise."""
+        """Count the request as timed out if its answer has not begun in time. May raise."""
         latency_ns = (self._upload_ns or self._sending_ns or now_ns) - self._began_ns
         is_waiting = not (self.is_counted or self._first_byte_ns or self._ended_ns or self._left_ns)
         if is_waiting and latency_ns > self._observer.timeout_ns and not self._is_get_stream():
@@ -413,7 +413,7 @@ class RequestExchange(AnswerClassification):
 
 
 def sends_may_raise(scope: Scope) -> bool:
-    """Return whether `send` may raise OSError because the caller has left: since HTTP spec 2.4, it must.
+    """Return whether this server's `send` may raise OSError after the caller has disconnected.
 
     A server without a version is assumed to do so.
     """

@@ -24,7 +24,7 @@ class _Recorder(Protocol):
 
 
 class Interaction:
-    """One interaction of an agent without ASGI; created by `AgentHealth.interaction`.
+    """One interaction of an agent that is no ASGI app; created by `AgentHealth.interaction`.
 
     As a decorator, it counts each call of the function as an interaction.
     """
@@ -61,7 +61,7 @@ class Interaction:
 
     @property
     def outcome(self) -> Outcome | None:
-        """Outcome, if the end of the body does not decide it; may be set by name, such as "task_failed".
+        """Outcome to count, such as "task_failed"; if not set, the end of the block decides.
 
         Setting another value raises InvalidValue.
         """
@@ -72,7 +72,7 @@ class Interaction:
         self._outcome = outcome_named(outcome)
 
     def first_byte(self) -> None:
-        """Say that a streamed answer begins now; its latency is the time until here."""
+        """Record that a streamed answer begins now. Its latency ends here."""
         if self._first_byte_ns is None:
             self._first_byte_ns = self._health.clock.monotonic_ns() - self._began_ns
 

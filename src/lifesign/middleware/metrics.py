@@ -39,17 +39,17 @@ class HealthCollector(Collector):
         self._recorders = recorders
 
     def describe(self) -> Iterable[Metric]:
-        """Return the families without values: nothing is measured to register them."""
+        """Return all metric families without values, so that registration measures nothing."""
         return families([])
 
     def collect(self) -> Iterable[Metric]:
-        """Return all families."""
+        """Return all metric families with their values."""
         recorders = self._recorders or living_recorders()
         return families([recorder.document() for recorder in recorders])
 
 
 class MetricsPage:
-    """Serves the middleware's `metrics_path`; if a token is set, only to clients that send it."""
+    """Serves the metrics at `metrics_path`; if a token is set, only to clients that send it."""
 
     def __init__(self, recorder: AgentHealth, token: str | None) -> None:
         self._collector = HealthCollector(recorder)
@@ -59,7 +59,7 @@ class MetricsPage:
         self._kept_until_ns = 0
 
     def answer(self, scope: Scope) -> tuple[Message, Message]:
-        """Return the two messages that answer a request."""
+        """Return the two ASGI messages that answer a request."""
         if scope["method"] not in {"GET", "HEAD"}:
             return _messages(405, [(b"allow", b"GET, HEAD")], b"only GET and HEAD are answered here\n")
         headers = dict(scope["headers"])
@@ -86,7 +86,7 @@ class MetricsPage:
 
 
 def families(documents: Iterable[HealthDocument]) -> Iterator[Metric]:
-    """Return the metric families of some agents' documents, without absent values."""
+    """Return the metric families for the health documents of some agents."""
     status = _gauge("status", "Status that the agent reports: 1 for the current one.", "status")
     healthy_at = _gauge("last_healthy_timestamp_seconds", "Time at which the agent was last healthy.")
     uptime = _gauge("uptime_seconds", "Time since which the oldest worker runs.")

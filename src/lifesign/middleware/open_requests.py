@@ -9,7 +9,7 @@ from lifesign.middleware.recorder import AgentHealth
 
 
 class OpenRequests:
-    """Observer of requests whose number is kept in the shared window until each of them is counted."""
+    """Observer that keeps the number of requests in progress in a shared file, in case of a kill."""
 
     def __init__(self, observer: Observer, health: AgentHealth) -> None:
         self.noting: Noting | None = self
@@ -31,16 +31,16 @@ class OpenRequests:
 
     @property
     def sends_may_raise(self) -> bool | None:
-        """Property of the server."""
+        """Whether `send` of this server may raise OSError."""
         return self._observer.sends_may_raise
 
     def suspended(self) -> Observer:
-        """Note that a request waits for its caller, and return its observer until it is resumed."""
+        """Note that the request waits for its caller; return the observer to use until it continues."""
         self._end_request()
         return self._observer
 
     def resumed(self, scope: Message) -> Observer:
-        """Note that a request begins, or continues, and return its observer.
+        """Note that a request begins or continues; return the observer to use.
 
         Only a POST is noted: an event stream of a GET may be open for as long as the worker runs.
         """

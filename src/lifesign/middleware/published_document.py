@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PublishedDocument:
-    """Document that one worker publishes for all. Nanoseconds of the common time base."""
+    """The health document that one worker publishes for all workers, with its times."""
 
     computed_ns: int
     expires_ns: int

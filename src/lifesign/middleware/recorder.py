@@ -133,7 +133,7 @@ class AgentHealth:
         latency_ms: float,
         first_byte_ms: float | None = None,
     ) -> None:
-        """Count one interaction that just ended.
+        """Count one interaction that has just ended.
 
         `outcome` is an `Outcome` or its name in lower case ("answered", "task_failed", ...); `latency_ms` is
         its duration in milliseconds; `first_byte_ms` the duration until the first byte of a streamed answer.
@@ -154,7 +154,7 @@ class AgentHealth:
             self.log_failure("an interaction could not be counted")
 
     def interaction(self) -> Interaction:
-        """Return a context manager, or a decorator, that measures its body and counts the outcome.
+        """Return a context manager, also a decorator, that counts its block as one interaction.
 
         An exception counts as `raised`, a TimeoutError as `timed_out`, a cancellation of the task as
         `abandoned`, and is raised unchanged. In the body, set `outcome` for another outcome, and call
@@ -163,7 +163,7 @@ class AgentHealth:
         return Interaction(self)
 
     def document(self) -> HealthDocument:
-        """Return the health document as of now, of all workers, computed at this call."""
+        """Compute and return the present health document of all workers."""
         with self._lock:
             now_ns = self.clock.monotonic_ns()
             self._catch_up(now_ns)
@@ -204,7 +204,7 @@ class AgentHealth:
         now_ns: int,
         inspection: int | None = None,
     ) -> None:
-        """Count one interaction: the hot path of `record`, in nanoseconds and unchecked. May raise.
+        """Count one interaction: the fast form of `record`, in nanoseconds and without checks. May raise.
 
         Without a latency it is in the ratios, and in no percentile.
         """
@@ -220,7 +220,7 @@ class AgentHealth:
         self._counts[outcome] += 1
 
     def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one answer that took 0 to QUICK_NS and needs no inspection: `count` for this frequent case.
+        """Count one good answer that needs no inspection, and took 0 to QUICK_NS.
 
         It is added to the window together with others, before the window is read or the slot ends.
         """
@@ -232,7 +232,7 @@ class AgentHealth:
             self._count_pending_locked()
 
     def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good answer that took 0 to QUICK_NS and was inspected."""
+        """Count one good answer that was inspected, and took 0 to QUICK_NS."""
         if now_ns >= self._due_ns:
             self._catch_up_locked(now_ns)
         pending_ns = self._pending_inspected_ns
@@ -250,7 +250,7 @@ class AgentHealth:
             self._count_pending_locked()
 
     def begin_request(self) -> None:
-        """Note that a request has begun: if this worker is killed before `end_request`, the next counts it.
+        """Record that a request has begun. If this worker is killed first, the next worker counts it.
 
         May raise.
         """
@@ -261,14 +261,14 @@ class AgentHealth:
         self._opened(now_ns).open_requests[0] += 1
 
     def end_request(self) -> None:
-        """Note that such a request is counted, or never will be."""
+        """Record that a request from `begin_request` was counted, or never will be."""
         windows = self._windows
         # No request of this window is open if it was closed meanwhile.
         if windows is not None and windows.open_requests[0]:
             windows.open_requests[0] -= 1
 
     def note_compressed(self, encoding: str) -> None:
-        """Log, once for each agent and process, that a compression hides answers from the middleware."""
+        """Log once that answers cannot be inspected because they are compressed."""
         if not self._has_noted_compressed:
             self._has_noted_compressed = True
             _log.warning(
@@ -282,7 +282,7 @@ class AgentHealth:
             )
 
     def open(self) -> None:
-        """Open the windows now instead of at the first interaction: the disk may be slow."""
+        """Open the shared files now instead of at the first interaction, since the disk may be slow."""
         try:
             with self._lock:
                 self._catch_up(self.clock.monotonic_ns())
@@ -290,7 +290,7 @@ class AgentHealth:
             self.log_failure("the windows could not be opened")
 
     def close(self) -> None:
-        """Close shared files, which keep their content; counts in memory are lost."""
+        """Close shared files, which keep their counts. Counts that are only in memory are lost."""
         with self._lock:
             if self._windows is not None:
                 self._windows.open_requests[0] = 0
@@ -298,13 +298,13 @@ class AgentHealth:
             self._begin()
 
     def begin_in_child(self) -> None:
-        """Start as a separate worker after a fork; a thread that no longer exists may hold the lock."""
+        """Start again as a separate worker, in a child process after a fork."""
         if self._windows is not None:
             self._windows.close()
         self._begin()
 
     def log_failure(self, what: str) -> None:
-        """Log the exception being handled; each description once a minute, as traffic may repeat it."""
+        """Log the current exception; the same `what` at most once a minute."""
         now_ns = self.clock.monotonic_ns()
         if now_ns >= self._log_due_ns.get(what, 0):
             self._log_due_ns[what] = now_ns + _LOG_INTERVAL_NS
@@ -580,7 +580,7 @@ def _nanoseconds(name: str, milliseconds: object) -> int:
 
 
 def living_recorders() -> list[AgentHealth]:
-    """Return all recorders of this process, by their agents' names."""
+    """Return all recorders of this process, sorted by the names of their agents."""
     return sorted(_recorders, key=lambda recorder: recorder.settings.agent_id)
 
 

@@ -60,7 +60,7 @@ class _DescribedSettings(BaseModel):
 
     @classmethod
     def checked(cls, **given: Any) -> Self:
-        """Return the settings. Raises InvalidValue for the first that is wrong."""
+        """Return the settings after a check; InvalidValue for the first wrong one."""
         try:
             return cls(**given)
         except ValidationError as error:
@@ -97,17 +97,17 @@ class RecorderSettings(_DescribedSettings):
 
     @property
     def window_ns(self) -> int:
-        """The window in nanoseconds."""
+        """Length of the window in nanoseconds."""
         return int(self.window_seconds * 1e9)
 
     @property
     def refresh_ns(self) -> int:
-        """The refresh interval in nanoseconds."""
+        """Interval at which the document is computed again, in nanoseconds."""
         return int(self.refresh_seconds * 1e9)
 
 
 class MiddlewareSettings(_DescribedSettings):
-    """The settings that only `AgentHealthMiddleware` has."""
+    """The settings that `AgentHealthMiddleware` has in addition to those of `AgentHealth`."""
 
     path: Annotated[_Text, Field(pattern=r"^/[^/?#* ][^?#* ]*$", max_length=1024)] = Field(
         description="an absolute path without query, such as /.well-known/agent-health"
@@ -149,7 +149,7 @@ class MiddlewareSettings(_DescribedSettings):
         return self
 
     def excludes(self) -> Callable[[str], object] | None:
-        """Return a function that returns a truthy value for an excluded path; None if no path is.
+        """Return a function that says whether a path is excluded; None if no path is.
 
         Excluded are paths that match a pattern of `exclude`, or none of `include`.
         """
@@ -160,7 +160,7 @@ class MiddlewareSettings(_DescribedSettings):
 
 
 def moment_now(moment: Moment) -> datetime | None:
-    """Return the present time of a setting, in UTC; None if it is unknown.
+    """Return the time that a setting stands for, in UTC; None if it is unknown.
 
     Raises InvalidValue if a function returned a time without a zone.
     """

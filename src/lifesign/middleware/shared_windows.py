@@ -62,7 +62,7 @@ _CLAIM_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Properties that workers must share to add up their counts."""
+    """Properties that the workers' settings must share, so that their counts can be added up."""
 
     agent_id: str
     window_ns: int
@@ -70,7 +70,7 @@ class Shape:
 
 
 class WindowFiles:
-    """The shared windows of one agent, seen from one worker process.
+    """The files with the counts of all workers of one agent, as one worker uses them.
 
     `time.perf_counter_ns()` plus `offset_ns` is the time base that all workers, and their
     successors after a restart or a reboot, have in common. Raises OSError if the directory cannot
@@ -92,30 +92,30 @@ class WindowFiles:
         _drop_other_shapes(state_dir, agent, self._directory, wall_ns / 1e9)
 
     def blocks(self, now_ns: int) -> list[memoryview]:
-        """Return the blocks of all workers, dead ones until their samples have aged out."""
+        """Return the counts of all workers. Those of dead workers are included until they are too old."""
         self._find_peers(now_ns)
         return [self.block, *(peer.block for peer in self._peers.values())]
 
     def oldest_living_start_ns(self) -> int:
-        """Return the start of the oldest living worker process."""
+        """Return when the oldest living worker process started."""
         starts = (peer.started_ns for peer in self._peers.values() if peer.has_owner())
         return min((self._own.started_ns, *starts))
 
     def published_document(self) -> PublishedDocument | None:
-        """Return the last published document; None if there is none or it is corrupt."""
+        """Return the document that was published last; None if there is none, or it is damaged."""
         return self._board.read()
 
     def publishing(self) -> AbstractContextManager[bool]:
-        """Hold the right to publish; gives True if no other worker holds it."""
+        """Reserve the right to publish until the block ends; yields whether it was free."""
         return lock_if_free(self._board.fd)
 
     def publish(self, notice: PublishedDocument) -> None:
-        """Put up a notice for all workers; only while `publishing`."""
+        """Publish a document for all workers. Only within `publishing`."""
         self._board.write_offset()
         self._board.write(notice)
 
     def close(self) -> None:
-        """Close all files; the counts stay in them."""
+        """Close all files. The counts stay in them."""
         for file in (*self._peers.values(), self._own):
             file.close()
         self._peers.clear()
@@ -177,7 +177,7 @@ class _WindowFile:
 
     @classmethod
     def claim(cls, path: Path, window_ns: int, now_ns: int, *, create: bool = False) -> Self | None:
-        """Become the owner of a file that has none; None if it has one or is not there."""
+        """Become the owner of a window file; None if another process owns it, or it does not exist."""
         fd = open_private(path, create=create)
         if fd is None:
             return None
@@ -210,7 +210,7 @@ class _WindowFile:
 
     @classmethod
     def open_peer(cls, path: Path, window_ns: int, now_ns: int) -> Self | None:
-        """Open another worker's file for reading; None if it is not there, not ready or not sound."""
+        """Open another worker's file for reading; None if it does not exist or is invalid."""
         fd = open_private(path, create=False)
         if fd is None:
             return None
@@ -224,11 +224,11 @@ class _WindowFile:
 
     @property
     def open_requests(self) -> memoryview:
-        """One lane: the number of requests that a kill of the owner would lose."""
+        """The number of requests in progress, which would be lost if the owner was killed."""
         return self.view[_OPEN_REQUESTS].cast("Q")
 
     def count_lost_requests(self) -> None:
-        """Count the requests that the last owner had not counted when it was killed."""
+        """Count as unfinished the requests that the former owner had in progress when it was killed."""
         lost, self.open_requests[0] = self.open_requests[0], 0
         if lost <= _MOST_OPEN_REQUESTS:
             count_lost(self.block, lost)
@@ -242,7 +242,7 @@ class _WindowFile:
         return self.view[: len(header)] == header and is_plausible(self.block, window_ns, now_ns)
 
     def ages_out_ns(self, window_ns: int) -> int:
-        """Return when the last sample leaves both windows."""
+        """Return when the newest count in this file becomes too old for both windows."""
         return newest_slot_end_ns(self.block, window_ns) + 2 * window_ns
 
     def has_owner(self) -> bool:

@@ -23,7 +23,7 @@ _DISK_TROUBLES = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 
 @dataclass(frozen=True, slots=True)
 class RecorderClock:
-    """The two clocks of a recorder: even time for durations, calendar time for the document."""
+    """The two clocks of a recorder: one for durations, and the calendar time."""
 
     monotonic_ns: Callable[[], int] = time.perf_counter_ns
     """Nanoseconds of a clock that all processes of this machine share and that is never set."""
@@ -32,7 +32,7 @@ class RecorderClock:
 
 
 class Windows(Protocol):
-    """The windows of one agent, seen from one worker. Times: monotonic clock plus `offset_ns`."""
+    """The counts of one agent's workers, as one worker uses them. Times are those of the common time base."""
 
     block: memoryview
     """Block to which this worker writes."""
@@ -41,22 +41,22 @@ class Windows(Protocol):
     offset_ns: int
 
     def blocks(self, now_ns: int) -> list[memoryview]:
-        """Return the blocks of all workers."""
+        """Return the counts of all workers."""
 
     def oldest_living_start_ns(self) -> int:
-        """Return the start of the oldest living worker."""
+        """Return when the oldest living worker process started."""
 
     def published_document(self) -> PublishedDocument | None:
-        """Return the document that a worker published last; None if there is none yet."""
+        """Return the document that any worker published last; None if there is none yet."""
 
     def publishing(self) -> AbstractContextManager[bool]:
-        """Acquire the right to publish; yields True if it was free."""
+        """Reserve the right to publish until the block ends; yields whether it was free."""
 
     def publish(self, notice: PublishedDocument) -> None:
-        """Put up a notice, only while `publishing`."""
+        """Publish a document for all workers. Only within `publishing`."""
 
     def close(self) -> None:
-        """Let go of it all."""
+        """Close all files."""
 
 
 class _PrivateWindows:
@@ -89,7 +89,7 @@ class _PrivateWindows:
 
 
 def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) -> Windows:
-    """Open the windows that the settings ask for; where the disk fails, private ones, with a warning."""
+    """Open the shared counts of the workers; if the disk fails, counts in memory, with a warning."""
     if settings.state_dir is None:
         return _PrivateWindows(now_ns)
     # Imported late: only sharing needs POSIX.
@@ -110,7 +110,7 @@ def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) 
 
 
 def check_state_dir(state_dir: Path | None) -> None:
-    """Refuse settings that can never work at the start; lack of disk space is logged when it occurs."""
+    """Raise InvalidValue for a state directory that cannot work. Lack of disk space is not checked here."""
     if state_dir is None:
         return
     try:
