@@ -290,6 +290,7 @@ def test_suspension_without_witnesses_ends_with_a_signal_or_at_its_limit() -> No
         (99, (100, 40), None, True),
         (99, (160, 160), None, True),
         (100, (160, 100), None, False),
+        (100, (160, None), None, False),
         # The companion fell silent later.
         (100, (160, 101), None, True),
         (101, (160, 101), None, False),
@@ -300,7 +301,7 @@ def test_suspension_without_witnesses_ends_with_a_signal_or_at_its_limit() -> No
 )
 def test_missed_heartbeat_is_unwitnessed_if_no_agent_was_heard_or_a_connection_was_refused(
     heard_at_s: float | None,
-    companion: tuple[float, float] | None,
+    companion: tuple[float, float | None] | None,
     refused_at_s: float | None,
     *,
     alone: bool,

@@ -90,8 +90,8 @@ class Companion:
 
     due_s: float
     """When the last of them was due."""
-    missed_s: float
-    """When an agent among them missed its first one, of the agent that fell silent last."""
+    missed_s: float | None
+    """When the agent that fell silent last missed its first one; None if they may all just be late."""
 
 
 class Track(StrEnum):
@@ -255,7 +255,8 @@ def is_unwitnessed(
         return True
     if companion is None or companion.due_s < missed_s:
         return False
-    return heard_at_s is None or heard_at_s < max(missed_s, companion.missed_s)
+    since_s = missed_s if companion.missed_s is None else max(missed_s, companion.missed_s)
+    return heard_at_s is None or heard_at_s < since_s
 
 
 def baseline_exits(monitor: Monitor) -> float:

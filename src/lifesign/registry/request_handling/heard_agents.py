@@ -14,8 +14,8 @@ from lifesign.storage.agents.heartbeats import OverdueHeartbeat
 from lifesign.storage.agents.last_requests import LastRequests
 from lifesign.storage.engine.transaction import Transaction
 
-RECENT_SECONDS = 1.0
-"""A request within this time confirms missed heartbeats, also if that of another agent is just overdue."""
+LATE_SECONDS = 5.0
+"""A heartbeat that is overdue for less may just be late: its agent has not fallen silent."""
 
 
 class HeardAgents:
@@ -63,24 +63,24 @@ def unwitnessed(
 ) -> Sequence[MissedHeartbeat]:
     """Return those whose missed heartbeats are not confirmed by a request of any agent."""
     heard_at_s, refused_at_s = last_requests.last(transaction)
-    recent_s = transaction.now_s - RECENT_SECONDS
+    silent_s = transaction.now_s - LATE_SECONDS
     # Companions are read only for those that would be unwitnessed if they had one.
-    anybody = Companion(due_s=transaction.now_s, missed_s=recent_s)
+    anybody = Companion(due_s=transaction.now_s, missed_s=silent_s)
     alone = [each for each in missed if is_unwitnessed(each.missed_s, heard_at_s, anybody, refused_at_s)]
     if not alone:
         return ()
     # Two of each are enough: one of them is another agent than the one in question.
-    overdue = heartbeats.latest_overdue(transaction, policy.proven_seconds, 2)
+    overdue = heartbeats.latest_overdue(transaction, policy.proven_seconds, silent_s, 2)
     return [
         each
         for each in alone
-        if is_unwitnessed(each.missed_s, heard_at_s, _companion(overdue, each.agent, recent_s), refused_at_s)
+        if is_unwitnessed(each.missed_s, heard_at_s, _companion(overdue, each.agent, silent_s), refused_at_s)
     ]
 
 
-def _companion(overdue: Iterable[OverdueHeartbeat], agent: int, recent_s: float) -> Companion | None:
+def _companion(overdue: Iterable[OverdueHeartbeat], agent: int, silent_s: float) -> Companion | None:
     others = [each for each in overdue if each.agent != agent]
     if not others:
         return None
-    missed_s = max(each.missed_s for each in others)
-    return Companion(due_s=max(each.due_s for each in others), missed_s=min(missed_s, recent_s))
+    silent = (each.missed_s for each in others if each.missed_s <= silent_s)
+    return Companion(due_s=max(each.due_s for each in others), missed_s=max(silent, default=None))

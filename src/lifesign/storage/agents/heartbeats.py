@@ -113,7 +113,9 @@ _OVERDUE = """
             AND coalesce(a.maintenance_until_s, 0) <= :now_s AND coalesce(a.override_until_s, 0) <= :now_s
     )
     SELECT * FROM (SELECT * FROM overdue ORDER BY due_s DESC LIMIT :limit) AS last_due
-    UNION SELECT * FROM (SELECT * FROM overdue ORDER BY missed_s DESC LIMIT :limit) AS last_missed
+    UNION SELECT * FROM (
+        SELECT * FROM overdue WHERE missed_s <= :silent_s ORDER BY missed_s DESC LIMIT :limit
+    ) AS last_missed
 """
 _INTERVALS = "(:now_s - b.last_heartbeat_at_s) / a.interval_s"
 _OVERDUE_SQLITE = text(_OVERDUE.format(whole_intervals=f"CAST({_INTERVALS} AS INTEGER)"))
@@ -130,13 +132,20 @@ class OverdueHeartbeat(NamedTuple):
     """When the first one that it missed was due."""
 
 
-def latest_overdue(transaction: Transaction, proven_s: float, limit: int) -> list[OverdueHeartbeat]:
-    """Return the agents whose last heartbeat was due latest, and those that fell silent last.
+def latest_overdue(
+    transaction: Transaction, proven_s: float, silent_s: float, limit: int
+) -> list[OverdueHeartbeat]:
+    """Return the agents whose last heartbeat was due latest, and those that fell silent last by `silent_s`.
 
     Only those that gave liveness signals for `proven_s` in their present status.
     """
     statement = _OVERDUE_POSTGRESQL if transaction.is_postgresql else _OVERDUE_SQLITE
-    parameters = {"now_s": transaction.now_s, "proven_s": proven_s, "limit": limit}
+    parameters = {
+        "now_s": transaction.now_s,
+        "proven_s": proven_s,
+        "silent_s": silent_s,
+        "limit": limit,
+    }
     return [
         OverdueHeartbeat(int(agent), float(due_s), float(missed_s))
         for agent, due_s, missed_s in transaction.connection.execute(statement, parameters)
