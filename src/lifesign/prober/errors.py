@@ -9,7 +9,7 @@ class InvalidDefinition(InvalidFile):
 
 
 class PassDelayed(LifesignError):
-    """A census ended early, because no result could be stored for `seconds`."""
+    """A pass of a census ended early, because no result could be stored for `seconds`."""
 
     def __init__(self, why: str, seconds: float) -> None:
         super().__init__(

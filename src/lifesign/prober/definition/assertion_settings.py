@@ -26,7 +26,7 @@ _OF_VALUES: Final = (Check.EQUALS, Check.CONTAINS, Check.GLOB, Check.MATCHES)
 
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> Pattern:
-    """Return a pattern that is matched in linear time; re2.error."""
+    """Compile a pattern that is matched in linear time (RE2). Raises re2.error."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = MAX_PATTERN_MEMORY
@@ -88,7 +88,7 @@ _Scalar = (
 
 
 class AssertionSettings(DefinitionMapping):
-    """Expectations of one answer of a target. Each check has a result of its own."""
+    """What a definition expects of one answer of a target. Each expectation has its own result."""
 
     of: _Of
     """The answer: transport, card, health, message, tool, or a path on the target's own origin."""
@@ -137,7 +137,7 @@ class AssertionSettings(DefinitionMapping):
 
     @property
     def assertions(self) -> Iterator[Assertion]:
-        """The single checks."""
+        """The expectations as single assertions."""
         for check in Check:
             expected = getattr(self, check.value)
             if expected is None:

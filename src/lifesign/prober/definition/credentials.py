@@ -61,7 +61,7 @@ Secret = Annotated[SecretPlace, BeforeValidator(_refuse_inline)]
 
 
 class CredentialMapping(DefinitionMapping):
-    """A mapping of a credential. Errors do not quote its unknown keys: they may be secrets."""
+    """Base class of the mappings of a credential. Errors do not quote unknown keys: they may be secrets."""
 
     hides_unknown_keys: ClassVar = True
 
@@ -76,7 +76,7 @@ class BasicLogin(CredentialMapping):
 
 
 class SecretHeader(CredentialMapping):
-    """A header with a secret value."""
+    """An HTTP header whose value is a secret."""
 
     name: Annotated[str, Field(pattern=HEADER_PATTERN)]
     """Name of the header, such as X-API-Key."""
@@ -93,7 +93,7 @@ class SecretHeader(CredentialMapping):
 
 
 class ApiKey(CredentialMapping):
-    """An API key, in the place that the agent card names; without a card, in that of the definition."""
+    """An API key. It is sent where the agent card says, else where the definition says."""
 
     value: Secret
     """Place of the key."""
@@ -112,12 +112,12 @@ class ApiKey(CredentialMapping):
 
     @property
     def configured(self) -> ApiKeyPlace:
-        """The place without a card."""
+        """Where the key is sent if the agent card does not say."""
         return ApiKeyPlace(self.place, self.name)
 
 
 class OAuthGrant(StrEnum):
-    """Grant by which a client gets access tokens."""
+    """How an OAuth 2 client gets access tokens."""
 
     CLIENT_CREDENTIALS = "client_credentials"
     """By the client's own rights (RFC 6749 4.4)."""
@@ -126,7 +126,7 @@ class OAuthGrant(StrEnum):
 
 
 class AuthMethod(StrEnum):
-    """Authentication method of an OAuth 2 client."""
+    """How an OAuth 2 client proves its identity to the token endpoint."""
 
     CLIENT_SECRET_BASIC = "client_secret_basic"  # noqa: S105 - a method
     """The secret in the header `Authorization` (RFC 6749 2.3.1)."""
@@ -204,12 +204,12 @@ class OAuthClient(CredentialMapping):
 
     @property
     def token_origin(self) -> str:
-        """Origin of the token endpoint, in its usual spelling."""
+        """Origin of the token endpoint, normalised."""
         return str(URL(self.token_url).origin())
 
     @property
     def proof(self) -> tuple[str, SecretPlace]:
-        """Name and place of the secret or the private key; of a public client, of its refresh token."""
+        """Setting and place of the client's secret, private key, or (of a public client) refresh token."""
         if self.client_secret is not None:
             return "client_secret", self.client_secret
         if self.private_key is not None:
@@ -240,7 +240,7 @@ def _check_scope_path(value: str) -> str:
 
 
 class CredentialSettings(CredentialMapping):
-    """A credential: one of bearer, basic, header, api_key and oauth2, or a client certificate, or both."""
+    """One credential: bearer, basic, header, api_key or oauth2, and a client certificate, or one of both."""
 
     name: Name
     """Name in results and logs."""
@@ -296,13 +296,13 @@ class CredentialSettings(CredentialMapping):
 
     @property
     def method(self) -> str:
-        """Name of the method: bearer, basic, header, api_key or oauth2; else client_certificate."""
+        """Kind of the credential: bearer, basic, header, api_key, oauth2, or else client_certificate."""
         given = (method for method in _METHODS if getattr(self, method) is not None)
         return next(given, CERTIFICATE_METHOD)
 
     @property
     def source(self) -> SecretPlace:
-        """Return the place of the secret."""
+        """Return the place where the secret is stored."""
         if self.bearer is not None:
             return self.bearer
         if self.basic is not None:
@@ -342,7 +342,7 @@ Credentials = Annotated[
 
 
 def sources_of(credentials: Sequence[CredentialSettings]) -> Iterator[tuple[str, SecretPlace]]:
-    """Yield the setting and the place of each secret."""
+    """Yield the setting and the place of each secret of these credentials."""
     for credential in credentials:
         setting = f"credentials.{credential.name}"
         if credential.method != CERTIFICATE_METHOD:

@@ -13,7 +13,7 @@ from lifesign.prober.definition.values import MAX_SPAN_SECONDS, Format, Name, Sw
 
 
 class DirectorySource(DefinitionMapping):
-    """A list of agents: at a URL or in a file, one of the two."""
+    """A directory (list of agents) in a definition, at a URL or in a file."""
 
     url: Target | None = None
     """URL of the directory. For a domain, the prober tries the well-known places of catalogs."""
@@ -48,7 +48,7 @@ class DirectorySource(DefinitionMapping):
 
     @property
     def label(self) -> str:
-        """Name in results: the name, else the host, else the file name."""
+        """Name of the directory in results: the configured name, else the host or the file name."""
         if self.name is not None:
             return self.name
         return name_from(host_of(self.url) if self.url is not None else Path(self.file or "").name)

@@ -29,14 +29,14 @@ _NO_FILE: Final = "no regular file"
 
 
 class CredentialFile(DefinitionMapping):
-    """A file with only credentials."""
+    """Content of a file that contains only credentials."""
 
     credentials: Annotated[Credentials, Field(min_length=1)]
     """The same as in a definition."""
 
 
 def read_definition_file(file: Path) -> ProbeDefinition:
-    """Read a definition. Paths in it are relative to the directory of its file.
+    """Read a probe definition. Paths in it are relative to the directory of the file.
 
     Raise InvalidDefinition with all faults and their lines. A directory or opt-out list that cannot be read
     is a fault too, as is a key file that is no regular file. Raise InvalidValue if the definition file does
@@ -53,7 +53,7 @@ def read_definition_file(file: Path) -> ProbeDefinition:
 
 
 def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
-    """Read a file with only the key `credentials`, in the form of a definition.
+    """Read a file that has only the key `credentials`, in the form of a definition.
 
     Raise InvalidDefinition and InvalidValue as `read_definition_file` does, with the name of the option.
     """
@@ -131,7 +131,7 @@ def _list_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterato
 
 
 def unreadable(file: Path) -> str:
-    """Say why a list cannot be opened; empty if it can."""
+    """Return why a file cannot be read; empty if it can."""
     try:
         # Opening a pipe would block until another process writes to it.
         if not stat.S_ISREG(file.stat().st_mode):

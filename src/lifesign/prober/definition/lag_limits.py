@@ -21,7 +21,7 @@ MIN_SLOW_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagPolicy:
-    """Lag from which on a prober is slow, in seconds."""
+    """Lag of the event loop, in seconds, from which on a prober counts as slow."""
 
     max_lag_s: float = 1.0
     """The 99th percentile over 10 s. Above it, timeouts of seconds depend as much on the prober as on a
@@ -32,7 +32,7 @@ class LagPolicy:
 
 
 class SelfCheck:
-    """Measures the lag of one prober's event loop and decides whether the prober is slow."""
+    """Measures how late a prober's event loop runs, and decides whether the prober is too slow to measure."""
 
     def __init__(self, now_s: float, policy: LagPolicy | None = None) -> None:
         self.slowness: str | None = None
@@ -45,7 +45,7 @@ class SelfCheck:
         self._why = ""
 
     def note_woken(self, now_s: float, suspended_s: float = 0.0) -> None:
-        """Note that the event loop woke us, LAG_EVERY_SECONDS after the last time if it was not late.
+        """Record that the event loop called us, which should be LAG_EVERY_SECONDS after the last call.
 
         `suspended_s`: how long the machine slept meanwhile, which the monotonic clock does not count.
         """
@@ -66,7 +66,7 @@ class SelfCheck:
         return lags[int(0.99 * len(lags)) - 1]
 
     def assess(self, now_s: float) -> str | None:
-        """Return why the prober is slow now, also kept in `slowness`; None if it is not."""
+        """Return why the prober is too slow now, and store it in `slowness`; None if it is not."""
         if (lag_s := self.lag_p99_s()) > self._policy.max_lag_s:
             self._slow_at_s = now_s
             self._why = f"the event loop is {lag_s:.2f} s late"
@@ -74,9 +74,7 @@ class SelfCheck:
         return self.slowness
 
     def slowness_since(self, began_s: float, now_s: float) -> str | None:
-        """Return why a timeout that began then is no evidence about its target.
-
-        None if the prober was not slow.
+        """Return why the prober was slow at some time since `began_s`; None if it was not.
 
         A standstill of the process counts at once: requests that ended with it may be handled before the lag
         is noted.

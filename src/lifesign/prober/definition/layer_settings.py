@@ -16,7 +16,7 @@ MAX_ARGUMENTS_BYTES: Final = 65_536
 
 
 class DefinitionMapping(BaseModel):
-    """A mapping of a definition. Unknown members are refused: a misspelt limit must not be ignored."""
+    """Base class of the mappings of a definition. Unknown keys are errors, as they may be misspelt limits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -36,7 +36,7 @@ def _bound_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class MessageSettings(DefinitionMapping):
-    """A real message to every agent: it may cost its owner money.
+    """A message that each probe sends to the agent. It may cost the agent's owner money.
 
     Send it only to agents whose owners agreed.
     """
@@ -46,7 +46,7 @@ class MessageSettings(DefinitionMapping):
 
 
 class ToolCallSettings(DefinitionMapping):
-    """A call of a tool of an MCP server. It is sent in each probe."""
+    """A tool of an MCP server that each probe calls."""
 
     tool: Annotated[str, Field(min_length=1, max_length=MAX_TOOL_NAME_CHARS)]
     """Name of the tool."""
@@ -57,7 +57,7 @@ class ToolCallSettings(DefinitionMapping):
 
 
 class LayerSettings(DefinitionMapping):
-    """Layers that a probe checks."""
+    """Layers that a probe checks: card, interface, health document, message or tools."""
 
     card: Switch = True
     """Probe the card, at both well-known places."""

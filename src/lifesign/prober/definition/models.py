@@ -112,19 +112,19 @@ class Networks(DefinitionMapping):
 
 
 class ResolverSettings(DefinitionMapping):
-    """Name servers."""
+    """Name servers that the prober uses."""
 
     servers: Annotated[tuple[ResolverName, ...], Field(max_length=MAX_RESOLVERS)] = ()
     """Addresses of DNS servers, with a port where it is not 53; none: those of the system."""
 
     @property
     def endpoints(self) -> tuple[tuple[str, int], ...]:
-        """The servers as addresses and ports."""
+        """The name servers as pairs of address and port."""
         return tuple(found for text in self.servers if (found := resolver_address(text)) is not None)
 
 
 class EvidenceSettings(DefinitionMapping):
-    """Storage of the bytes behind findings, as evidence."""
+    """Where and how long to store the bodies of answers as evidence."""
 
     directory: FileName | None = None
     """Directory of the evidence; null stores none."""
@@ -135,7 +135,7 @@ class EvidenceSettings(DefinitionMapping):
 
 
 class ResultSettings(DefinitionMapping):
-    """Destination of results, besides the local database."""
+    """Where to send results, in addition to the local database."""
 
     jsonl: FileName | None = None
     """A file to which every observation is appended as one line of JSON; null: none."""
@@ -153,7 +153,7 @@ class ResultSettings(DefinitionMapping):
 
 
 class ProbeDefinition(DefinitionMapping):
-    """Content of a `probes/*.yml` file."""
+    """Content of a probe definition, such as `probes/*.yml`."""
 
     name: Name
     """Name of this probe in results and reports."""
@@ -232,7 +232,7 @@ class ProbeDefinition(DefinitionMapping):
 
     @property
     def user_agent(self) -> str:
-        """The User-Agent of every request, with the contact if there is one."""
+        """The User-Agent header of every request, with the contact if there is one."""
         return f"{PRODUCT}/{metadata.version('lifesign')}{project_suffix(self.contact)}"
 
     @property
@@ -242,7 +242,7 @@ class ProbeDefinition(DefinitionMapping):
 
     @property
     def canaries_by_class(self) -> dict[str, tuple[Canary, ...]]:
-        """The canaries of each network class that has any."""
+        """Canaries by network class, for each class that has any."""
         return {
             network_class: tuple(source.canary for source in sources)
             for network_class, sources in self.canaries.items()
@@ -251,18 +251,18 @@ class ProbeDefinition(DefinitionMapping):
 
     @property
     def placeholders(self) -> tuple[str, ...]:
-        """Canary URLs of a shipped definition that still contain placeholder hosts."""
+        """Canary URLs that still contain the placeholder host of a shipped definition."""
         urls = [canary.url for canaries in self.canaries_by_class.values() for canary in canaries]
         return tuple(url for url in urls if host_of(url) in PLACEHOLDER_CANARIES)
 
     @property
     def target_urls(self) -> tuple[str, ...]:
-        """URLs of the targets in the definition itself."""
+        """URLs of the targets that the definition itself lists."""
         return tuple(target.url for target in self.targets)
 
     @property
     def settings_by_url(self) -> dict[str, TargetSettings]:
-        """The targets that have settings of their own, by URL."""
+        """Targets that have settings of their own, by URL."""
         return {target.url: target for target in self.targets if target.has_settings}
 
     @property

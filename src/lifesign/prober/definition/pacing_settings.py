@@ -56,7 +56,7 @@ class CadenceSettings(DefinitionMapping):
         return self
 
     def policy(self) -> Cadence:
-        """Return the settings that `probe_cadence` uses."""
+        """Return the intervals in the form that the rules of `cadence` use."""
         return Cadence(
             interval_s=self.interval_seconds,
             confirm_after_s=self.confirm_after_seconds,
@@ -73,7 +73,7 @@ _LEAST_SECONDS: Final = {
 
 
 class Timeouts(DefinitionMapping):
-    """Maximum duration of each part of a request. `total_seconds` limits the whole request."""
+    """Time limits of the parts of a request, and of the whole request (`total_seconds`)."""
 
     dns_seconds: PhaseSeconds = 5
     """Time limit for the host name's lookup."""
@@ -88,7 +88,7 @@ class Timeouts(DefinitionMapping):
 
     @property
     def deadlines(self) -> Deadlines:
-        """Return the deadlines that a census reports."""
+        """Return the time limits in the form that a census reports."""
         return Deadlines(
             connect_seconds=self.connect_seconds,
             first_byte_seconds=self.first_byte_seconds,
@@ -97,7 +97,7 @@ class Timeouts(DefinitionMapping):
 
     @classmethod
     def within(cls, total_seconds: float | None) -> dict[str, float]:
-        """Return the settings for a time limit, which the first byte may use up. None changes nothing."""
+        """Return the limits to change so that a request ends within `total_seconds` (None: no change)."""
         if total_seconds is None:
             return {}
         begun = {"first_byte_seconds": total_seconds} if total_seconds > cls().first_byte_seconds else {}
@@ -105,7 +105,7 @@ class Timeouts(DefinitionMapping):
 
 
 class Limits(DefinitionMapping):
-    """Limits of concurrency and of sizes."""
+    """Limits of how much happens at the same time, and of sizes."""
 
     concurrency: Annotated[int, Field(strict=True, ge=1, le=MAX_CONCURRENCY)] = 500
     """Probes at once in one process. Each takes a file descriptor, and at worst one body of memory."""

@@ -18,7 +18,7 @@ _KEYS_OF_ASK: Final = MappingProxyType({"tool": "call"})
 
 
 class TargetSettings(DefinitionMapping):
-    """One target with settings of its own. They apply to its URL wherever else the URL is listed."""
+    """One target with its own settings. They apply wherever its URL is listed."""
 
     url: Target
     """URL or domain of the agent."""
@@ -41,18 +41,18 @@ class TargetSettings(DefinitionMapping):
 
     @property
     def checks(self) -> tuple[Assertion, ...]:
-        """All single checks, in their order."""
+        """All assertions of the target, in their order."""
         return tuple(check for each in self.assertions for check in each.assertions)
 
     @property
     def has_settings(self) -> bool:
-        """Whether anything but the URL is set."""
+        """Whether the target has any setting besides its URL."""
         fields = type(self).model_fields.items()
         return any(getattr(self, name) != field.default for name, field in fields if name != "url")
 
 
 def spelled_out(given: Any) -> Any:
-    """Return the mapping for a target that is written as a URL."""
+    """Return a target as a mapping, even if it was written as a URL only."""
     return given if isinstance(given, dict | BaseModel) else {"url": given}
 
 
@@ -63,7 +63,7 @@ TargetItem = Annotated[
 
 
 def merge_targets(targets: Iterable[TargetSettings]) -> tuple[TargetSettings, ...]:
-    """Return each URL once, in the order of first mention, with its settings.
+    """Return each URL once, with its settings, in the order in which they are first named.
 
     Raise PydanticCustomError if a URL has two different settings.
     """
@@ -80,7 +80,7 @@ def merge_targets(targets: Iterable[TargetSettings]) -> tuple[TargetSettings, ..
 
 
 def require_answers(target: TargetSettings, default: LayerSettings) -> None:
-    """Refuse assertions of answers that no probe requests, and too many paths. Raises PydanticCustomError."""
+    """Raise PydanticCustomError for assertions about answers that no probe requests, or too many paths."""
     settings = target.ask or default
     if settings.call is not None and target.kind is TargetKind.A2A:
         raise PydanticCustomError(
@@ -114,6 +114,6 @@ def require_answers(target: TargetSettings, default: LayerSettings) -> None:
 
 
 def paths_of(target: TargetSettings | None, settings: LayerSettings) -> tuple[str, ...]:
-    """Return all paths that a probe of a target requests: those of `ask`, then those of assertions."""
+    """Return all paths that a probe of a target requests: those in `ask`, then those of assertions."""
     named = () if target is None else (each.of for each in target.assertions if each.of not in LAYERS)
     return drop_duplicates((*settings.paths, *named))

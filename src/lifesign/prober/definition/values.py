@@ -55,7 +55,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^a-z0-9._-]+")
 
 
 def name_from(text: str) -> str:
-    """Return the name for the content of a host or a file; `directory` if it has none.
+    """Return a valid name, made from a host or a file name; `directory` if nothing is left.
 
     If more than the case had to be changed, a hash distinguishes names that would be the same.
     """
@@ -68,7 +68,7 @@ def name_from(text: str) -> str:
 
 
 def resolver_address(text: str) -> tuple[str, int] | None:
-    """Return the address and the port of a DNS server (`192.0.2.1`, `[2001:db8::1]:53`), or None."""
+    """Return address and port of a name server (`192.0.2.1`, `[2001:db8::1]:53`); None if invalid."""
     host, port = text, str(DNS_PORT)
     if text.startswith("[") or text.count(":") == 1:
         found = re.fullmatch(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^:]*))(?::([0-9]{1,5}))?", text)
@@ -109,7 +109,7 @@ def _normalize_canary_class(value: str) -> str:
 
 
 def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Network]) -> None:
-    """Refuse canaries that cannot be witnesses of a network class; PydanticCustomError."""
+    """Raise PydanticCustomError for canaries that cannot be witnesses of their network class."""
     if network_class in PUBLIC_CLASSES:
         if len({host_of(url) for url in urls}) < MIN_PUBLIC_CANARY_HOSTS:
             raise PydanticCustomError(
@@ -181,7 +181,7 @@ def _check_resolver(value: str) -> str:
 
 
 def check_path(value: str) -> str:
-    """Refuse a path that would address another host, or that servers interpret differently."""
+    """Return a path; refuse one that means another host, or that servers interpret differently."""
     path = value.partition("?")[0]
     if path.startswith("//"):
         raise PydanticCustomError("other_host", "expected a path with one slash before it: // names a host")
@@ -191,7 +191,7 @@ def check_path(value: str) -> str:
 
 
 def drop_duplicates(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Remove duplicates; the order stays."""
+    """Return the values without duplicates, in their order."""
     return tuple(dict.fromkeys(values))
 
 

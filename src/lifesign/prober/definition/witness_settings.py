@@ -12,7 +12,7 @@ from lifesign.prober.definition.values import CanaryUrl
 
 
 class CanarySettings(DefinitionMapping):
-    """A host that always answers, and its expected answer."""
+    """A canary: a host that normally always answers, and its expected answer."""
 
     url: CanaryUrl
     """URL of the canary."""
@@ -21,7 +21,7 @@ class CanarySettings(DefinitionMapping):
 
     @property
     def canary(self) -> Canary:
-        """The same for the witness rule."""
+        """The canary in the form of the rule for witnesses."""
         return Canary(url=self.url, status=self.status)
 
 
@@ -49,7 +49,7 @@ class WitnessSettings(DefinitionMapping):
     """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
 
     def policy(self) -> WitnessPolicy:
-        """Return the settings that the witness rule uses."""
+        """Return the settings in the form that the rule for witnesses uses."""
         return WitnessPolicy(
             round_s=self.round_seconds,
             answer_s=self.answer_seconds,
@@ -60,7 +60,7 @@ class WitnessSettings(DefinitionMapping):
 
 
 class SelfCheckSettings(DefinitionMapping):
-    """Thresholds at which the prober itself is slow, so that its timeouts are not measurements."""
+    """Limits from which on the prober counts as slow, so that its timeouts do not count."""
 
     max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
     """Maximum event loop lag, as the 99th percentile of 10 s."""
@@ -68,5 +68,5 @@ class SelfCheckSettings(DefinitionMapping):
     """Maximum duration of a single stall."""
 
     def policy(self) -> LagPolicy:
-        """Return the settings that decide whether the prober is slow."""
+        """Return the limits in the form that the check of the prober itself uses."""
         return LagPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)

@@ -29,13 +29,13 @@ _SEED_KEY: Final = "wellKnownURIs"
 
 
 class A2aRegistryFormat:
-    """a2aregistry.org, its seed file, and compatible servers."""
+    """Format of a2aregistry.org, of its seed file, and of compatible servers."""
 
     name = "a2a_registry"
     place = f"/api/agents?limit={PAGE_ITEMS}&offset=0"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether it is the seed file, or a list of agents whose first one has the URL of its card."""
+        """Return whether a document is the seed file, or a list of agents of this registry."""
         value = document.value
         if not is_object(value):
             return False
@@ -47,7 +47,7 @@ class A2aRegistryFormat:
         return {"limit", "offset"} <= value.keys()
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take one page apart; the next one begins after its last agent."""
+        """Return the entries of one page, and where the next page begins."""
         value = document.value
         if is_object(value) and isinstance(seed := value.get(_SEED_KEY), list):
             return DirectoryPage(entries=_seed_entries(seed), items=len(seed))

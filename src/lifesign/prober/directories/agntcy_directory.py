@@ -47,13 +47,13 @@ _CARD_URL_KEYS: Final = ("card_url", "agent_card_url", "url")
 
 
 class AgntcyDirectory:
-    """AGNTCY directory, and files of OASF records."""
+    """Format of an AGNTCY directory, and of files of OASF records."""
 
     name = "agntcy"
     place = f"/v1/agents?page_size={PAGE_ITEMS}"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether it is a record, or a list or page that begins with a record or a catalog entry."""
+        """Return whether a document is a record, or begins with a record or a catalog entry."""
         value = document.value
         if _is_record(value):
             return True
@@ -66,7 +66,7 @@ class AgntcyDirectory:
         return _is_record(items[0]) or (has_page_keys and has_entries(items))
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take a record, a list of records, or a page apart."""
+        """Return the entries of a record, a list of records, or a page."""
         value = document.value
         if _is_record(value):
             return DirectoryPage(entries=_record_entries(value), items=1)

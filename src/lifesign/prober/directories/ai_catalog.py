@@ -44,13 +44,13 @@ _NAME_KEYS: Final = ("displayName", "display_name", "name", "identifier")
 
 
 class AiCatalog:
-    """AI Catalog, and the list of its entries in ARD."""
+    """Format of an AI Catalog, and of its list of entries in ARD."""
 
     name = "ai_catalog"
     place = "/.well-known/ai-catalog.json"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether it is a catalog, or a page of catalog entries."""
+        """Return whether a document is a catalog, or a page of catalog entries."""
         value = document.value
         if not is_object(value):
             return False
@@ -60,7 +60,7 @@ class AiCatalog:
         return items is not None and (has_entries(items) or (not items and "pageToken" in value))
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take a catalog or a page apart."""
+        """Return the entries of a catalog or a page."""
         value = document.value
         if not is_object(value):
             raise NotReadable("expected an object with `entries` or `items`")
@@ -78,13 +78,13 @@ class AiCatalog:
 
 
 def has_entries(items: list[Any]) -> bool:
-    """Return whether the first item is a catalog entry: it has an identifier and a type."""
+    """Return whether the first item of a list is a catalog entry, with an identifier and a type."""
     first = items[0] if items else None
     return is_object(first) and "identifier" in first and first_text(first, _TYPE_KEYS) is not None
 
 
 def read_entry(item: object, depth: int = 0) -> Iterator[Entry]:
-    """Yield the targets of one entry; for an embedded catalog, those of all its entries.
+    """Yield the targets of one catalog entry. An embedded catalog gives those of all its entries.
 
     Catalogs at a URL are returned by `nested_in` instead.
     """
@@ -119,7 +119,7 @@ def _mcp_entries(media_type: str, url: str | None, data: object, name: str | Non
 
 
 def card_entries(card: object, name: str | None) -> Iterator[Entry]:
-    """Yield the URL of the preferred interface of a card in a directory."""
+    """Yield an entry for the preferred interface of an agent card that a directory contains."""
     read = interpret_agent_card(card)
     urls = [interface.url for interface in read.interfaces if interface.is_callable]
     urls = urls or [interface.url for interface in read.interfaces]
@@ -135,7 +135,7 @@ def media_type_of(item: Mapping[str, Any]) -> str:
 
 
 def nested_in(items: list[Any]) -> tuple[str, ...]:
-    """Return the URLs of the catalogs that these entries name, including those within inline catalogs."""
+    """Return the URLs of further catalogs to which these entries lead."""
     found: dict[str, None] = {}
     _find_nested(items, 0, found)
     return tuple(found)

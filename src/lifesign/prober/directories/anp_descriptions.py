@@ -28,13 +28,13 @@ _INTERFACE_KEYS: Final = ("ad:interfaces", "interfaces")
 
 
 class AnpDescriptions:
-    """Agent Network Protocol (ANP): a page of descriptions, or one description."""
+    """Format of the Agent Network Protocol (ANP): a page of agent descriptions, or a single one."""
 
     name = "anp"
     place = "/.well-known/agent-descriptions"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether it is a description, or a page whose first item is one."""
+        """Return whether a document is an ANP description, or a page whose first item is one."""
         value = document.value
         if not is_object(value):
             return False
@@ -44,7 +44,7 @@ class AnpDescriptions:
         )
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take a page, or a description, apart."""
+        """Return the entries of a page, or of a single description."""
         value = document.value
         if _is_description(value):
             return DirectoryPage(entries=_entries([value]), items=1)

@@ -32,18 +32,18 @@ _CARD_RELATIONS: Final = ("agent-card", "a2a-agent-card")
 
 
 class ApiCatalog:
-    """API catalog (RFC 9727)."""
+    """Format of an API catalog (RFC 9727)."""
 
     name = "api_catalog"
     place = CATALOG_PATH
 
     def recognises(self, document: Document) -> bool:
-        """Return whether it is a linkset."""
+        """Return whether a document is a linkset."""
         value = document.value
         return is_object(value) and isinstance(value.get("linkset"), list)
 
     def read(self, document: Document) -> DirectoryPage:
-        """Parse a catalog; the catalogs that it names are parts of it."""
+        """Return the entries of a catalog. Other catalogs that it names are read too."""
         value = document.value
         if not is_object(value) or not isinstance(contexts := value.get("linkset"), list):
             raise NotReadable("expected an object with `linkset`")

@@ -26,7 +26,7 @@ _ATTRIBUTE: Final = re.compile(
 
 
 def agentmaps(body: bytes, url: str) -> tuple[str, ...]:
-    """Return the URLs of catalogs that a robots.txt at `url` names, each once."""
+    """Return the URLs of catalogs that the robots.txt at `url` names, each once."""
     found = _AGENTMAP.findall(body[:MAX_POINTING_BYTES])
     return _usable([text.decode() for text in found], url)
 

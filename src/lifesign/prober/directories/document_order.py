@@ -28,7 +28,7 @@ MAX_PLACE_CHARS: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A document that is to be read."""
+    """A document of a directory that is to be read."""
 
     url: str
     depth: int
@@ -36,7 +36,7 @@ class Step:
 
 
 class Endless(Exception):
-    """The pages form a loop, or do not advance; the message has the details."""
+    """The pages of a directory form a loop, or do not advance. The message has the details."""
 
 
 class TooManyDocuments(Exception):
@@ -44,7 +44,7 @@ class TooManyDocuments(Exception):
 
 
 class Walk:
-    """The way through the documents of one directory."""
+    """Decides in which order the documents of one directory are read, and detects loops."""
 
     def __init__(self) -> None:
         self.documents = 0
@@ -63,16 +63,16 @@ class Walk:
         self._findings: dict[Finding, None] = {}
 
     def next_step(self) -> Step | None:
-        """Return the next document to read; None at the end."""
+        """Return the next document to read; None if all are read."""
         return self._steps.popleft() if self._steps else None
 
     def note(self, name: str, message: str) -> None:
-        """Note an oddity once, up to MAX_FINDINGS of them."""
+        """Add a finding once, up to MAX_FINDINGS."""
         if len(self._findings) < MAX_FINDINGS:
             self._findings[Finding(name, "", message)] = None
 
     def findings(self) -> list[Finding]:
-        """Unusual properties that were found on the way."""
+        """Unusual properties of the directory that were found while reading."""
         found = list(self._findings)
         if self._total is not None and self.items is not None and self.items != self._total:
             message = f"reports {pluralize(self._total, 'item')}, and served {self.items}"
@@ -80,7 +80,10 @@ class Walk:
         return found
 
     def take(self, document: Document, depth: int) -> bool:
-        """Count a document; whether it is a new one. Raises Endless, TooManyDocuments."""
+        """Count a document that was read; return whether its content is new.
+
+        Raises Endless, TooManyDocuments.
+        """
         self.documents += 1
         if self.documents > MAX_DOCUMENTS:
             raise TooManyDocuments(f"more than {MAX_DOCUMENTS} documents")
@@ -93,7 +96,7 @@ class Walk:
         return is_new
 
     def follow(self, document: Document, page: DirectoryPage, depth: int) -> None:
-        """Note the documents that a document names. Raises Endless, TooManyDocuments."""
+        """Queue the documents to which a document leads, to be read. Raises Endless, TooManyDocuments."""
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
             self._total = page.total if page.total is not None else self._total

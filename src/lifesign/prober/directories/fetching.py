@@ -21,7 +21,7 @@ ACCEPTED: Final = (
 
 
 def fetching_with(fetcher: Fetcher) -> Get:
-    """Return a `Get` with the fetcher's `TIMEOUTS`, which stays open as long as it is used."""
+    """Return a function that reads directories through a prober's fetcher, with its `TIMEOUTS`."""
 
     async def get(wanted: WantedDocument) -> Fetched:
         return await fetcher.fetch(

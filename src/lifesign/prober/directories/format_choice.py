@@ -61,11 +61,11 @@ _SCHEMA_KEYS: Final = frozenset({"properties", "$defs", "definitions", "allOf", 
 
 
 class BrokenPlugIn(Exception):
-    """A format of another package cannot be loaded or used; the message names it and the reason."""
+    """A plug-in for a directory format cannot be loaded or used. The message names it and the reason."""
 
 
 class PlugIn:
-    """A format of another package: its exceptions and results are checked."""
+    """A directory format of another package. Its exceptions and results are checked."""
 
     def __init__(self, entry_point: metadata.EntryPoint) -> None:
         self.name = entry_point.name
@@ -81,14 +81,14 @@ class PlugIn:
             raise self._broken("is no format: expected name, place, recognises and read")
 
     def recognises(self, document: Document) -> bool:
-        """Return the plug-in's own answer. Raise BrokenPlugIn."""
+        """Return whether the plug-in recognises a document; BrokenPlugIn if it fails."""
         try:
             return bool(self._format.recognises(document))
         except Exception as error:
             raise self._broken("failed to look at a document", error) from error
 
     def read(self, document: Document) -> DirectoryPage:
-        """Return the entries of the plug-in after a check. Raises NotReadable, BrokenPlugIn."""
+        """Return the entries that the plug-in finds, after a check. Raises NotReadable, BrokenPlugIn."""
         try:
             return self._checked(self._format.read(document))
         except (NotReadable, BrokenPlugIn):
@@ -141,19 +141,19 @@ def _is_entry(entry: Any) -> bool:
 
 
 def well_known_places(chosen: Format | None) -> tuple[str, ...]:
-    """Return the places on a host at which a list in this format may be, in any format if None."""
+    """Return the paths on a host at which a list in this format (None: any format) may be."""
     if chosen is None:
         return WELL_KNOWN
     return (ARD_PLACE, chosen.place) if chosen.place == AiCatalog.place else (chosen.place,)
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all formats; those of plug-ins are last."""
+    """Return the names of all formats, those of plug-ins last."""
     return (*BUILT_IN, *plug_ins())
 
 
 def format_called(name: str) -> Format:
-    """Return the format of this name. InvalidValue if there is none, BrokenPlugIn."""
+    """Return the format with this name; InvalidValue if there is none. Raises BrokenPlugIn."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     entry_point = plug_ins().get(name)
@@ -163,7 +163,7 @@ def format_called(name: str) -> Format:
 
 
 def format_of(document: Document) -> tuple[Format | None, Sequence[tuple[str, str]]]:
-    """Return the format of a document, None if no format recognises it.
+    """Return the format of a document, by its content; None if no format recognises it.
 
     And the formats that failed, with the reason.
 
@@ -199,12 +199,12 @@ def _is_recognised(one: Format, document: Document, complaints: list[tuple[str, 
 
 
 def shown_error(error: BaseException) -> str:
-    """Return the kind and the beginning of the text of an error, in ASCII: it may quote a stranger."""
+    """Return the type of an error and the beginning of its text, in ASCII, since it may quote a stranger."""
     return ascii(f"{type(error).__name__}: {error}"[: 2 * MAX_SHOWN_CHARS])[1:-1]
 
 
 def plug_ins() -> dict[str, metadata.EntryPoint]:
-    """Return the formats of other packages by name, in the order of their names; none is loaded.
+    """Return the formats of other packages, sorted by name, without loading them.
 
     A name that is ours, or no name of a format, is passed over.
     """
@@ -214,7 +214,7 @@ def plug_ins() -> dict[str, metadata.EntryPoint]:
 
 
 def describe(document: Document) -> str:
-    """Describe a document that no format recognises, in words that complete "this is …"."""
+    """Return in words what an unrecognised document is, to complete "this is …"."""
     if is_empty_list(document):
         return EMPTY_LIST
     value = document.value

@@ -45,7 +45,7 @@ SKIP_REASONS: Final[Mapping[SkipReason, str]] = {
 
 
 class Kind(StrEnum):
-    """The kind of an entry, by its directory."""
+    """Kind of a directory's entry, as the directory states it."""
 
     A2A_CARD = "a2a_card"
     """An A2A agent's card."""
@@ -60,7 +60,7 @@ class Kind(StrEnum):
 
 
 class Listed(NamedTuple):
-    """One URL of a directory; a tuple, since there are millions."""
+    """One URL that a directory lists. A tuple, because there are millions."""
 
     url: str
     """URL as listed, perhaps relative to its document; in a `Snapshot` as `read_target` normalises it."""
@@ -70,7 +70,7 @@ class Listed(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """One entry that is no target."""
+    """An entry of a directory that cannot be a target, with the reason."""
 
     what: str
     """URL or name, as listed."""
@@ -82,7 +82,7 @@ Entry = Listed | Skipped
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPage:
-    """Content of one document."""
+    """What one document of a directory contains: entries, and the documents that follow."""
 
     entries: Iterable[Entry]
     """Read once, while the document is at hand; reading may raise NotReadable."""
@@ -97,28 +97,28 @@ class DirectoryPage:
 
 
 class NotReadable(Exception):
-    """A document does not have the expected format; the message has the expectation."""
+    """A document is not in the expected format. The message says what was expected."""
 
 
 class Format(Protocol):
-    """A format of directories. The object of a plug-in has these four members, and never waits for I/O."""
+    """A format of directories. A plug-in provides an object with these four members, which never do I/O."""
 
     @property
     def name(self) -> str:
-        """Name in definitions."""
+        """Name of the format in definitions."""
         ...
 
     @property
     def place(self) -> str:
-        """Path and query at which the list begins on a host that serves it; empty if anywhere."""
+        """Path and query at which hosts serve such a list; empty if there is no fixed one."""
         ...
 
     def recognises(self, document: "Document") -> bool:
-        """Return whether a document has this format, by its content; never raise."""
+        """Return whether a document is in this format, by its content. Must not raise."""
         ...
 
     def read(self, document: "Document") -> DirectoryPage:
-        """Take a document apart; NotReadable if it is of another format."""
+        """Return the entries of a document; NotReadable if it is of another format."""
         ...
 
 
@@ -137,12 +137,12 @@ class Document:
 
     @property
     def value(self) -> Any:
-        """The JSON value; None if it is no JSON that can be read, or null."""
+        """The document's JSON value; None if it is null, or not JSON."""
         return self._json()[0]
 
     @property
     def json_fault(self) -> str:
-        """Why there is no JSON value; empty if there is one."""
+        """Reason why the document is not JSON; empty if it is."""
         return self._json()[1]
 
     def _json(self) -> tuple[Any, str]:
@@ -157,7 +157,7 @@ def is_object(value: object) -> TypeGuard[dict[str, Any]]:
 
 
 def first_text(item: Mapping[str, Any], keys: Iterable[str]) -> str | None:
-    """Return the first member among these that is a text and not empty."""
+    """Return the first of these members that is a text and not empty; None if there is none."""
     for key in keys:
         text = item.get(key)
         if isinstance(text, str) and text:
@@ -166,14 +166,14 @@ def first_text(item: Mapping[str, Any], keys: Iterable[str]) -> str | None:
 
 
 def count_in(item: Mapping[str, Any], key: str) -> int | None:
-    """Return a member that counts something, None if it is no whole number from 0 to MAX_ITEMS."""
+    """Return a member that is a count; None unless it is a whole number from 0 to MAX_ITEMS."""
     value = item.get(key)
     is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_ITEMS
     return value if is_count else None
 
 
 def page_after(token: object, parameter: str, **others: str) -> dict[str, str] | None:
-    """Return the query for the page of a token; None without a token, which some write as an empty text.
+    """Return the query that requests the page of this token; None if there is no token.
 
     NotReadable for a token that cannot be sent: otherwise the directory would be incomplete.
     """
@@ -185,7 +185,7 @@ def page_after(token: object, parameter: str, **others: str) -> dict[str, str] |
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text can be encoded: JSON may contain half of a surrogate pair."""
+    """Return whether a text can be encoded. A text from JSON may contain half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -24,7 +24,7 @@ _WIDE_BYTES: Final = 4
 
 
 def read_json(body: bytes) -> tuple[Any, str]:
-    """Return the value of a JSON object or list, and an empty text; else None, and why there is none.
+    """Return a JSON object or list and an empty text; or None and the reason why it cannot be read.
 
     A byte order mark is passed over. Nesting is bounded by the parser: about 1,000 levels.
     """

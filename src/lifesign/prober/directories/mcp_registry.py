@@ -36,13 +36,13 @@ _SEED_KEYS: Final = frozenset({"version_detail", "packages", "remotes"})
 
 
 class McpRegistry:
-    """MCP registry, its seed file, and compatible servers."""
+    """Format of an MCP registry, of its seed file, and of compatible servers."""
 
     name = "mcp_registry"
     place = f"/v0.1/servers?limit={PAGE_ITEMS}"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether it has `servers` and `metadata`, or is a list whose first item is a server."""
+        """Return whether a document has `servers` and `metadata`, or is a list that begins with a server."""
         value = document.value
         if is_object(value):
             servers = value.get("servers")
@@ -50,7 +50,7 @@ class McpRegistry:
         return isinstance(value, list) and _has_server(value)
 
     def read(self, document: Document) -> DirectoryPage:
-        """Parse one page; its cursor leads to the next one."""
+        """Return the entries of one page, and where the next page begins."""
         value = document.value
         servers = value.get("servers") if is_object(value) else value
         if not isinstance(servers, list):
@@ -101,7 +101,7 @@ def _entries(servers: list[Any]) -> Iterator[Entry]:
 
 
 def server_card_entries(card: object, name: str | None) -> list[Entry]:
-    """Return the endpoints of a server card, including URL templates; empty if the value is not a card."""
+    """Return the endpoints that an MCP server card lists; empty if the value is not such a card."""
     remotes = card.get("remotes") if is_object(card) else None
     if not is_object(card) or not isinstance(remotes, list):
         return []

@@ -23,18 +23,18 @@ _STATUS_KEY: Final = "agent_status"
 
 
 class NandaIndex:
-    """NANDA index: an object with the URL of each agent."""
+    """Format of a NANDA index: a JSON object with the URL of each agent."""
 
     name = "nanda"
     place = "/list"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether most examined members are URLs under names of agents."""
+        """Return whether most members of a document's beginning map an agent's name to a URL."""
         value = document.value
         return is_object(value) and bool(value) and _is_map(value)
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take the map apart."""
+        """Return the entries of the index."""
         value = document.value
         # An error answer of an index is an object too.
         if not is_object(value) or (value and not _is_map(value)):

@@ -29,13 +29,13 @@ _STATUSES: Final = "active,unhealthy,draining,dead"
 
 
 class OurRegistry:
-    """Another lifesign registry."""
+    """Format of another lifesign registry's list of agents."""
 
     name = "lifesign"
     place = f"/api/v1/agents?limit={PAGE_ITEMS}&status={_STATUSES}"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether it is a list of agents with `agent_id`, or an empty one of this format."""
+        """Return whether a document is a list of agents with `agent_id`, or an empty list of this format."""
         value = document.value
         if not is_object(value) or not isinstance(agents := value.get("agents"), list):
             return False
@@ -44,7 +44,7 @@ class OurRegistry:
         return value.keys() <= {"agents", "total", "cursor"} and value.get("total") == 0
 
     def read(self, document: Document) -> DirectoryPage:
-        """Parse one page; its cursor leads to the next one."""
+        """Return the entries of one page, and where the next page begins."""
         value = document.value
         if not is_object(value) or not isinstance(agents := value.get("agents"), list):
             raise NotReadable("expected an object with `agents`")

@@ -88,13 +88,13 @@ _UTF16_MARKS: Final = (b"\xff\xfe", b"\xfe\xff")
 
 
 class PlainList:
-    """Plain list of URLs or domains: text, CSV, JSON or JSONL, in UTF-8, or UTF-16 with a byte order mark."""
+    """Format of a plain list of URLs or domains: text, CSV, JSON or JSONL, in UTF-8 or UTF-16."""
 
     name = "plain_list"
     place = ""
 
     def recognises(self, document: Document) -> bool:
-        """Return whether most of its first entries are URLs or domains."""
+        """Return whether most of a document's first entries are URLs or domains."""
         if _is_json(document):
             items = _json_items(document.value)
             return items is not None and _is_mostly_listed(_json_entries(items[:SAMPLE_LINES]))
@@ -104,7 +104,7 @@ class PlainList:
         return _is_mostly_listed(_sampled(document, way))
 
     def read(self, document: Document) -> DirectoryPage:
-        """Take a list apart; NotReadable if not one of its first entries is a URL or a domain."""
+        """Return the entries of a list; NotReadable if none of its first entries is a URL or a domain."""
         if _is_json(document):
             items = _json_items(document.value)
             if items is None or not _has_target(_json_entries(items[:SAMPLE_LINES])):
@@ -119,7 +119,7 @@ class PlainList:
 
 
 def is_empty_list(document: Document) -> bool:
-    """Return whether a list has no entry: an empty file, only comments or a header, `[]`, or `{}`.
+    """Return whether a list has no entry: only comments or a header, `[]`, `{}`, or an empty file.
 
     An empty list is usually a mistake, and would retire all targets that were listed before.
     """
@@ -129,7 +129,7 @@ def is_empty_list(document: Document) -> bool:
 
 
 def describe_junk(document: Document) -> str:
-    """Describe the first entries that are neither URLs nor domains, if there are too many for a list.
+    """Return in words the first entries that are neither URLs nor domains, if there are too many of them.
 
     The text completes "this is …"; empty if none is a URL or a domain, so that it was probably not meant as a
     list.
@@ -155,7 +155,7 @@ def describe_junk(document: Document) -> str:
 
 
 def describe_encoding(document: Document) -> str:
-    """Say how a text is encoded, where that is why it is not read; it completes "this is …"."""
+    """Return the encoding because of which a text cannot be read, to complete "this is …"; else empty."""
     if document.body.startswith(_GZIP_MARK):
         return "compressed with gzip: unpack it (gunzip)"
     if not document.body.startswith(_UTF16_MARKS):

@@ -92,7 +92,7 @@ async def read_directory(
     now_s: Callable[[], float] = time.monotonic,
     report: Callable[[int], None] | None = None,
 ) -> Snapshot | Unchanged | NotRead:
-    """Read a directory to its end.
+    """Read a directory completely: return its entries, NotRead if that fails, or Unchanged since `known`.
 
     `report` receives the number of entries read so far, from whichever thread reads them. `known` is the
     version of the last snapshot. Without `get`, only a file is read, and not the documents to which it

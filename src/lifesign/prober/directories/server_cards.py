@@ -29,7 +29,7 @@ MAX_READING_S: Final = 600.0
 
 
 class ServerCards:
-    """URLs of one directory that may be server cards."""
+    """URLs in one directory that may be MCP server cards, which list the servers' endpoints."""
 
     def __init__(self) -> None:
         self._named: dict[str, str | None] = {}
@@ -37,7 +37,7 @@ class ServerCards:
         """URLs that are listed unread because of a limit."""
 
     def set_aside(self, entries: Iterable[Entry], base: str) -> Iterator[Entry]:
-        """Yield the entries of the document at `base`, without possible server cards."""
+        """Yield the entries of a document, but keep those that may be server cards for `read`."""
         for entry in entries:
             if not isinstance(entry, Listed) or entry.kind is not Kind.MCP_CARD:
                 yield entry
@@ -51,13 +51,13 @@ class ServerCards:
 
     @property
     def has_any(self) -> bool:
-        """Whether a URL was set aside."""
+        """Whether there is any URL that may be a server card."""
         return bool(self._named)
 
     async def read(
         self, get: Get, request_for: Callable[[str], WantedDocument], is_over: Callable[[], bool]
     ) -> list[tuple[str, list[Entry]]]:
-        """Request each URL once, and return it with its endpoints."""
+        """Request each possible server card once; return each URL with the endpoints found."""
         return [
             (url, await self._endpoints(url, name, None if is_over() else get, request_for))
             for url, name in self._named.items()

@@ -27,7 +27,7 @@ _VERSION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """Facts about a reading that make the next one cheap if nothing changed."""
+    """Describes the content of a directory, to find out next time whether it has changed."""
 
     settings: str
     """Digest of place, format and kinds: 16 hexadecimal digits. Other settings give other targets."""
@@ -45,7 +45,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All entries of a directory that was read to its end."""
+    """All entries of a directory that was read completely."""
 
     format: str
     """The name of the format that it is in."""
@@ -68,7 +68,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchanged:
-    """The directory is the same as in the given version."""
+    """The directory still has the content that the known version describes."""
 
     version: str
     """Version to store for the next reading."""
@@ -82,7 +82,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotRead:
-    """There is no snapshot: a directory is read whole, or not at all."""
+    """A directory could not be read completely, so there is no snapshot of it."""
 
     fault: Fault
     message: str
@@ -96,7 +96,7 @@ class NotRead:
 
 
 def read_version(text: str | None) -> Version | None:
-    """Read a stored version; None if there is none, or if it has the format of another lifesign version."""
+    """Read a stored version; None if there is none, or another release of lifesign wrote it."""
     match = _VERSION.fullmatch(text or "")
     if match is None:
         return None

@@ -32,7 +32,7 @@ SUFFIX_TYPES: Final[Mapping[str, str]] = {
 
 
 class Got(Protocol):
-    """Answer to one GET: the members of `client.bounded_get.Answer`, and validators for the next GET."""
+    """Answer to one GET of a directory's document, with the headers for the next conditional GET."""
 
     @property
     def url(self) -> URL:
@@ -41,22 +41,22 @@ class Got(Protocol):
 
     @property
     def result(self) -> ResultClass:
-        """`ok` for a body that was read whole, and for an answer that nothing changed."""
+        """Result of the request: `ok` for a complete body, or if the document is unchanged."""
         ...
 
     @property
     def reason(self) -> str:
-        """Fault for people, in ASCII."""
+        """Reason of a failure for people, in ASCII."""
         ...
 
     @property
     def status(self) -> int | None:
-        """The HTTP status; None without an answer."""
+        """HTTP status of the answer; None if there was none."""
         ...
 
     @property
     def content_type(self) -> str:
-        """In lower case, without parameters."""
+        """Media type of the body in lower case, without parameters."""
         ...
 
     @property
@@ -66,38 +66,38 @@ class Got(Protocol):
 
     @property
     def retry_after_seconds(self) -> int | None:
-        """Requested wait."""
+        """Seconds that the server asked to wait; None if it did not."""
         ...
 
     @property
     def etag(self) -> str | None:
-        """The entity tag, as sent."""
+        """The answer's entity tag, unchanged."""
         ...
 
     @property
     def last_modified(self) -> str | None:
-        """`Last-Modified`, as sent."""
+        """The answer's `Last-Modified` header, unchanged."""
         ...
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the answer was 304."""
+        """Whether the server answered that the document is unchanged (304)."""
         ...
 
     @property
     def is_resolver_fault(self) -> bool:
-        """Whether all name servers failed."""
+        """Whether no name server answered."""
         ...
 
     @property
     def is_opted_out(self) -> bool:
-        """Whether an opt-out list excludes the host, so that nothing was sent."""
+        """Whether an opt-out excludes the host, so that nothing was sent."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedDocument:
-    """One document to fetch."""
+    """One document of a directory that is to be requested."""
 
     url: str
     key: str | None = field(default=None, repr=False)
@@ -111,7 +111,7 @@ class WantedDocument:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether the answer may be that nothing changed."""
+        """Whether the server may answer that the document is unchanged (304)."""
         return self.etag is not None or self.modified_since is not None
 
 
@@ -121,7 +121,7 @@ Get = Callable[[WantedDocument], Awaitable[Got]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSource:
-    """One directory as configured. InvalidValue for impossible settings."""
+    """One configured directory: its URL or file, format and key. InvalidValue for impossible settings."""
 
     url: str | None = None
     """URL of the directory. For a host alone, the well-known places of directories are tried."""
@@ -152,7 +152,7 @@ class ListSource:
                 raise InvalidValue("url", self.url, "https, since the key must not be sent unencrypted")
 
     def places(self, chosen: Format | None) -> tuple[str, ...]:
-        """Return the URLs to try, in order; for a file, its path.
+        """Return the URLs at which the list may be, in the order to try; for a file, its path.
 
         For a host alone, these are the places of the chosen format, or, without a format, the well-known
         places of a domain's catalogs and at last its home page.
@@ -166,12 +166,12 @@ class ListSource:
         return places if chosen is not None else (*places, self.url)
 
     def request_for(self, url: str) -> WantedDocument:
-        """Return the request for a document, with the key if it belongs there."""
+        """Return the request for a document. The key is included if the URL may get it."""
         is_own = self.url is not None and _origin(url) == _origin(self.url)
         return WantedDocument(url=url, key=self.key if is_own else None)
 
     def settings(self, place: str) -> str:
-        """Return a digest of the settings for this list: 16 hexadecimal digits."""
+        """Return a digest of the settings that decide which targets this list gives."""
         text = "\n".join((place, self.format, *sorted(self.kinds)))
         return sha256(text.encode()).hexdigest()[:16]
 

@@ -86,7 +86,7 @@ class TooManyEntries(Exception):
 
 
 class Gathered:
-    """Targets and skipped entries of the documents of one directory."""
+    """Collects the targets and the skipped entries of all documents of one directory."""
 
     def __init__(
         self,
@@ -110,16 +110,16 @@ class Gathered:
 
     @property
     def entries(self) -> tuple[Listed, ...]:
-        """The targets in the order of the list, each URL once, in the form of `read_target`."""
+        """The targets in the order of the list, each URL once, normalised by `read_target`."""
         return tuple(self._found.values())
 
     @property
     def left_out(self) -> Mapping[SkipReason, SkippedEntries]:
-        """Skipped entries by reason."""
+        """Skipped entries, by the reason."""
         return dict(self._left_out)
 
     def add(self, entries: Iterable[Entry], base: str = "") -> None:
-        """Take the entries of one document; `base` is its URL. TooMany beyond the bounds."""
+        """Add the entries of the document at `base`. TooManyEntries beyond the limits."""
         found = self._found
         for entry in entries:
             self.items += 1
@@ -151,7 +151,7 @@ class Gathered:
             raise TooManyEntries(f"targets whose URLs and names have more than {MAX_TARGETS_BYTES} bytes")
 
     def findings(self) -> list[Finding]:
-        """Unusual properties of the whole directory."""
+        """Unusual properties of the directory as a whole."""
         findings = []
         if self._local.count:
             message = f"{self._local.count} {_ON_LOCALHOST}: {', '.join(self._local.examples)}"
@@ -170,7 +170,7 @@ class Gathered:
         return findings
 
     def digest(self) -> str:
-        """SHA-256 of the targets' URLs and kinds, independent of their order: 64 hex digits."""
+        """SHA-256 of the targets' URLs and kinds, in 64 hex digits. Their order does not matter."""
         found = self._found
         urls = sorted(found)
         digest = sha256()
@@ -192,7 +192,7 @@ class Gathered:
 
 
 def kinds_of(targets: Sequence[TargetKind]) -> frozenset[Kind]:
-    """Return the kinds of directory entries that become targets of these kinds.
+    """Return the kinds of entries that count if these kinds of targets are wanted.
 
     An entry of unknown kind counts as A2A, or as MCP if only MCP servers are wanted.
     """
@@ -200,14 +200,14 @@ def kinds_of(targets: Sequence[TargetKind]) -> frozenset[Kind]:
 
 
 def target_kind(kind: Kind, wanted: Sequence[TargetKind]) -> TargetKind | None:
-    """Return the kind of the target that an entry becomes, if these are wanted; None if it is not stated."""
+    """Return the kind of target that an entry is, if these kinds are wanted; None if that is unknown."""
     if kind is Kind.UNKNOWN:
         return TargetKind.MCP if set(wanted) == {TargetKind.MCP} else None
     return TargetKind.MCP if kind in MCP_KINDS else TargetKind.A2A
 
 
 def listed_url(text: str, base: str) -> str | None:
-    """Return the URL of an entry of the document at `base`, None if it is no target."""
+    """Return the URL of an entry as a target's URL, relative to `base`; None if it cannot be a target."""
     if len(text) > MAX_LISTED_CHARS:
         return None
     if base and text.startswith(_RELATIVE) and len(text) <= MAX_URL_CHARACTERS:

@@ -44,7 +44,7 @@ _SWEEP: Final = ".sweep"
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Number of files and bytes that a sweep removed and left."""
+    """Number of files and bytes that `sweep` removed, and of those that are left."""
 
     removed: int
     """Files."""
@@ -84,12 +84,12 @@ def _file(entry: os.DirEntry[str]) -> _File | None:
 
 
 def bytes_on_disk(size: int) -> int:
-    """Return the disk space of a file of `size` bytes."""
+    """Return how many bytes a file of `size` bytes takes on disk."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
 class EvidenceQuota:
-    """Quota and use of one directory of evidence."""
+    """Limits the disk space of a directory of evidence, and removes old files."""
 
     def __init__(self, directory: Path, *, max_bytes: int, keep_s: float) -> None:
         """Open the count of a directory that is there. Raises OSError."""
@@ -102,17 +102,17 @@ class EvidenceQuota:
         """Whether the oldest files should be removed now."""
 
     def stop(self) -> None:
-        """End a sweep that is under way, early."""
+        """End a running sweep early."""
         self._is_stopped = True
 
     def close(self) -> None:
-        """Release the count; nothing can be stored any more."""
+        """Close the file that counts the used space. Nothing can be stored after this."""
         if self._tally_fd >= 0:
             os.close(self._tally_fd)
         self._tally_fd = -1
 
     def take(self, size: int) -> bool:
-        """Count so many bytes on disk in, and return True; False if there is no room for them.
+        """Add `size` bytes to the counted space and return True; False if the limit does not permit it.
 
         Raises OSError.
         """
@@ -124,16 +124,16 @@ class EvidenceQuota:
         return False
 
     def give_back(self, size: int) -> None:
-        """Count so many bytes out again."""
+        """Reduce the counted space by `size` bytes, which `take` has added."""
         with contextlib.suppress(OSError):
             self._add(-size)
 
     def used_bytes(self) -> int:
-        """Return the number of counted bytes on disk. Raises OSError."""
+        """Return how many bytes of disk space are counted as used. Raises OSError."""
         return self._add(0)
 
     def sweep(self, now_s: float) -> Swept | None:
-        """Remove files that are too old, and then the oldest above the limit.
+        """Remove files that are too old, and then the oldest ones until the limit is kept.
 
         None if another process does it. Raises OSError.
         """

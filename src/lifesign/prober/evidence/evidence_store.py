@@ -50,7 +50,7 @@ _log = logging.getLogger("lifesign")
 
 
 class EvidenceStore:
-    """A directory of bodies, bounded in size and age. Any thread may use it; close it at the end."""
+    """Stores bodies of answers in a directory, limited in size and age. Threads may share it."""
 
     def __init__(
         self, directory: Path, *, max_bytes: int, keep_s: float, clock_s: Callable[[], float] = time.time
@@ -79,14 +79,14 @@ class EvidenceStore:
 
     @classmethod
     def from_settings(cls, settings: EvidenceSettings) -> "EvidenceStore | None":
-        """Open the store of a definition; None if it has none."""
+        """Open the evidence store of a definition; None if the definition has none."""
         if settings.directory is None:
             return None
         keep_s = settings.keep_days * 86_400
         return cls(settings.directory, max_bytes=settings.max_megabytes * 1_000_000, keep_s=keep_s)
 
     def close(self) -> None:
-        """End a running sweep, and release the directory."""
+        """End a running sweep, and close the directory."""
         self._quota.stop()
         sweeper = self._sweeper
         if sweeper is not None:
@@ -108,7 +108,7 @@ class EvidenceStore:
                 return None
 
     def holds(self, digest: str) -> bool:
-        """Return whether the body of this SHA-256 is stored; this renews its age."""
+        """Return whether the body with this SHA-256 is stored. If so, its age starts again."""
         if _DIGEST.fullmatch(digest) is None:
             return False
         with self._lock, contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ class EvidenceStore:
         return False
 
     def read(self, digest: str) -> bytes | None:
-        """Return the body of this SHA-256, or None if it is not stored.
+        """Return the body with this SHA-256; None if it is not stored.
 
         A file with other content is removed with a warning, so that the body can be stored again.
         """

@@ -39,7 +39,7 @@ _MODE: Final = 0o640
 
 
 class ResultsFile:
-    """A file of observations that only grows. Any thread may append; close it at the end."""
+    """A file to which observations are appended as lines of JSON. Threads may share it."""
 
     def __init__(self, path: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         """Open a file, which is made if it is not there; InvalidValue if that cannot be."""
@@ -53,14 +53,14 @@ class ResultsFile:
             raise InvalidValue("results.jsonl", str(path), expected) from None
 
     def close(self) -> None:
-        """Release the file; nothing can be appended any more."""
+        """Close the file. Nothing can be appended after this."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
             self._fd = -1
 
     def append(self, observations: Iterable[Observation]) -> None:
-        """Write a line for each, all or none; LedgerUnreachable if that cannot be now."""
+        """Append a line for each observation, all or none; LedgerUnreachable if that fails now."""
         lines = b"".join(
             observation.model_dump_json(exclude_none=True).encode() + b"\n" for observation in observations
         )
@@ -101,7 +101,7 @@ class ResultsFile:
 
 
 class FiledLedger:
-    """A ledger whose results are also written to a file, once the ledger has accepted them."""
+    """A ledger that also writes the results to a file, once another ledger has accepted them."""
 
     def __init__(self, ledger: Ledger, file: ResultsFile) -> None:
         self._ledger = ledger

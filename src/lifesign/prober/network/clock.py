@@ -18,7 +18,7 @@ def _boot_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks of one process; tests wind their own."""
+    """All clocks that the prober uses, so that tests can replace them."""
 
     wall_s: Callable[[], float] = time.time
     """Seconds since the epoch."""
@@ -32,7 +32,7 @@ SYSTEM_CLOCK: Final = Clock()
 
 
 class LedgerClock:
-    """Calendar of the ledger, kept by a clock that cannot be set.
+    """The calendar time of the ledger (the store of targets and results), even if this machine's is wrong.
 
     Memory of a target travels between machines: a prober whose own calendar is an hour off, or jumps, plans
     the same ticks as any other. The machine's calendar is used until the ledger's time is known, and if the
@@ -48,11 +48,11 @@ class LedgerClock:
 
     @property
     def offset_s(self) -> float:
-        """The machine's calendar minus the ledger's in seconds, now; 0 if the ledger sent no time."""
+        """How many seconds this machine's clock is ahead of the ledger's; 0 if unknown."""
         return 0.0 if self._began_at_s is None else self._machine.wall_s() - self._wall_s()
 
     def note(self, ledger_now_s: float, requested_at_s: float, answered_at_s: float) -> None:
-        """Update the calendar by the time in an answer of the ledger.
+        """Set the ledger's time by an answer of the ledger.
 
         `requested_at_s` and `answered_at_s`, by `Clock.boot_s`, are moments before and after the answer. The
         known time is kept if it lies between the two: a slow answer moves no tick.

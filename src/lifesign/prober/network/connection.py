@@ -30,7 +30,7 @@ Place = tuple[str, str, int, str]
 
 @fast_dataclass()
 class ReplyHead:
-    """The header of an answer; its body may be still on its way."""
+    """Header of an answer. The body may not have arrived yet."""
 
     status: int
     headers: "CIMultiDictProxy[str]"
@@ -40,7 +40,7 @@ class ReplyHead:
 
 
 class HttpConnection(ResponseHandler):
-    """One connection to a host, and the timing of its creation.
+    """One HTTP connection to a host, with the times at which it was made.
 
     Send one request at a time, and read its answer to the end or `abort` it.
     """
@@ -72,7 +72,7 @@ class HttpConnection(ResponseHandler):
         self._deadline: asyncio.TimerHandle | None = None
 
     async def ask(self, request: bytes) -> ReplyHead:
-        """Send a whole request; return the header of its answer. Raises FAILURES and HttpProcessingError."""
+        """Send a request and return the header of the answer. Raises FAILURES and HttpProcessingError."""
         if self.transport is None or self.transport.is_closing():
             raise aiohttp.ServerDisconnectedError
         self.asked += 1
@@ -95,31 +95,31 @@ class HttpConnection(ResponseHandler):
                 return ReplyHead(message.code, message.headers, content, counter)
 
     def rest(self) -> None:
-        """Expect nothing until the next request: a peer that sends something is cut off."""
+        """Expect no data until the next request: if the peer sends some, the connection is ended."""
         self._counter = None
 
     def expire_at(self, deadline_s: float | None) -> None:
-        """Give the connection up at this time of the loop's clock; None: not at all."""
+        """Set the time on the loop's clock at which the connection is ended; None: never."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if deadline_s is None else self._loop.call_at(deadline_s, self._expire)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept the event loop's connection, which already sends small packets without delay."""
+        """Store the connection's transport. Called by the event loop."""
         self.transport = self._wire = cast("asyncio.Transport", transport)
 
     def abort(self) -> None:
-        """Cut the connection, also if it is being closed and waits for its peer."""
+        """End the connection at once, without waiting for the peer."""
         super().abort()
         self._wire.abort()
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - it is aiohttp's
-        """Continue reading if the peer was paused; aiohttp calls this after every piece of a body."""
+        """Read on, if reading was paused. aiohttp calls this after each piece of a body."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
     def data_received(self, data: bytes) -> None:
-        """Count every byte; the parser bounds only single lines, and unpacked bodies."""
+        """Count the received bytes and pass them to the parser. Called by the event loop."""
         if self.first_byte_at_s is None:
             self.first_byte_at_s = perf_counter()
         counter = self._counter
@@ -142,7 +142,7 @@ class HttpConnection(ResponseHandler):
             self._end(TooManyBytes())
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """Note that a header is whole."""
+        """Note that the header of an answer is complete. Called by the parser."""
         if data[0].code >= 200:
             self._is_in_header = False
             if self._counter is not None:
@@ -150,7 +150,7 @@ class HttpConnection(ResponseHandler):
         super().feed_data(data, size)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """End all waits."""
+        """End all waits, as the connection has ended. Called by the event loop."""
         self.expire_at(None)
         super().connection_lost(exc)
 

@@ -14,7 +14,7 @@ CLOSE_SECONDS: Final = 1.0
 
 
 class ConnectionPool:
-    """All connections of one fetcher; its user limits their number."""
+    """Keeps open connections for later requests to the same host."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -27,11 +27,14 @@ class ConnectionPool:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, line: HttpConnection) -> None:
-        """Count a connection that was made."""
+        """Add a new connection, so that `close` ends it too."""
         self._lines.add(line)
 
     def waiting_at(self, place: Place) -> HttpConnection | None:
-        """Return a connection to a place that has waited; it may break at its first use."""
+        """Return an open connection for this host and port; None if there is none.
+
+        The peer may have ended it.
+        """
         while lines := self._waiting_at.get(place):
             line = lines[-1]
             self._wait_no_more(line)
@@ -41,7 +44,7 @@ class ConnectionPool:
         return None
 
     def give_back(self, line: HttpConnection) -> None:
-        """Keep a connection whose answer was read for another request, if the peer allows it."""
+        """Keep a connection for another request, unless the peer ends it, after its answer was read."""
         line.expire_at(None)
         line.rest()
         if not _is_usable(line):
@@ -56,7 +59,7 @@ class ConnectionPool:
             self._timer = self._loop.call_later(WAIT_SECONDS, self._sweep)
 
     def cut(self, line: HttpConnection) -> None:
-        """Close a connection immediately."""
+        """End a connection at once."""
         line.expire_at(None)
         line.abort()
         self._lines.discard(line)

@@ -54,7 +54,7 @@ _HUNG_UP: Final = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreached:
-    """Why there is no connection; nothing was sent."""
+    """Reason why no connection could be made. No request was sent."""
 
     result: ResultClass
     reason: str
@@ -79,7 +79,7 @@ class Unreached:
 
 
 class VettedConnector:
-    """Connects to vetted addresses."""
+    """Makes connections, only to addresses that may be contacted."""
 
     def __init__(self, resolver: Resolver, timeouts: "Timeouts", guard: AddressGuard) -> None:
         """`guard` vets each address before the connection."""
@@ -92,7 +92,7 @@ class VettedConnector:
     async def open(
         self, target: TargetUrl, deadline_s: float, tls: ClientTls | None = None
     ) -> HttpConnection | Unreached:
-        """Connect, until `deadline_s` on the loop's clock; return a failure instead of raising it.
+        """Connect until `deadline_s` (on the loop's clock) and return the connection, or the failure.
 
         `tls`: that of a credential; None for the usual one. AddressBusy passes through to the code that
         schedules the probes.

@@ -50,7 +50,7 @@ _logger = getLogger("lifesign.prober")
 
 @fast_dataclass()
 class NameAnswer:
-    """Answer to a lookup."""
+    """Result of looking up a name."""
 
     addresses: tuple[Address, ...] = ()
     ttl_s: float = 0.0
@@ -67,14 +67,14 @@ Report = Callable[[NameAnswer], None]
 
 
 class DnsChannel(Protocol):
-    """Looks names up."""
+    """Looks up the addresses of names: by c-ares, or by the operating system in threads."""
 
     def look_up(self, host: str, report: Report) -> None:
-        """Request the addresses of a name, as given; `report` is called once, possibly immediately."""
+        """Look up the addresses of a name; `report` is called once with the answer, possibly at once."""
         ...
 
     def renewed(self) -> "DnsChannel | None":
-        """Return a channel without cached answers; None if none is needed or available."""
+        """Return a new channel with an empty cache; None if this one has no cache."""
         ...
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class DnsChannel(Protocol):
 
 
 def open_channel(servers: Sequence[str], timeout_s: float, *, reads_hosts_file: bool = True) -> DnsChannel:
-    """Start c-ares, or else threads; within a running loop.
+    """Return a channel for lookups with c-ares, or with threads if it cannot be used.
 
     `servers`: addresses with an optional port, queried in this order; none: those of the system. InvalidValue
     for a server that is no address, and for any server if only threads are available, which cannot use them.
@@ -100,7 +100,7 @@ def open_channel(servers: Sequence[str], timeout_s: float, *, reads_hosts_file: 
 
 
 async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
-    """Return whether a name server answers at all: each of them knows the servers of the root.
+    """Return whether a name server works, by a question about the DNS root that every server can answer.
 
     The query is sent each time: c-ares would return a cached answer of a server that is gone.
     """
@@ -145,7 +145,7 @@ class _Cares:
         )
 
     def look_up(self, host: str, report: Report) -> None:
-        """Query only one address family without a route to the other, unless it has no address."""
+        """Look up a name. Addresses of a family without a route are used only if there are no others."""
 
         def settle(result: pycares.AddrInfoResult | None, code: int | None) -> None:
             if code == pycares.errno.ARES_ENODATA and self._family is not socket.AF_UNSPEC:
@@ -167,7 +167,7 @@ class _Cares:
         )
 
     def query_root(self, report: Callable[[object, int | None], None]) -> None:
-        """Query the servers of the root zone."""
+        """Ask for the name servers of the DNS root; `report` is called with the answer."""
         self._channel.query(".", pycares.QUERY_TYPE_NS, callback=report)
 
     def renewed(self) -> "_Cares | None":

@@ -26,7 +26,7 @@ _EXPECTED: Final = "a host, a domain with a dot before it, or a URL: agent.examp
 
 @dataclass(frozen=True, slots=True)
 class OptOuts:
-    """Hosts, domains and paths that a list excludes."""
+    """A list of hosts, domains and paths that must not be probed."""
 
     hosts: frozenset[str] = frozenset()
     """Hosts in lower case, each with all of its ports."""
@@ -46,7 +46,7 @@ class OptOuts:
         return OptOuts(self.hosts | other.hosts, self.domains | other.domains, MappingProxyType(paths))
 
     def entry_for(self, url: str) -> str | None:
-        """Return the entry that excludes a URL in its normal form; None if there is none.
+        """Return the entry because of which a URL must not be probed; None if there is none.
 
         The URL is spelled as by `read_target`, or by yarl. Its entry is a URL without a scheme if it
         opts out one path.
@@ -82,7 +82,7 @@ class OptOuts:
 
 
 def read_opt_outs(lines: Iterable[str], name: str) -> OptOuts:
-    """Read a list: hosts, domains (`.example.org`, also `*.example.org`) and URLs, `#` for comments.
+    """Read a list of hosts, domains (`.example.org`) and URLs that must not be probed; `#` begins a comment.
 
     A URL opts out its path and all paths below it, on that host and port, by http and https; without a path,
     the whole host and port. Raise InvalidValue with list and line for anything else: a target whose line was

@@ -94,7 +94,7 @@ _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedErr
 
 @fast_dataclass(kw_only=True)
 class Request:
-    """A request and its limits."""
+    """One HTTP request, with its limits of size and time."""
 
     url: URL
     method: Method = "GET"
@@ -136,7 +136,7 @@ class Request:
 
 @fast_dataclass(kw_only=True)
 class Fetched(Answer):
-    """Answer to a request. A GET has a body only with `ok`, a POST with every status."""
+    """Result of a request, with its answer. A GET has a body only if the result is `ok`."""
 
     etag: str | None = None
     """ETag as sent; None if it is too long for an observation."""
@@ -182,7 +182,7 @@ class Fetched(Answer):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether a redirect without TLS led to another host."""
+        """Whether a redirect over plain HTTP led to another host, which may not belong to the target."""
         return self.redirected_by is not None
 
 
@@ -205,7 +205,7 @@ class _Hop:
 
 
 class Fetcher:
-    """Sends requests, one session for all; made within a running loop, and used as a context manager.
+    """Sends all HTTP requests of a prober. A context manager, to be created within a running loop.
 
     How many requests are under way is for its user to bound. A connection serves the next request to the
     same place if that comes within a few seconds.
@@ -255,7 +255,7 @@ class Fetcher:
         await self._lines.close()
 
     async def fetch(self, request: Request) -> Fetched:
-        """Send a request and follow redirects; never raises for faults of a peer.
+        """Send a request and follow redirects. Failures of the peer are part of the result, and not raised.
 
         AddressBusy passes through: nothing was sent to that address, and the code that schedules probes
         handles it.

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class AddressBusy(Exception):
-    """The maximum number of probes of this address is running; nothing was sent."""
+    """The limit of concurrent probes of this address is reached. Nothing was sent."""
 
     def __init__(self, address: str) -> None:
         super().__init__(f"{address} is being probed by the maximum number of probes")
@@ -25,7 +25,7 @@ class AddressBusy(Exception):
 
 
 class Permit(Generic[T]):
-    """The right to send requests to a host, from `HostLimiter.take` to `end` or `put_off`."""
+    """Permission to send requests to a host, from `HostLimiter.take` to `end` or `put_off`."""
 
     __slots__ = ("addresses", "expected", "host", "is_urgent", "item", "pace")
 
@@ -40,7 +40,7 @@ class Permit(Generic[T]):
         """The one of them that was counted before the host's name was looked up, until that is done."""
 
     def begin(self) -> None:
-        """Set this permit for `admit`: in the task that calls this, and in tasks that it starts."""
+        """Use this permit for all connections of the current task, and of tasks that it starts."""
         _current.set(self)
 
 
@@ -48,7 +48,7 @@ _current: ContextVar[Permit[Any] | None] = ContextVar("turn", default=None)
 
 
 def admit(address: object) -> None:
-    """Announce a connection to an address; AddressBusy if it must not be made now.
+    """Count a connection to an address before it is made; AddressBusy if the address is at its limit.
 
     Without a permit, as in a probe of a single agent, every address is admitted.
     """
@@ -75,7 +75,7 @@ class _Host:
 
 
 class HostLimiter(Generic[T]):
-    """Queues of items by host. Times are in seconds of a monotonic clock."""
+    """Queues targets by host, and decides which may be probed now. Times: seconds of a monotonic clock."""
 
     def __init__(
         self, *, concurrency: int, per_host: int, per_address: int, host_requests_per_second: float
@@ -104,11 +104,11 @@ class HostLimiter(Generic[T]):
 
     @property
     def ready(self) -> int:
-        """Number of targets that could start without the overall limit."""
+        """Number of targets that could start now if only the limit of all probes were higher."""
         return len(self._ready) + len(self._urgent)
 
     def offer(self, host: str, item: T, now_s: float, *, is_urgent: bool = False) -> None:
-        """Add an item to the queue of its host; an urgent one is put before all that are not urgent."""
+        """Add a target to its host's queue. Urgent ones come before all others."""
         self.waiting += 1
         turn = Permit(self, host, item, is_urgent=is_urgent)
         known = self._hosts.get(host)
@@ -128,7 +128,7 @@ class HostLimiter(Generic[T]):
         self._give(known, turn, now_s)
 
     def take(self, now_s: float) -> Permit[T] | None:
-        """Return the next target that may start; None if there is none now."""
+        """Return a permit for the next target that may be probed; None if there is none now."""
         while self._timers and self._timers[0][0] <= now_s:
             _, host = heapq.heappop(self._timers)
             known = self._hosts[host]
@@ -144,14 +144,11 @@ class HostLimiter(Generic[T]):
         return None
 
     def next_at_s(self) -> float | None:
-        """Return when to call `take` again although no permit has ended.
-
-        None if time alone changes nothing.
-        """
+        """Return when `take` may return a permit although no other permit has ended; None if never."""
         return self._timers[0][0] if self._in_host_lines and self._timers else None
 
     def admit(self, turn: Permit[T], address: str) -> None:
-        """Count a turn at an address; AddressBusy if that has its fill."""
+        """Count a probe at an address; AddressBusy if the address is at its limit."""
         if address == turn.expected:
             turn.expected = None
         elif address not in turn.addresses:
@@ -160,7 +157,7 @@ class HostLimiter(Generic[T]):
             turn.addresses.append(address)
 
     def end(self, turn: Permit[T], requests: int, now_s: float) -> None:
-        """Make room, after so many requests to the host; 0 if nothing was sent."""
+        """End a permit after this number of requests, so that others can start; 0 if nothing was sent."""
         self.in_flight -= 1
         if turn.expected is not None:
             # The entry is outdated: the target has moved to another queue or was removed.
@@ -172,7 +169,7 @@ class HostLimiter(Generic[T]):
         self._move_up(turn.host, known, now_s)
 
     def put_off(self, turn: Permit[T], busy: AddressBusy) -> None:
-        """Move a permit to the queue of an address; `take` returns it again. It keeps its host meanwhile."""
+        """Let a permit wait until its address has room; `take` then returns it again."""
         self.in_flight -= 1
         self.waiting += 1
         self._leave_addresses(turn)

@@ -23,7 +23,7 @@ Read = Callable[[str], AuthorizationCode | RedirectFault]
 
 
 class LoopbackRedirect:
-    """Waits for the redirect of one authorization."""
+    """Receives the redirect of one OAuth login at a local port."""
 
     def __init__(self) -> None:
         """Without a socket: see `listening`."""
@@ -37,18 +37,18 @@ class LoopbackRedirect:
 
     @property
     def uri(self) -> str:
-        """The redirect URI."""
+        """The redirect URI, with the port."""
         return f"http://{HOST}:{self.port}{PATH}"
 
     async def wait(self, seconds: float) -> AuthorizationCode | RedirectFault:
-        """Return the code of the redirect, or a fault if no redirect comes within `seconds`."""
+        """Wait up to `seconds` for the redirect; return its authorization code, or the fault."""
         try:
             return await asyncio.wait_for(asyncio.shield(self._found), seconds)
         except TimeoutError:
             return RedirectFault(f"no redirect came within {seconds:g} s", is_final=True)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of a browser."""
+        """Answer one request of the browser."""
         failures = (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
         with contextlib.closing(writer), contextlib.suppress(*failures):
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)

@@ -45,7 +45,7 @@ ROOT_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class NoAddress:
-    """Why a name has no address."""
+    """Reason why a name has no address."""
 
     reason: str
     """Fault of the name, for people."""
@@ -62,7 +62,7 @@ _GIVEN_UP: Final = NoAddress("could not be looked up in the remaining time", is_
 
 
 class LookupWidth:
-    """Limit of concurrent lookups: raised while names are answered, lowered when many get lost.
+    """Limit of concurrent lookups of names, which adapts to what the name servers can bear.
 
     Some name servers answer fifty queries at once and drop the others. Names without a server get lost too,
     but rarely a third of all names.
@@ -73,7 +73,7 @@ class LookupWidth:
         self._seen = self._lost = 0
 
     def note(self, *, is_lost: bool) -> None:
-        """Note how one question ended."""
+        """Record whether the answer to a lookup was lost, and adapt the limit."""
         self._seen += 1
         self._lost += is_lost
         if self._seen < LOOKUPS_PER_SAMPLE:
@@ -99,7 +99,7 @@ class _Lookup:
 
 
 class Resolver:
-    """Looks names up; made within a running loop, and closed by the end of its `async with`."""
+    """Looks up the addresses of names, and caches them. Used with `async with`."""
 
     def __init__(self, servers: Iterable[str] = (), *, timeout_s: float = 5.0) -> None:
         """`servers`: addresses with an optional port, asked in this order; none: those of the system.
@@ -153,7 +153,7 @@ class Resolver:
             self._end(lookup, NameAnswer(unclear="was given up"))
 
     def remembered(self, host: str) -> Found | NoAddress | None:
-        """Return the cached answer for a name; None if it has to be queried."""
+        """Return the cached answer for a name; None if there is none."""
         kept = self._kept.get(host)
         if kept is None:
             return None
@@ -163,12 +163,12 @@ class Resolver:
         return kept[1]
 
     def forget_absence(self, host: str) -> None:
-        """Query a name again that recently had no address; cached addresses are kept."""
+        """Forget that a name had no address, so that it is looked up again. Cached addresses are kept."""
         if isinstance(self.remembered(host), NoAddress):
             del self._kept[host]
 
     async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
-        """Return the addresses of a name in `TargetUrl`'s form, or why there are none.
+        """Return the addresses of a name (in the form of `TargetUrl`), or the reason why there are none.
 
         Concurrent lookups of one name share an answer. Once started, a lookup takes up to `timeout_s`, and
         `ROOT_SECONDS` more if no server answers; waiting included, it ends at `deadline_s` on the loop's

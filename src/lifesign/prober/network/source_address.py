@@ -8,7 +8,7 @@ from lifesign.domain.net.allowed_addresses import Address
 
 
 def source_towards(address: Address) -> Address | None:
-    """Return the source address for a destination; None if there is no route."""
+    """Return the address from which this machine sends to a destination; None if there is no route."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect((str(address), 53))
@@ -17,5 +17,5 @@ def source_towards(address: Address) -> Address | None:
 
 
 def is_own_address(address: Address) -> bool:
-    """Return whether an address is one of this machine's own, which it reaches without any network."""
+    """Return whether an address belongs to this machine, so that no network is needed to reach it."""
     return source_towards(address) == address

@@ -42,7 +42,7 @@ _ANSWERED: Final = frozenset({
 
 
 class OAuthTokenClient:
-    """Requests tokens for the OAuth 2 clients of a definition."""
+    """Requests access tokens from the token endpoints of a definition's OAuth 2 clients."""
 
     def __init__(self, fetcher: Fetcher, seconds: float) -> None:
         """`fetcher`: one without credentials, which would remove a token from an answer. `seconds`: limit."""
@@ -52,7 +52,7 @@ class OAuthTokenClient:
         self._exchanges: set[asyncio.Task[AccessToken | TokenFault]] = set()
 
     async def request(self, credential: Credential, _rejected: str | None) -> AccessToken | TokenFault:
-        """Request a token for a credential that is an OAuth 2 client, once."""
+        """Request an access token for an OAuth 2 credential, once; return it, or why there is none."""
         client = credential.oauth2
         assert client is not None  # noqa: S101 - the store asks for tokens of clients only
         if client.token_file is None:
@@ -65,7 +65,7 @@ class OAuthTokenClient:
         return await asyncio.shield(exchange)
 
     async def exchange_code(self, credential: Credential, grant: Mapping[str, str]) -> str | TokenFault:
-        """Exchange the code of an authorization; return the refresh token, or why there is none."""
+        """Exchange an authorization code; return the refresh token, or the reason why there is none."""
         client = credential.oauth2
         assert client is not None  # noqa: S101 - a login is that of an OAuth 2 client
         fetched = await self._ask(credential, client, grant, with_scope=False)
@@ -78,7 +78,7 @@ class OAuthTokenClient:
         return token
 
     async def close(self) -> None:
-        """Wait for running exchanges of refresh tokens, and release their files."""
+        """Wait for token requests that exchange a refresh token, and close the files of refresh tokens."""
         if self._exchanges:
             await asyncio.wait(self._exchanges)
         for file in self._files.values():

@@ -35,7 +35,7 @@ _BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, Result
 def check_assertions(
     visit: ProbeSession, assertions: Iterable[Assertion], answers: Mapping[str, LayerResult | None]
 ) -> tuple[AssertionResult, ...] | None:
-    """Evaluate all assertions. `answers`: the layers and paths by name. None if there is no assertion."""
+    """Return the results of all assertions; None if there are none. `answers`: answers by layer or path."""
     seen: dict[str, CheckedAnswer | None] = {}
     results = []
     for assertion in assertions:

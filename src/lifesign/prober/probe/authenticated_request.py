@@ -36,7 +36,7 @@ _WITHOUT_CERTIFICATE: Final = frozenset({
 
 
 class Send(Protocol):
-    """Sends a request with a credential or without."""
+    """A function that sends a request, with a credential or without."""
 
     async def __call__(self, *, credential: Credential | None = None) -> Fetched | None:
         """Return the answer; None if no request can be sent any more."""
@@ -44,7 +44,7 @@ class Send(Protocol):
 
 
 async def send_with_credential(send: Send, credential: Credential, seconds: float) -> Fetched | None:
-    """Send a request with a credential; without it if no token is obtained within `seconds`.
+    """Send a request with a credential, or without it if no token is obtained within `seconds`.
 
     A cached token that is rejected is replaced, and the request sent again, at most once.
     """
@@ -68,7 +68,7 @@ async def send_with_credential(send: Send, credential: Credential, seconds: floa
 async def send_after_refusal(
     fetched: Fetched, send: Send, url: URL, credential: Credential, seconds: float
 ) -> Fetched:
-    """Send a request again with its credential if `fetched`, the answer without it, is a refusal."""
+    """If `fetched` is a refusal of a request without credential, send the request again with it."""
     if not _is_refusal(fetched, credential) or not is_same_origin(fetched.url, url):
         return fetched
     if credential.tokens is not None and not await credential.tokens.prepare(seconds):
@@ -77,7 +77,7 @@ async def send_after_refusal(
 
 
 def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) -> tuple[ResultClass, str]:
-    """Return the class and the reason of a layer, including the fault of its credential.
+    """Return a layer's result and reason, changed if the request's credential has a fault.
 
     A refusal of a request with a credential is `credentials_rejected`, as is 431: a secret may be longer than
     the server allows. A refusal of one without it, for want of a token, is `token_error`. So is any other
@@ -104,7 +104,7 @@ def _may_be_login(status: int | None, result: ResultClass) -> bool:
 
 
 def rejection(fetched: Fetched) -> str:
-    """Return how a server refused a request: its status, and the reason that it gives for its code."""
+    """Return in words how a server refused a request: its status, and its error code for tokens."""
     if fetched.status is None:
         return fetched.reason
     error = bearer_error(fetched.challenges)
@@ -112,7 +112,7 @@ def rejection(fetched: Fetched) -> str:
 
 
 def credential_state(fetched: Fetched, result: ResultClass) -> CredentialState | None:
-    """Return the state of a credential by the answer to its request; None if the answer does not show it.
+    """Return whether a credential works, by the answer to a request with it; None if that is not clear.
 
     Redirects and server errors do not. `result`: class of the layer.
     """

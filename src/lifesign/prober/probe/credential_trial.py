@@ -29,7 +29,7 @@ _NOT_ALLOWED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_ME
 
 
 class StepResult(StrEnum):
-    """Result of a step."""
+    """Result of one step of a credential's test."""
 
     OK = "ok"
     FAULT = "fault"
@@ -38,7 +38,7 @@ class StepResult(StrEnum):
 
 
 class TrialVerdict(StrEnum):
-    """Verdict of a trial."""
+    """Verdict of a credential's test: whether the credential works."""
 
     WORKS = "works"
     NOT_NEEDED = "not_needed"
@@ -55,7 +55,7 @@ class TrialVerdict(StrEnum):
 
 @fast_dataclass()
 class TrialStep:
-    """One step and its result."""
+    """One step of a credential's test, with its result."""
 
     name: str
     result: StepResult
@@ -65,7 +65,7 @@ class TrialStep:
 
 @fast_dataclass(kw_only=True)
 class Trial:
-    """All steps that were made, and the verdict."""
+    """Result of a credential's test: all steps, and the verdict."""
 
     verdict: TrialVerdict
     steps: list[TrialStep]
@@ -74,7 +74,7 @@ class Trial:
 
 
 async def try_credential(fetcher: Fetches, credentials: CredentialStore, url: URL, seconds: float) -> Trial:
-    """Request a URL without its credential and with it; `seconds`: limit of one request."""
+    """Test a credential: request a URL without it and with it. `seconds` limits each request."""
     credential = credentials.for_url(str(url))
     if credential is None:
         elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")

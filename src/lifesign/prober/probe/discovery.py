@@ -46,7 +46,7 @@ _ETAG: Final = re.compile(r'(?:W/)?"[!#-~]*"')
 
 
 async def discover(visit: ProbeSession) -> LayerResult | None:
-    """Request the card at its URLs until one answers; None if no request could be sent.
+    """Probe the layer discovery: request the agent card at its possible URLs; None if nothing was sent.
 
     If no URL has a card, the answer of the first one counts, unless the origin's root has another agent's
     card. If the first URL does not answer, guessed URLs are not tried.

@@ -20,7 +20,7 @@ _NOT_ITS_ANSWER: Final = frozenset({
 
 
 async def probe_interface(visit: ProbeSession) -> LayerResult | None:
-    """Probe the interface that the card names; None if there is no card, or nothing could be requested."""
+    """Probe the interface that the card names; None if there is no card, or nothing was sent."""
     place = visit.recall("interface_url")
     if place is None:
         has_card = visit.recall("card_read_at_s") is not None
@@ -42,7 +42,7 @@ async def probe_interface(visit: ProbeSession) -> LayerResult | None:
 
 
 def without_card(visit: ProbeSession, transport: LayerResult) -> LayerResult:
-    """Return the result for a page for people at an interface that no card declares any more.
+    """Return the layer as `not_an_agent`: a web page at a URL that no current card names.
 
     A new owner of a domain may serve a page at every URL.
     """

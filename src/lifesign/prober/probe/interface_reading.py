@@ -16,13 +16,13 @@ from lifesign.prober.probe.session import ProbeSession
 
 
 def note_same_interface(visit: ProbeSession) -> None:
-    """Note that the interface is unchanged."""
+    """Record that the published interface is unchanged."""
     if visit.entry.memory.interface_changes:
         visit.learned["interface_changes"] = 0
 
 
 def note_card(visit: ProbeSession, body: bytes, digest: str) -> None:
-    """Note the interface of a card that was read; `digest` is that of its bytes."""
+    """Record the published interface in a card. `digest` is that of the card's bytes."""
     memory = visit.entry.memory
     if memory.interface_digest is not None and digest == memory.card_digest:
         note_same_interface(visit)
@@ -33,7 +33,7 @@ def note_card(visit: ProbeSession, body: bytes, digest: str) -> None:
 
 
 def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
-    """Note the interface of an MCP server whose list of tools was read to its end."""
+    """Record the published interface of an MCP server, from its complete list of tools."""
     memory = visit.entry.memory
     try:
         digest = sha256(canonical(tools).encode()).hexdigest()
@@ -48,7 +48,7 @@ def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
 
 
 def note_interface(visit: ProbeSession, interface: Interface) -> None:
-    """Note an interface that was read; it is reported if it is another one than before."""
+    """Record a published interface, which is reported if it differs from the last one."""
     memory = visit.entry.memory
     if interface.digest == memory.interface_digest:
         note_same_interface(visit)
@@ -60,7 +60,7 @@ def note_interface(visit: ProbeSession, interface: Interface) -> None:
 
 
 def remove_secrets(visit: ProbeSession) -> None:
-    """Remove secrets from the interface that was read; it may then be the one that was read before."""
+    """Remove secrets from the published interface that this probe has read."""
     interface = visit.interface
     if interface is None:
         return

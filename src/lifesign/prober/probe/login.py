@@ -31,7 +31,7 @@ UNAUTHORIZED: Final = 401
 
 
 async def read_login(visit: ProbeSession, observation: Observation, card_every_s: float) -> Login | None:
-    """Return the login that the target requires; None if it refused no layer.
+    """Return how to authenticate at a target that refused a request; None if it refused none.
 
     The metadata is read once in `card_every_s`, and remembered in between.
     """

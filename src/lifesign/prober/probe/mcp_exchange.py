@@ -16,14 +16,14 @@ MAX_ANSWER_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class McpAnswer:
-    """Answer to one request."""
+    """Answer of an MCP server to one request, with the JSON-RPC reply in it."""
 
     fetched: Fetched
     reply: McpReply
 
 
 class McpExchange:
-    """The requests of one probe to one MCP server. Each has an identifier of its own."""
+    """Sends the requests of one probe to an MCP server."""
 
     def __init__(self, visit: ProbeSession) -> None:
         """`visit` sends them."""
@@ -31,7 +31,7 @@ class McpExchange:
         self._last_id = FIRST_ID - 1
 
     def next_id(self) -> int:
-        """Return the identifier of the next request."""
+        """Return the JSON-RPC id for the next request."""
         self._last_id += 1
         return self._last_id
 

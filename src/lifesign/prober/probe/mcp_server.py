@@ -42,7 +42,7 @@ RETRY_DISCOVERY_SECONDS: Final = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class ServerLayers:
-    """Layers that a conversation gave."""
+    """Results of the layers that were probed at an MCP server."""
 
     discovery: LayerResult
     transport: LayerResult | None
@@ -51,7 +51,7 @@ class ServerLayers:
 
 
 async def probe_server(visit: ProbeSession, asked: LayerSettings) -> ServerLayers | None:
-    """Request a server's description, and its tools if `asked` requires them.
+    """Probe an MCP server: its description, and its tools if `asked` requires them.
 
     None if no request could be sent.
     """
@@ -206,5 +206,5 @@ def _failed(visit: ProbeSession, fetched: Fetched, reply: McpReply) -> ServerLay
 
 
 def nothing_asked(visit: ProbeSession) -> LayerResult:
-    """Return the discovery of a server to which nothing could be sent."""
+    """Return the discovery result of an MCP server to which no request could be sent."""
     return not_measured("no time was left" if visit.is_late else "nothing was sent")

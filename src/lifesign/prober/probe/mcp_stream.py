@@ -20,7 +20,7 @@ MAX_STREAM_BYTES: Final = MAX_ANSWER_BYTES + MAX_LIST_BYTES
 
 
 class StreamExchange(McpExchange):
-    """Requests whose answers arrive in the event stream of a GET."""
+    """Sends requests to an MCP server of 2024, whose answers arrive in an event stream."""
 
     def __init__(self, visit: ProbeSession) -> None:
         """`visit` sends them."""
@@ -54,7 +54,7 @@ Get = asyncio.Task[Fetched | None]
 
 @asynccontextmanager
 async def open_stream(visit: ProbeSession) -> AsyncIterator[tuple[StreamExchange, Get]]:
-    """Request the event stream while the block runs; yield the exchange, and the GET.
+    """Open the server's event stream until the block ends; yields the exchange, and the stream's request.
 
     The GET is done once its answer is no event stream, has ended, or was given up.
     """

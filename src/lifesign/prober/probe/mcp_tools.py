@@ -34,7 +34,7 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 
 @dataclass(frozen=True, slots=True)
 class ToolLayers:
-    """Results of a server's tools; None for requests that were not made."""
+    """Results of listing and calling tools; None for what was not done."""
 
     listed: LayerResult | None = None
     """A separate fact, which decides nothing."""
@@ -61,7 +61,7 @@ NO_TOOLS: Final = ToolLayers()
 async def ask_tools(
     visit: ProbeSession, exchange: McpExchange, session: McpSession, asked: LayerSettings
 ) -> ToolLayers:
-    """List the tools and call one, as the definition requires; not in the second request after a failure."""
+    """List a server's tools and call one, as the definition requires."""
     if not asked.tools or visit.entry.is_repeat:
         return NO_TOOLS
     found = await _list_tools(visit, exchange, session)

@@ -30,7 +30,7 @@ ACCEPT: Final = "application/json, application/a2a+json"
 
 
 async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
-    """Send a message in one spelling after the other until one is understood; poll the task that it starts.
+    """Send a message to the agent, in several variants if needed, and wait for the task that it starts.
 
     None if the agent has no interface that accepts one, or nothing could be sent.
     """

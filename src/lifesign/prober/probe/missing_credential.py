@@ -8,7 +8,7 @@ from lifesign.prober.probe.session import ProbeSession
 
 
 def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | None:
-    """Return the credential that an answer requires and only another prober has; None if it requires none."""
+    """Return in words the credential for lack of which a layer was refused; None if that is not why."""
     if layer is None or layer.result not in REFUSED_LOGIN:
         return None
     fetched = visit.fetched_for(layer)
@@ -19,7 +19,7 @@ def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | No
 def without_refused(
     visit: ProbeSession, layers: Mapping[str, LayerResult | None]
 ) -> tuple[dict[str, LayerResult | None], str | None]:
-    """Return the layers, the refused ones as `not_measured`, and the first reason, None without one."""
+    """Return the layers with those refused for lack of a credential as `not_measured`, and the reason."""
     changed = dict(layers)
     first: str | None = None
     for name, layer in layers.items():
@@ -31,5 +31,5 @@ def without_refused(
 
 
 def missing_text(missing: OtherCredential) -> str:
-    """Return in words which credential a prober lacks."""
+    """Return in words which credential this prober lacks."""
     return f"no credential: prober {missing.holder} has the credential {missing.scope.name}"

@@ -21,7 +21,7 @@ MAX_SHOWN_FINDINGS: Final = 5
 
 
 async def read_health(visit: ProbeSession) -> LayerResult | None:
-    """Request the document at its URLs until one answers; None if no request could be sent.
+    """Probe the layer readiness: request the health document at its URLs; None if nothing was sent.
 
     If no URL has a document, the answer of the first one counts. If an earlier request had no answer, only a
     known URL is tried.

@@ -38,7 +38,7 @@ class _KnownOrigin:
 
 
 class OtherOrigins:
-    """Cached robots.txt rules of origins that are not a target's own; shared by all probes of a process."""
+    """Caches robots.txt rules of origins other than the target's, for all probes of a process."""
 
     def __init__(self, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
         self._max_kept_bytes = max_kept_bytes
@@ -47,7 +47,7 @@ class OtherOrigins:
         self._being_read: dict[URL, asyncio.Event] = {}
 
     async def rules(self, origin: URL, at_s: float, read: Read) -> RobotsRules | str:
-        """Return the rules of an origin, without rules if they cannot be read; or why it is not requested.
+        """Return an origin's robots.txt rules, empty if they cannot be read; or why it must not be requested.
 
         `at_s` is the time now, in seconds since the epoch. Concurrent probes wait for one reading.
         """

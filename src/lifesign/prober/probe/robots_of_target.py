@@ -21,7 +21,7 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 
 
 async def check_robots_rules(visit: ProbeSession) -> LayerResult | None:
-    """Return why no further request is sent to the target; None if it may be probed."""
+    """Read the target's robots.txt if it is due; return why the target must not be probed, else None."""
     memory = visit.entry.memory
     if wants_robots(visit.entry.subject_id, memory, visit.at_s):
         failure = await _read(visit)

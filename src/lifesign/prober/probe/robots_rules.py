@@ -50,7 +50,7 @@ _PLAIN_IN_PATTERN: Final = f"{_PLAIN}*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern of the group that applies to this prober."""
+    """One line of a robots.txt that allows or disallows paths."""
 
     is_allowed: bool
     pieces: tuple[str, ...]
@@ -63,14 +63,14 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """Rules of a robots.txt for the prober; none by default."""
+    """The rules of a robots.txt that apply to the prober. `RobotsRules()` permits everything."""
 
     rules: tuple[Rule, ...] = ()
     """The most specific rules first; of two equally specific ones, the allowing one first."""
 
 
 def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> RobotsRules | None:
-    """Read the answer to a GET of ROBOTS_PATH; None if the known rules stay in force.
+    """Return the rules in an answer for robots.txt; None if the last known rules stay in force.
 
     `status` is that of the last hop, None if there was no answer or its body was not read. A 2xx body is read
     as far as possible, whatever it is. A redirect without a destination and 4xx mean that there are no rules,
@@ -87,14 +87,14 @@ def read_robots(status: int | None, body: bytes, *, is_part: bool = False) -> Ro
 
 
 def rules_in(fetched: Fetched) -> RobotsRules | None:
-    """Return the rules of an answer for ROBOTS_PATH; None if it has none."""
+    """Return the robots.txt rules in this answer; None if it contains none."""
     # A 2xx result that is an error nevertheless could not be decompressed.
     is_unread = fetched.result is ResultClass.HTTP_ERROR and (fetched.status or 0) // 100 == 2
     return read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
 
 
 def may_fetch(robots: RobotsRules, path: str) -> bool:
-    """Return whether a path, with its query, may be requested; a path without a matching rule may."""
+    """Return whether robots.txt permits to request a path, given with its query."""
     path = _normal(path or "/", plain=_PLAIN)[:MAX_PATH_CHARS]
     # We may always ask for the rules themselves (2.2.2).
     if path == ROBOTS_PATH:
@@ -103,9 +103,9 @@ def may_fetch(robots: RobotsRules, path: str) -> bool:
 
 
 def keeps_out(robots: RobotsRules, paths: Iterable[str]) -> bool:
-    """Return whether a target whose probe needs these paths is excluded.
+    """Return whether robots.txt forbids a target's probe, which needs these paths.
 
-    It is if one of the paths is disallowed: a target is probed completely or not at all. With only some of
+    It does if one of the paths is disallowed: a target is probed completely or not at all. With only some of
     the answers it would look worse than it is.
     """
     return not all(may_fetch(robots, path) for path in paths)

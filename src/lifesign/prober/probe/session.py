@@ -71,23 +71,23 @@ _OUT_OF_REACH: Final = frozenset({
 
 
 class Fetches(Protocol):
-    """Sends requests; never raises for faults of a peer."""
+    """Sends requests. Failures of the peer are part of the result, and not raised."""
 
     async def fetch(self, request: Request) -> Fetched:
-        """Send one request and return its result; AddressBusy if the address has its maximum of probes."""
+        """Send a request and return its result; AddressBusy if its address is at the limit of probes."""
         ...
 
 
 class EvidenceSink(Protocol):
-    """Store of the bytes of findings."""
+    """Stores the bodies of answers as evidence."""
 
     def keep(self, body: bytes) -> str | None:
-        """Store bytes and return their SHA-256, or None if they could not be stored."""
+        """Store bytes as evidence and return their SHA-256; None if they could not be stored."""
         ...
 
 
 class ProbeSession:
-    """One probe in progress, and its results."""
+    """One probe of one target in progress: its requests, limits and results so far."""
 
     interface: "Interface | None" = None
     """Published interface, if it is not the one that was read before."""
@@ -157,43 +157,43 @@ class ProbeSession:
 
     @cached_property
     def given(self) -> ParsedAgentUrl:
-        """The target's address, understood."""
+        """The target's URL, parsed."""
         return parse_agent_url(self.entry.url)
 
     @property
     def now(self) -> datetime:
-        """The time, counted on from when the visit began."""
+        """Present time, counted from the begin of the probe by a clock that is never set."""
         return datetime.fromtimestamp(self.at_s + self._loop.time() - self._began_s, UTC)
 
     @property
     def keeps_evidence(self) -> bool:
-        """Whether bytes are stored at all."""
+        """Whether bodies are stored as evidence."""
         return self._evidence is not None
 
     @property
     def is_late(self) -> bool:
-        """Whether no time is left for a request."""
+        """Whether no time is left for another request."""
         return self._loop.time() >= self._deadline_s
 
     @property
     def seconds_left(self) -> float:
-        """Time until the deadline of the probe; negative after it."""
+        """Seconds until the deadline of the probe; negative after it."""
         return self._deadline_s - self._loop.time()
 
     def recall(self, name: str) -> Any:
-        """Return the value that is remembered under a name of `ProbeMemory`, or was just learned."""
+        """Return a value of the target's memory, or what this probe has learned in its place."""
         if name in self.learned:
             return self.learned[name]
         return getattr(self.entry.memory, name)
 
     def may_ask(self, url: URL, *, despite_timeouts: bool = False) -> bool:
-        """Return whether a request to `url` would be sent."""
+        """Return whether `ask` would send a request to this URL."""
         if self._is_at_an_end or self.is_late:
             return False
         return despite_timeouts or self._timeouts(url) < MAX_TIMEOUTS
 
     def is_authoritative(self, place: str) -> bool:
-        """Return whether an answer from there is evidence about this target.
+        """Return whether an answer from the URL `place` says something about this target.
 
         Another origin may belong to a third party, and be alive when the target is not: it counts only
         together with a card that was read in this probe.
@@ -201,7 +201,7 @@ class ProbeSession:
         return self.card_place is not None or is_on_origin_of(place, str(self.given.url))
 
     def is_silent(self, url: URL) -> bool:
-        """Return whether the origin accepted a request and did not answer it in time."""
+        """Return whether a request to the URL's origin has timed out in this probe."""
         return self._timeouts(url) > 0
 
     async def ask(
@@ -222,7 +222,7 @@ class ProbeSession:
         is_enough: Callable[[bytes], bool] | None = None,
         purpose: Purpose = Purpose.OTHER,
     ) -> Fetched | None:
-        """Send one request unless robots.txt forbids it; None if no time is left for it.
+        """Send a request; None if robots.txt forbids it or no time is left.
 
         `is_aside`: a missing answer is no evidence about the host's other paths. `despite_timeouts`: sent
         although earlier requests had no answer. `is_enough`: see `Request`.
@@ -331,7 +331,7 @@ class ProbeSession:
         reason: str | None = None,
         evidence: str | None = None,
     ) -> LayerResult:
-        """Return the result of a layer; class and reason are those of the request unless others are given.
+        """Return a layer's result from a request; `result` and `reason` replace those of the request.
 
         A refusal of a request with a credential is `credentials_rejected`, and one without it, for want of a
         token, `token_error`.
@@ -365,7 +365,7 @@ class ProbeSession:
         return None if credential is None or is_sent else credential.name
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
-        """Return a layer with another result, read from the same request."""
+        """Return a layer with another result and reason. It still belongs to the same request."""
         other = layer.model_copy(update={"result": result, "reason": reason})
         fetched = self.fetched_for(layer)
         if fetched is not None:
@@ -373,17 +373,17 @@ class ProbeSession:
         return other
 
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
-        """Return the request that a layer is read from; None if it is read from none."""
+        """Return the request from which a layer's result comes; None if there is none."""
         return next((fetched for each, fetched in self._layers if each is layer), None)
 
     @property
     def refusal(self) -> Fetched | None:
-        """Return the request that the target refused until it gets a login, one with a challenge first."""
+        """Return a request that the target refused for lack of credentials; None if there is none."""
         refused = [fetched for layer, fetched in self._layers if layer.result in REFUSED_LOGIN]
         return next((each for each in refused if each.challenges), refused[0] if refused else None)
 
     def missing_credential(self, url: str) -> OtherCredential | None:
-        """Return the credential that another prober would send to a URL, and this one lacks."""
+        """Return the credential that another prober would send to a URL and this one lacks; None if none."""
         return self._credentials.missing_for(url, str(self.given.url))
 
     def is_without_credential(self, fetched: Fetched) -> bool:
@@ -400,12 +400,12 @@ class ProbeSession:
         return self._credentials.named(fetched.credential).scope.place != missing.scope.place
 
     def may_have_secrets(self, text: str) -> bool:
-        """Return whether a text may contain secrets that the target has sent back; False is certain."""
+        """Return whether a text may contain a secret of the prober. Only False is certain."""
         data = text.encode("utf-8", "surrogatepass")
         return any(scrubber.may_be_in(data) for scrubber in self._scrubbers)
 
     def without_secrets(self, text: str) -> str:
-        """Return a text without the secrets that the target may have sent back."""
+        """Return a text from the target without the prober's secrets, which it may have sent back."""
         for scrubber in self._scrubbers:
             text = scrubber.clean_text(text)
         return text
@@ -417,11 +417,11 @@ class ProbeSession:
         return self._credentials.scrubbers_of(urls)
 
     def without_own_secrets(self, data: bytes) -> bytes:
-        """Return bytes of the target's own origin without the secrets that it may have sent back."""
+        """Return bytes from the target without secrets that its own origin may have sent back."""
         return self._credentials.scrubber_of(self.given.url).clean(data)
 
     def keep(self, body: bytes) -> str | None:
-        """Store the bytes of a finding if there is a store; return their SHA-256."""
+        """Store bytes as evidence if the prober keeps it; return their SHA-256."""
         return self._evidence.keep(body) if self._evidence is not None and body else None
 
     async def _robots_exclusion(self, url: URL) -> str | None:
@@ -498,5 +498,5 @@ class ProbeSession:
 
 
 def not_measured(reason: str) -> LayerResult:
-    """Return the result of a layer that should have been requested but could not be."""
+    """Return the result of a layer that could not be requested, for this reason."""
     return LayerResult(result=ResultClass.NOT_MEASURED, reason=reason)

@@ -60,7 +60,7 @@ _log = logging.getLogger("lifesign")
 
 
 class Prober:
-    """Probes one target at a time; any number of probes may be in progress."""
+    """Probes targets. Many probes may run at the same time."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class Prober:
         """URLs of the targets whose tool may not be called, as the log has it."""
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
-        """Probe a target; return the observation and the memory for the next probe.
+        """Probe a target; return the observation, and what the next probe needs to know.
 
         `at_s` is the time now, in seconds since the epoch. Raises only AddressBusy, before anything was sent,
         if its address already has its maximum of probes.

@@ -26,7 +26,7 @@ FIRST_WAIT_SECONDS: Final = 2.0
 async def poll_task(
     visit: ProbeSession, task: UnfinishedTask, sent: Fetched, *, max_bytes: int
 ) -> Fetched | str | None:
-    """Return the answer with the finished task, in the form of `sent`, the answer to the message.
+    """Request a task until it is finished; return the answer as if the message's own answer had it.
 
     Else the reason why it is not known to finish in time; None if the agent gives no state of the task.
     """

@@ -24,7 +24,7 @@ _INTERACTIONS: Final = ("transport", "message")
 
 
 class NetworkClasses:
-    """The network class of each address, as `networks.allow` divides them.
+    """Determines the network class of addresses, given `networks.allow`.
 
     The own addresses of this machine belong to it: an agent that runs beside the prober answers also while
     the network is cut, and must be no witness for others.
@@ -42,12 +42,12 @@ class NetworkClasses:
         return self._read(address)[0]
 
     def key_of(self, address: Address) -> str:
-        """Return the unit by which an address is counted."""
+        """Return what an address counts as: itself for IPv4, its /64 network for IPv6."""
         return self._read(address)[1]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Network classes of the target in which a failure counts only with a witness."""
+        """Network classes in which a failure counts only if a witness answers."""
         return (*PUBLIC_CLASSES, *dict.fromkeys(map(str, self._allowed)))
 
     def _read(self, address: Address) -> tuple[str, str]:
@@ -65,7 +65,7 @@ class NetworkClasses:
 
 @fast_dataclass()
 class Exchange:
-    """One request of a probe, and its result."""
+    """One request of a probe, with its result."""
 
     fetched: Fetched
     sent_at_s: float
@@ -73,19 +73,19 @@ class Exchange:
 
 
 class Traces(Protocol):
-    """Facts that a probe leaves besides its observation; a `ProbeSession`."""
+    """What the network part of a probe's result is read from: a `ProbeSession`."""
 
     entry: TargetEntry
     exchanges: list[Exchange]
     deciding: LayerResult | None
 
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
-        """Return the request that a layer is read from; None if it is read from none."""
+        """Return the request from which a layer's result comes; None if there is none."""
         ...
 
 
 class ContactReader:
-    """Reads contacts from the traces of probes."""
+    """Determines over which network class a probe reached its target."""
 
     def __init__(self, classes: NetworkClasses, with_canaries: Collection[str] = ()) -> None:
         """`with_canaries`: the network classes that have canaries."""
@@ -93,7 +93,7 @@ class ContactReader:
         self._with_canaries = frozenset(with_canaries)
 
     def place(self, traces: Traces) -> tuple[str | None, str | None]:
-        """Return the network class and the address that decided; the class may be a remembered one."""
+        """Return the network class and the address that decided a probe's result."""
         layer = traces.deciding
         fetched = None if layer is None else traces.fetched_for(layer)
         if layer is not None and layer.has_failed and fetched is not None and fetched.is_foreign:
@@ -102,7 +102,7 @@ class ContactReader:
         return self._place_of(traces, fetched)
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
-        """Return the facts about the network path to the target of `observation`."""
+        """Return over which network a probe reached its target, or failed to."""
         answered = self._last_witness_answer(traces.exchanges)
         if observation.is_liveness_signal:
             return self._of_living(traces, observation, answered)

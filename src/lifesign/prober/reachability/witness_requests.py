@@ -24,7 +24,7 @@ _MAX_NAME_CHARS: Final = 253
 
 @fast_dataclass(kw_only=True)
 class WitnessReply:
-    """Answer of a witness."""
+    """Answer of a witness: a target or canary that was requested to test the network."""
 
     status: int | None = None
     """HTTP status; None without an answer."""
@@ -35,10 +35,10 @@ class WitnessReply:
 
 
 class WitnessRequester(Protocol):
-    """Sends requests to witnesses."""
+    """Sends requests to witnesses: targets or canaries that show whether the network works."""
 
     async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
-        """Send requests to all of these at once, at addresses of one network class.
+        """Request all these URLs at the same time, only at addresses of one network class.
 
         Return their replies in order.
         """
@@ -46,7 +46,7 @@ class WitnessRequester(Protocol):
 
 
 class WitnessRequests:
-    """Sends requests to witnesses by its own connector; created within a running loop."""
+    """Sends requests to witnesses over a connector of its own. Created within a running loop."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WitnessRequests:
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
-        """Send requests to all of these at once, at addresses of one network class."""
+        """Request all these URLs at the same time, only at addresses of one network class."""
         deadline_s = self._loop.time() + timeout_s
         # Channels that are new have forgotten all names.
         usual = open_channel(self._name_servers, timeout_s)

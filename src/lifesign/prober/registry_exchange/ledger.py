@@ -19,7 +19,7 @@ from lifesign.domain.targets.target import TargetKind
 
 @fast_dataclass(kw_only=True)
 class ShardClaim:
-    """A shard that this worker owns for a while."""
+    """A shard whose lease this worker holds."""
 
     shard: int
     fencing_token: int
@@ -29,7 +29,7 @@ class ShardClaim:
 
 @fast_dataclass(kw_only=True)
 class TargetEntry:
-    """One target of a shard, by the ledger."""
+    """One target of a shard, as the ledger returns it."""
 
     subject_id: str
     """`tgt_…`, or the agent's id where a registered agent is probed by its card's URL."""
@@ -56,7 +56,7 @@ class TargetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPage:
-    """Content of a shard: all of it, or the changes since a version."""
+    """Targets of a shard: all of them, or the changes since a version."""
 
     entries: Sequence[TargetEntry]
     gone: Sequence[str] = ()
@@ -67,7 +67,7 @@ class TargetPage:
 
 @fast_dataclass(kw_only=True)
 class Answered:
-    """An answer that a probe got: it may be a witness for the failure of another target."""
+    """An answer of a target, which may show for other targets that the network works."""
 
     network_class: str
     url: str
@@ -77,7 +77,7 @@ class Answered:
 
 @fast_dataclass(kw_only=True)
 class ProbeConnection:
-    """Facts about the connection of one probe; not reported."""
+    """What a probe found out about the network path to its target. It is not reported."""
 
     network_class: str | None = None
     """Network class of the address that decided the result; None if no address is known."""
@@ -100,7 +100,7 @@ NO_CONNECTION: Final = ProbeConnection()
 
 @fast_dataclass(kw_only=True)
 class ProbeReport:
-    """Result of one probe of one target, with the memory for the next one."""
+    """Result of one probe, with what the next probe of the target needs to know."""
 
     subject_id: str
     observation: Observation
@@ -114,14 +114,14 @@ class ProbeReport:
 
     @property
     def result(self) -> ResultClass:
-        """Result of the probe, taking into account a card that was read before and is missing now."""
+        """Result of the probe, taking into account a known card that it did not request."""
         has_card = self.memory.card_read_at_s is not None
         return self.observation.result_with_card(ResultClass.OK if has_card else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardBatch:
-    """Results of one shard, in the order in which they were made: all of them count, or none."""
+    """Results for targets of one shard, in order. The ledger stores all of them or none."""
 
     claim: ShardClaim
     """Under which they were measured."""
@@ -136,7 +136,7 @@ class ShardBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessReport:
-    """Facts about witnesses that a worker sends with a claim, and the places of its credentials."""
+    """What a worker reports with a claim: reached network classes, wanted witnesses, its credentials."""
 
     interval_s: float = 300.0
     """Interval of the crawl, in seconds."""
@@ -153,7 +153,7 @@ NO_WITNESS_REPORT: Final = WitnessReport()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessNews:
-    """Facts about witnesses and confirmations that a ledger returns with each answer."""
+    """What the ledger's answers say about witnesses: silent classes, confirmed outages, candidates."""
 
     silent_classes: frozenset[str] = frozenset()
     """Network classes in mass silence: no target of them is a witness."""
@@ -168,7 +168,7 @@ NO_NEWS: Final = WitnessNews()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
-    """The answer to a claim."""
+    """The ledger's answer to a claim: the shards that the worker owns now."""
 
     claims: Sequence[ShardClaim]
     """All claims of the worker from now on."""
@@ -192,7 +192,7 @@ class ReportAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A ledger that does not answer."""
+    """Since when and why the ledger does not answer."""
 
     since_s: float
     """Time on the clock of the event loop."""
@@ -201,20 +201,20 @@ class Outage:
 
 
 class LedgerUnreachable(Exception):
-    """The ledger is unreachable or cannot store: the same results may be sent again."""
+    """The ledger did not answer or could not store. The same results may be sent again."""
 
 
 class LedgerRefused(LedgerUnreachable):
-    """The ledger refused a request: it counts as unreachable until an operator corrects the cause."""
+    """The ledger refused a request. Until an operator corrects the cause, it counts as unreachable."""
 
 
 def outage_text(error: LedgerUnreachable) -> str:
-    """Return the fault of the ledger, for a log line."""
+    """Return in words why the ledger is unreachable, for a log line."""
     return "the registry refuses" if isinstance(error, LedgerRefused) else "the ledger is unreachable"
 
 
 class Ledger(Protocol):
-    """Gives work to a worker and accepts its reports."""
+    """Gives shards of targets to a worker, and stores its results: a registry or a local database."""
 
     async def claim(
         self,
@@ -224,7 +224,7 @@ class Ledger(Protocol):
         companions: int = 0,
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        """Report that this worker is alive; renew its shards (shard: token), release surplus, take its share.
+        """Report that the worker is alive, renew the leases of its shards (`held`), and claim its share.
 
         The companions begin at the same time: the shares of those that are still missing are left free. A
         held shard that is missing in the answer is lost or surplus. Raises LedgerUnreachable.
@@ -232,11 +232,11 @@ class Ledger(Protocol):
         ...
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or with a version the later changes. Raises LedgerUnreachable."""
+        """Return a shard's targets; with `after_version`, only later changes. Raises LedgerUnreachable."""
         ...
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each.
+        """Return which of these shards have changed since the known versions.
 
         One request for all. Version 0 means that nothing of a shard is known: the shard is returned if it has
         any targets. Raises LedgerUnreachable.
@@ -252,7 +252,7 @@ class Ledger(Protocol):
         ...
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets, of all shards, were not probed since then (epoch).
+        """Return how many targets of all shards have no result since a time (epoch).
 
         Raises LedgerUnreachable.
         """

@@ -55,7 +55,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class RegistryLedger:
-    """A ledger on a registry; its client's key is that of a prober."""
+    """A ledger that a registry keeps. The client's key must have the role prober."""
 
     def __init__(self, client: RegistryClient, clock: Clock = SYSTEM_CLOCK) -> None:
         self._client = client
@@ -75,7 +75,7 @@ class RegistryLedger:
         companions: int = 0,
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
-        """Report that this worker is alive, and claim its share of the shards. Raises LedgerUnreachable."""
+        """Report that the worker is alive, and claim its share of the shards. Raises LedgerUnreachable."""
         asking = self._client.shards.claim(
             worker,
             held=held,
@@ -105,14 +105,14 @@ class RegistryLedger:
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """Return a shard's targets, or the later changes. Raises LedgerUnreachable."""
+        """Return a shard's targets; with `after_version`, only later changes. Raises LedgerUnreachable."""
         found = await _query(self._client.shards.targets(shard, after_version=after_version))
         return TargetPage(
             entries=[_entry(target) for target in found.targets], gone=found.gone, version=found.version
         )
 
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """Return which of these shards have changed after the version known of each.
+        """Return which of these shards have changed since the known versions.
 
         Raises LedgerUnreachable.
         """
@@ -132,7 +132,7 @@ class RegistryLedger:
         ]
 
     async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """Deliver results of several shards.
+        """Send results of several shards to the registry.
 
         LedgerUnreachable; RegistryRefusal if the registry will never accept them in this form.
         """
@@ -166,12 +166,12 @@ class RegistryLedger:
         self._has_warned_of_ignored = is_all
 
     async def unprobed(self, since_s: float) -> int:
-        """Return how many targets were not probed since then. Raises LedgerUnreachable."""
+        """Return how many targets have no result since a time (epoch). Raises LedgerUnreachable."""
         shown = await _query(self._client.shards.show(unprobed_since=datetime.fromtimestamp(since_s, UTC)))
         return shown.unprobed or 0
 
     async def leave(self, worker: str) -> None:
-        """Give all shards back. Raises LedgerUnreachable."""
+        """Release all shards of the worker. Raises LedgerUnreachable."""
         await _query(self._client.shards.leave(worker))
 
 
@@ -192,14 +192,14 @@ async def _query(question: Awaitable[T]) -> T:
 
 
 def ages_s(batches: Sequence[ShardBatch], clock: Clock) -> list[float]:
-    """Return the age of each result now, in seconds."""
+    """Return the present age of each result, in seconds."""
     now_s = clock.boot_s()
     made_at_s = (at_s for batch in batches for at_s in batch.made_at_s)
     return [min(max(0.0, now_s - at_s), MAX_AGE_SECONDS) for at_s in made_at_s]
 
 
 def interfaces_of(batches: Sequence[ShardBatch]) -> list[Form | None] | None:
-    """Return the newly read interfaces of all results, one place for each; None if there is none."""
+    """Return the newly read interface of each result, None for a result without; None if there are none."""
     if not any(batch.interfaces for batch in batches):
         return None
     return [
@@ -214,7 +214,7 @@ def news_of(
     confirmed_classes: Mapping[str, datetime],
     witnesses: Sequence[HandedOutWitness] = (),
 ) -> WitnessNews:
-    """Return the facts about witnesses in an answer of a registry."""
+    """Return what an answer of the registry says about witnesses."""
     return WitnessNews(
         silent_classes=frozenset(silent_classes),
         confirmed_at_s={name: at.timestamp() for name, at in confirmed_classes.items()},

@@ -13,7 +13,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class ChangedFiles(Generic[Stamp]):
-    """The last known stamp of the files of each credential, and why they could not be read."""
+    """Detects changes of the files of credentials, by a stamp for each credential."""
 
     def __init__(self, what: str, stamps: Mapping[str, Stamp]) -> None:
         """`what`: content of the files, for logs. `stamps`: by the names of the credentials."""
@@ -24,7 +24,7 @@ class ChangedFiles(Generic[Stamp]):
     def read_again(
         self, name: str, stamp: Stamp, read: Callable[[Callable[[str], None]], Value]
     ) -> Value | None:
-        """Return the new value, if the files have changed or could not be read before; else None.
+        """Read a credential's files if they have changed or failed before; return the new value, else None.
 
         A certificate may not be valid yet, or this machine may lack file descriptors. `read` raises
         InvalidValue if it fails; its argument receives warnings.

@@ -24,7 +24,7 @@ def client_assertion(
     key_id: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> str:
-    """Return an assertion for a token endpoint. `clock`: seconds since the epoch.
+    """Return a signed assertion (JWT) with which an OAuth 2 client proves its identity.
 
     ValueError, which never quotes the key, if the key is not accepted.
     """
@@ -48,7 +48,7 @@ def client_assertion(
 
 
 def signing_key_fault(pem: str) -> str | None:
-    """Return the rule for private keys that this text breaks; None if the text is accepted."""
+    """Return why a text is not a private key that can sign assertions; None if it is one."""
     if _read_key(pem) is not None:
         return None
     return f"an unencrypted private key in PEM: RSA of {MIN_RSA_BITS} bits or more, or P-256"

@@ -22,7 +22,7 @@ _IGNORE_TIMES: Final = 0x20_0000
 
 @fast_dataclass(kw_only=True)
 class ClientCertificate:
-    """A client's certificate with its key, in PEM. Its text shows neither."""
+    """A client certificate with its private key, as PEM. Its repr shows neither."""
 
     chain: str = field(repr=False)
     """The certificate, and the intermediate certificates of its authority."""
@@ -32,7 +32,7 @@ class ClientCertificate:
 
 @dataclass(frozen=True)
 class ClientTls:
-    """TLS settings of connections to one origin, or to all origins without settings of their own."""
+    """TLS settings for requests: the trusted authorities, and a client certificate."""
 
     authorities: str | None = field(default=None, repr=False)
     """Certificates of the trusted authorities, in PEM; None: those of the system."""
@@ -40,7 +40,7 @@ class ClientTls:
 
     @cached_property
     def context(self) -> ssl.SSLContext:
-        """Context of all requests. ssl.SSLError for authorities or a certificate that OpenSSL refuses."""
+        """SSL context for requests. ssl.SSLError if OpenSSL refuses the authorities or the certificate."""
         context = ssl.create_default_context(cadata=self.authorities)
         context.set_alpn_protocols(["http/1.1"])
         if self.certificate is not None:
@@ -49,7 +49,7 @@ class ClientTls:
 
     @property
     def expiry_text(self) -> str | None:
-        """When the client certificate expired, in words; None if it has not expired, or there is none."""
+        """When the client certificate expired, in words; None if it has not, or there is none."""
         ends_at = None if self.certificate is None else self.certificate.expires_at
         if ends_at is None or ends_at > datetime.now(UTC):
             return None
@@ -57,7 +57,7 @@ class ClientTls:
 
     @property
     def without_certificate(self) -> "ClientTls":
-        """The same authorities, and no client certificate."""
+        """The same TLS settings without the client certificate."""
         return ClientTls(self.authorities)
 
     def __reduce__(self) -> tuple[type["ClientTls"], tuple[str | None, ClientCertificate | None]]:
@@ -66,7 +66,7 @@ class ClientTls:
 
     @cached_property
     def context_at_any_time(self) -> ssl.SSLContext:
-        """Context that accepts expired certificates; nothing is sent over it, the client's own neither."""
+        """SSL context that also accepts expired certificates, for a look at them. Nothing is sent over it."""
         context = ssl.create_default_context(cadata=self.authorities)
         context.verify_flags |= ssl.VerifyFlags(_IGNORE_TIMES)
         return context
@@ -75,7 +75,7 @@ class ClientTls:
 def client_tls(
     setting: str, *, authorities: str | None, chain: str | None, key: str | None, now: datetime | None = None
 ) -> ClientTls:
-    """Return the TLS of a credential. InvalidValue, which never quotes a key, for unusable files.
+    """Return the TLS settings of a credential; InvalidValue, which never quotes a key, for unusable files.
 
     `setting`: the name of the credential. `chain` and `key`: its client certificate; None without one.
     """
@@ -99,7 +99,7 @@ def client_tls(
 
 
 def key_fault(text: str) -> str | None:
-    """Return the rule for private keys that this text breaks; None if the text is accepted."""
+    """Return why a text is not a usable private key; None if it is one."""
     from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - takes 50 ms
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
 

@@ -59,7 +59,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class Credential:
-    """One credential with its secret, which its repr never shows."""
+    """One credential of a prober with its secret, which its repr never shows."""
 
     def __init__(self, settings: CredentialSettings, secret: str | None) -> None:
         """`secret`: None for an OAuth 2 client whose tokens come from another process."""
@@ -85,46 +85,46 @@ class Credential:
 
     @property
     def name(self) -> str:
-        """Name in results and logs."""
+        """Name of the credential, for results and logs."""
         return self.scope.name
 
     @property
     def oauth2(self) -> OAuthClient | None:
-        """The OAuth 2 client, if it is one."""
+        """Settings of the OAuth 2 client; None for another kind of credential."""
         return self._settings.oauth2
 
     @property
     def secret(self) -> str:
-        """The secret or private key, as it was read last; for OAuth 2, that of the client."""
+        """The secret or private key as last read. For OAuth 2, the client's secret."""
         return self._secrets[0]
 
     @property
     def fault(self) -> TokenFault | None:
-        """Reason why there is no token; None without a known fault."""
+        """Reason why there is no access token; None if no fault is known."""
         return None if self.tokens is None else self.tokens.fault
 
     def __repr__(self) -> str:
         return f"<Credential {self.name}>"
 
     def change(self, secret: str) -> None:
-        """Use another secret from now on."""
+        """Replace the credential's secret by another one."""
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
 
     def note_refresh_token(self, token: str) -> None:
-        """Store a refresh token, so that it is removed from texts."""
+        """Store a refresh token, so that it is removed from texts that are stored or shown."""
         if token not in self.refresh_tokens:
             self.refresh_tokens = [token, *self.refresh_tokens][: 1 + MAX_PAST_SECRETS]
             self.on_new_secret()
 
     def request_target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
-        """Return path and query of a request, with the API key if it is sent in the query."""
+        """Return a request's path and query, with the API key added if it is sent in the query."""
         api_key = self._settings.api_key
         if api_key is None:
             return path_qs
         return key_place(card_schemes, api_key.configured).target(path_qs, self._secrets[0])
 
     def header(self, card_schemes: Sequence[str] = ()) -> tuple[str, str] | None:
-        """Return the header with the secret, as name and value.
+        """Return the HTTP header that contains the secret, as name and value.
 
         None if there is only a client certificate, or if the query has the key. `card_schemes`: security
         schemes of the agent card.
@@ -144,7 +144,7 @@ class Credential:
         return "Authorization", f"Bearer {secret}"
 
     def secrets(self) -> list[str]:
-        """Return all texts that must not be shown, former secrets too."""
+        """Return all texts that must not be shown, including former secrets."""
         basic, oauth2 = self._settings.basic, self._settings.oauth2
         if oauth2 is not None:
             return [*self._client_secrets(oauth2), *([] if self.tokens is None else self.tokens.secrets())]
@@ -155,7 +155,7 @@ class Credential:
         return [*self._secrets, *pairs]
 
     def secrets_of_provider(self) -> list[str]:
-        """Return all texts that the token endpoint has received or issued."""
+        """Return all secrets that the token endpoint has received or issued."""
         return [*self.secrets(), *self.refresh_tokens]
 
     def _client_secrets(self, oauth2: OAuthClient) -> list[str]:
@@ -173,7 +173,7 @@ _NOTHING_TO_REMOVE: Final = Scrubber(())
 
 
 class CredentialStore:
-    """All credentials of a prober. Changed files with secrets are read again."""
+    """All credentials of a prober. Files with secrets are read again when they change."""
 
     def __init__(
         self,
@@ -245,12 +245,12 @@ class CredentialStore:
         return bool(self._credentials)
 
     async def close(self) -> None:
-        """End running requests for tokens."""
+        """Cancel running requests for access tokens."""
         for source in self._token_sources:
             await source.close()
 
     def for_url(self, url: str) -> Credential | None:
-        """Return the credential that a request to a URL may carry; None if there is none."""
+        """Return the credential to use for a URL; None if there is none."""
         if not self._credentials:
             return None
         self._reload()
@@ -258,24 +258,24 @@ class CredentialStore:
         return None if scope is None else self._credentials[scope.name]
 
     def named(self, name: str) -> Credential:
-        """Return a credential by its name, with its secret as it is now."""
+        """Return the credential with this name, with its present secret."""
         self._reload()
         return self._credentials[name]
 
     def tls_for(self, url: URL, credential: Credential | None) -> ClientTls | None:
-        """Return the TLS of a request to a URL, with its credential; None for the usual one."""
+        """Return the TLS settings for a request to a URL with this credential; None for the usual ones."""
         if not self._tls_files:
             return None
         tls = None if credential is None else self._tls_files.of(credential.name)
         return tls or self._tls_files.of_origin(str(url.origin()))
 
     def has_certificate_for(self, url: URL) -> bool:
-        """Return whether a client certificate may be needed at the origin of a URL."""
+        """Return whether any credential for a URL's origin has a client certificate."""
         return bool(self._tls_files) and self._tls_files.has_certificate_for(str(url.origin()))
 
     @property
     def states(self) -> Sequence[CredentialStatus]:
-        """Names, places and states of all credentials."""
+        """Return the name, the places and the state of each credential."""
         return [self._uses[scope.name].status(scope) for scope in self._scopes]
 
     def note_use(
@@ -286,7 +286,7 @@ class CredentialStore:
         detail: str | None = None,
         target: str | None = None,
     ) -> None:
-        """Note how a place took a credential; `name`: None for the one that belongs to the URL.
+        """Record how a server took a credential. `name` None: the credential that is used for the URL.
 
         `detail`: the answer that rejected it. `target`: URL of the target whose probe showed it.
         """
@@ -305,7 +305,7 @@ class CredentialStore:
             self._log_change(scope, use.state)
 
     def forget_targets(self, targets: Collection[str]) -> None:
-        """Remove the faults that probes of these targets showed: another prober probes them from now on."""
+        """Forget the faults that probes of these targets have shown, as another prober probes them now."""
         for use in self._uses.values():
             use.forget_targets(targets)
 
@@ -324,7 +324,7 @@ class CredentialStore:
             _log.warning("credential %s works again", scope.name)
 
     def note_missing(self, missing: Sequence[OtherCredential]) -> None:
-        """Note the credentials that other probers have, and this one lacks; log each change once.
+        """Store which credentials other probers have and this one lacks. Each change is logged once.
 
         One of a place without a credential of this prober stays for GONE_SECONDS.
         """
@@ -351,7 +351,7 @@ class CredentialStore:
         self._missing = missing
 
     def missing_for(self, url: str, target: str) -> OtherCredential | None:
-        """Return the credential that another prober would send to a URL for a target, and this one lacks."""
+        """Return the credential that another prober would send to a URL and this one lacks; None if none."""
         return credential_of_other(self._scopes, self._missing, url, target) if self._missing else None
 
     def _reload(self) -> None:
@@ -371,7 +371,7 @@ class CredentialStore:
                 self._renew_scrubber()
 
     def scrubber_of(self, url: URL) -> Scrubber:
-        """Return the scrubber of the secrets that the origin of a URL may have received.
+        """Return what removes the secrets that a URL's origin may have received, and may send back.
 
         So may the origin of a card that names an interface there. A token endpoint chooses its tokens. They
         must not change texts that are read from other origins.
@@ -380,7 +380,7 @@ class CredentialStore:
         return self._scrubber_by_origin(url.origin())
 
     def scrubbers_of(self, urls: Iterable[URL]) -> Collection[Scrubber]:
-        """Return the different scrubbers of several URLs."""
+        """Return the scrubbers of the origins of these URLs, each once (see `scrubber_of`)."""
         self._reload()
         # Nearly always one origin.
         return {self._scrubber_by_origin(origin) for origin in {url.origin() for url in urls}}

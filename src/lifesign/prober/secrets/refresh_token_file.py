@@ -25,7 +25,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class RefreshTokenFile:
-    """The file with the refresh token of one OAuth 2 client."""
+    """File that stores the refresh token of one OAuth 2 client."""
 
     def __init__(self, file: Path) -> None:
         """A symbolic link counts as the file that it leads to."""
@@ -37,7 +37,7 @@ class RefreshTokenFile:
         """A token that replaced the one in the file, and could not be written."""
 
     def read(self) -> str | TokenFault:
-        """Lock the file until `close`, and return the token to use now."""
+        """Lock the file until `close`, and return the refresh token in it."""
         if (fault := self.claim()) is not None:
             return fault
         try:
@@ -50,14 +50,14 @@ class RefreshTokenFile:
             return _fault(str(error))
 
     def claim(self) -> TokenFault | None:
-        """Lock the file until `close`, also before there is one; return why that is not possible."""
+        """Lock the file until `close`, even if it does not exist yet; return why that failed, else None."""
         try:
             return None if self._has_locked() else _fault(f"another process uses {self._file}")
         except OSError as error:
             return _fault(f"{self._file} cannot be locked ({error.strerror})")
 
     def store(self, token: str) -> TokenFault | None:
-        """Write the first token of a login; return why that is not possible."""
+        """Write the first token after a login; return why that failed, else None."""
         try:
             write_private(self._file, token)
         except OSError as error:
@@ -65,14 +65,14 @@ class RefreshTokenFile:
         return None
 
     def replace(self, token: str) -> None:
-        """Replace the token in the file, as a whole; a token that cannot be written stays in memory."""
+        """Replace the token in the file. If it cannot be written, it stays in memory."""
         if secret_fault(token) is not None:
             _log.error("the new refresh token for %s has an invalid form and is not stored", self._file)
             return
         self._write(token)
 
     def close(self) -> None:
-        """Release the lock. A token that could not be written is tried once more: it would be lost."""
+        """Unlock the file. A token that could not be written is tried once more."""
         if self._lock_fd is not None:
             if self._unwritten is not None:
                 self._write(self._unwritten)

@@ -42,7 +42,7 @@ _log = logging.getLogger("lifesign.prober")
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Secrets as they were read, by their places. Sent to worker processes through a pipe."""
+    """Secrets that were read, by the places where they are stored. Can be sent to worker processes."""
 
     values: Mapping[SecretPlace, str] = field(default_factory=dict, repr=False)
     tls: Mapping[str, ClientTls] = field(default_factory=dict, repr=False)
@@ -52,13 +52,13 @@ class Secrets:
 
     @property
     def scrubber(self) -> Scrubber:
-        """Return the scrubber that removes these secrets from texts."""
+        """Return what removes these secrets from texts."""
         return Scrubber(self.values.values())
 
     def for_worker(
         self, credentials: Sequence[CredentialSettings], targets: Iterable[str] | None = ()
     ) -> "Secrets":
-        """Return those that a process needs to which another process gives its access tokens.
+        """Return only the secrets that a worker process needs, which gets access tokens from its parent.
 
         These include the client secret of a token endpoint that `probed_providers` names for `targets`.
         """
@@ -76,7 +76,7 @@ class Secrets:
 def read_secrets(
     credentials: Sequence[CredentialSettings], complain: Callable[[str], None] | None = None
 ) -> Secrets:
-    """Read all secrets of a definition, and write no core dumps from now on if there are any.
+    """Read all secrets of a definition. If there are any, core dumps are disabled from now on.
 
     `complain` receives warnings; default: the log. InvalidValue for a secret that is missing or not accepted.
     """
@@ -113,7 +113,7 @@ def _files_of(credentials: Sequence[CredentialSettings]) -> Iterator[Path]:
 def probed_providers(
     credentials: Sequence[CredentialSettings], targets: Iterable[str] | None
 ) -> frozenset[str]:
-    """Return the names of credentials whose token endpoint is at the origin of a target or a credential.
+    """Return the credentials whose token endpoint may be probed itself, so that it may send secrets back.
 
     Such a target may send back what the token endpoint has received. `targets`: URLs in their normal form;
     None if a directory or another prober may add any target.
@@ -126,12 +126,12 @@ def probed_providers(
 
 
 def has_tls(credential: CredentialSettings) -> bool:
-    """Return whether a credential has a client certificate or its own authorities."""
+    """Return whether a credential has a client certificate or authorities of its own."""
     return credential.client_certificate is not None or credential.ca_file is not None
 
 
 def read_tls(credential: CredentialSettings, key: str | None, complain: Callable[[str], None]) -> ClientTls:
-    """Read certificate and authorities of a credential; `key` is that of its certificate.
+    """Read the client certificate and the authorities of a credential. `key`: the certificate's private key.
 
     InvalidValue for a file that is not accepted, and for a certificate that is not valid now.
     """
@@ -147,7 +147,7 @@ def read_tls(credential: CredentialSettings, key: str | None, complain: Callable
 
 
 def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], None]) -> str:
-    """Read one secret, without surrounding space. InvalidValue, which never quotes the secret."""
+    """Read one secret, without surrounding space. InvalidValue, which never quotes it, if that fails."""
     if source.env is not None:
         text = os.environ.get(source.env)
         if text is None:
@@ -181,12 +181,12 @@ def _check_refresh_token(name: str, file: Path, complain: Callable[[str], None])
 
 
 def file_of(source: SecretPlace, setting: str) -> Path:
-    """Return the file of a secret. InvalidValue if systemd passes on no credentials."""
+    """Return the file in which a secret is stored; InvalidValue if systemd passes on no credentials."""
     return source.file or systemd_file(source.systemd or "", setting)
 
 
 def file_stamp(file: Path) -> FileStamp | None:
-    """Return a value that changes with the content and the mode of a file; None if the file is missing."""
+    """Return a value that changes if a file's content or mode changes; None if there is no file."""
     try:
         found = file.stat()
     except OSError:
@@ -195,14 +195,14 @@ def file_stamp(file: Path) -> FileStamp | None:
 
 
 def forget_variables(credentials: Sequence[CredentialSettings]) -> None:
-    """Remove the variables with secrets from the environment, before a child process inherits them."""
+    """Remove environment variables that contain secrets, so that child processes do not inherit them."""
     for _, source in sources_of(credentials):
         if source.env is not None:
             os.environ.pop(source.env, None)
 
 
 def forbid_core_dumps() -> None:
-    """Disable core dumps of this process, because they would contain the secrets."""
+    """Disable core dumps of this process, because they would contain secrets."""
     # Linux ignores a limit of 0 if `core_pattern` names a program. With 1 it starts none (fs/coredump.c).
     limit = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
     resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))

@@ -24,7 +24,7 @@ _Stamps = tuple[FileStamp | None, ...]
 
 
 class TlsFiles:
-    """TLS of each credential, and of each origin for requests that carry none."""
+    """TLS settings of each credential, and those of each origin for requests without a credential."""
 
     def __init__(
         self,
@@ -45,19 +45,19 @@ class TlsFiles:
         return bool(self._settings)
 
     def of(self, name: str) -> "ClientTls | None":
-        """Return the TLS of a credential; None if it has none of its own."""
+        """Return the TLS settings of the credential with this name; None if it has none of its own."""
         return self._tls.get(name)
 
     def of_origin(self, origin: str) -> "ClientTls | None":
-        """Return the TLS of requests without a credential: only the authorities, never a certificate."""
+        """Return the TLS settings for requests without a credential, which have no client certificate."""
         return self._by_origin.get(origin)
 
     def has_certificate_for(self, origin: str) -> bool:
-        """Return whether a credential of an origin has a client certificate."""
+        """Return whether any credential for an origin has a client certificate."""
         return any(each.origin == origin and each.client_certificate is not None for each in self._settings)
 
     def reload(self) -> None:
-        """Read changed files again; if they are unusable, the last certificates stay in use."""
+        """Read files that have changed. If they are unusable, the former settings stay in use."""
         for each in self._settings:
             tls = self._files.read_again(each.name, _stamps_of(each), partial(self._read, each))
             if tls is not None:

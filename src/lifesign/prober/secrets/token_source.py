@@ -27,7 +27,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class TokenSource:
-    """The tokens of one OAuth 2 client in this process. At most one request is under way."""
+    """Obtains and keeps the access token of one OAuth 2 client, with at most one request at a time."""
 
     def __init__(
         self,
@@ -62,26 +62,26 @@ class TokenSource:
 
     @property
     def token(self) -> str | None:
-        """The token, if there is one that is still used."""
+        """The present access token; None if there is none."""
         is_used = bool(self._tokens) and self._rejected is None and self._clock() < self._ends_at_s
         return self._tokens[0] if is_used else None
 
     @property
     def left_s(self) -> float:
-        """For how many seconds the token is still used; 0 without one."""
+        """Seconds for which the present token is used; 0 if there is none."""
         return 0.0 if self.token is None else self._ends_at_s - self._clock()
 
     @property
     def retry_in_s(self) -> float:
-        """How many seconds the back-off after a failure still lasts."""
+        """Seconds until a token is requested again after a failure; 0 for at once."""
         return max(0.0, self._retry_at_s - self._clock())
 
     def secrets(self) -> list[str]:
-        """Return all texts that must not be shown, former tokens too."""
+        """Return all texts that must not be shown, including former tokens."""
         return list(self._tokens)
 
     async def prepare(self, seconds: float) -> bool:
-        """Request a token if there is none; return whether there is one, after `seconds` at most."""
+        """Request a token if there is none, waiting up to `seconds`; return whether there is one then."""
         if self.token is not None:
             return True
         if self._request is None:
@@ -95,7 +95,7 @@ class TokenSource:
         return self.token is not None
 
     def drop(self, token: str) -> bool:
-        """Stop using a token that was rejected; return whether it is worth trying with another one."""
+        """Stop using a token that a server rejected; return whether another one may be tried."""
         if self.token is None or self.token != token:
             # Another probe has had it replaced.
             return True
@@ -110,7 +110,7 @@ class TokenSource:
         return True
 
     async def close(self) -> None:
-        """End a request that is under way."""
+        """Cancel a running request for a token."""
         if self._request is not None:
             self._request.cancel()
             await asyncio.wait([self._request])

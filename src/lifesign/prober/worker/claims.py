@@ -49,7 +49,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 def takeover_s(ttl_s: float) -> float:
-    """Return the maximum time in seconds until others hold the shards of a killed worker.
+    """Return after how many seconds at most others hold the shards of a worker that was killed.
 
     Its claims end `ttl_s` after their renewal, and the others claim again when they renew theirs.
     """
@@ -57,7 +57,7 @@ def takeover_s(ttl_s: float) -> float:
 
 
 class ClaimRenewer:
-    """Claims and renews shards until it is cancelled."""
+    """Claims shards for a worker, and renews their leases, until it is cancelled."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class ClaimRenewer:
         self._joined_by_s = 0.0
 
     def hurry(self) -> None:
-        """Send the next claim at once: other shards may be free now."""
+        """Send the next claim at once, because other shards may be free now."""
         self._hurry.set()
 
     async def run(self) -> None:
-        """Acquire and keep shards until cancelled."""
+        """Claim shards and renew their leases until cancelled."""
         self._joined_by_s = asyncio.get_running_loop().time() + JOIN_SECONDS
         while True:
             try:

@@ -56,15 +56,15 @@ Due = tuple[TargetSlot, float]
 
 
 class Probes(Protocol):
-    """Probes one target."""
+    """Probes one target: a `Prober`, or a replacement in tests."""
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
-        """Probe it now, which is `at_s` since the epoch; AddressBusy if its address has its fill."""
+        """Probe a target, which is due at `at_s`; AddressBusy if its address is at the limit of probes."""
         ...
 
 
 class Dispatch:
-    """Starts probes, and processes their results."""
+    """Starts the probes of a worker when they are due, and passes on their results."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class Dispatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no target waits or is being probed; targets with a due time in the future do not wait."""
+        """Whether no probe runs or waits to start now."""
         return not (self.plan.left or self._limiter.waiting or self._limiter.in_flight or self._failures)
 
     async def end(self, grace_s: float) -> None:
-        """Begin no more probes; let running ones continue for some time, and end the rest."""
+        """Start no more probes. Running ones may continue for `grace_s`; then they are cancelled."""
         self._is_ending = True
         if self._timer is not None:
             self._timer.cancel()
@@ -145,7 +145,7 @@ class Dispatch:
             await asyncio.wait(list(self._running), timeout=grace_s)
 
     def pump(self) -> None:
-        """Begin the probes that may begin now, and schedule the next call."""
+        """Start the probes that may start now."""
         if self._is_ending:
             return
         try:
@@ -157,7 +157,7 @@ class Dispatch:
             self._wake_in(wait_s)
 
     def end_overdue(self) -> None:
-        """End probes that take too long; called once a second."""
+        """Cancel probes that take too long. Called once a second."""
         oldest_s = self._clock.monotonic_s() - self._max_probe_s
         for task, began_s in self._running.items():
             if began_s > oldest_s:
@@ -167,7 +167,7 @@ class Dispatch:
         self.pump()
 
     def note_applied(self, shard: Shard, applied: ApplyResult) -> None:
-        """Schedule the targets of a shard."""
+        """Schedule the added and changed targets of a shard; remove those that are gone."""
         for slot in applied.gone:
             self.plan.remove(slot)
         self._outbox.drop(applied.overtaken)
@@ -193,7 +193,7 @@ class Dispatch:
             self.intake.witnesses.note_known(slot.host, network_class, url, alive_at_s)
 
     def replan(self, shards: Iterable[Shard]) -> None:
-        """Schedule targets again that became due while their shard's lease had expired."""
+        """Schedule the targets again that became due while the lease of their shard had expired."""
         wall_s = self._clock.wall_s()
         for shard in shards:
             if not shard.is_current:
@@ -207,7 +207,7 @@ class Dispatch:
         self.pump()
 
     def note_lost(self, shards: Iterable[Shard]) -> None:
-        """Remove the targets of lost shards; running probes end, and are not reported."""
+        """Remove the targets of lost shards. Their running probes are cancelled and not reported."""
         for shard in shards:
             for slot in shard.slots.values():
                 self.plan.remove(slot)
@@ -216,7 +216,7 @@ class Dispatch:
             self._outbox.release(shard.number)
 
     def note_turn(self, slowness: str | None) -> None:
-        """Reduce the concurrency of a census while the prober is slow."""
+        """Start fewer probes at the same time while the prober is slow (`slowness`). Only for a census."""
         if not self.plan.keeps_ticks:
             least = min(MIN_CONCURRENCY, self._concurrency)
             slow = max(self._concurrency // SLOW_DOWN_FACTOR, least)

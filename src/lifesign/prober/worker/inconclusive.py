@@ -27,7 +27,7 @@ def without_result(
     reason: InconclusiveReason,
     why: str,
 ) -> ProbeReport:
-    """Return the report of a probe that began and gave no result because of a fault of ours."""
+    """Return the report of a probe that gave no result, because of a fault of the prober."""
     observation = slot.not_measured(began_at_s, reason, why)
     after = after_probe(memory, observation, cadence, began_at_s)
     return ProbeReport(subject_id=slot.subject_id, observation=observation, memory=after)
@@ -36,7 +36,7 @@ def without_result(
 def discount_failures(
     learned: ProbeMemory, report: ProbeReport, observation: Observation, cadence: Cadence, began_at_s: float
 ) -> ProbeReport:
-    """Return the replacement of a report in which some failures do not count.
+    """Return a report in which only `observation` is left, without the failures that do not count.
 
     `learned` is the memory before the probe with its new facts; `observation` is what remains of the
     observation. A failure that does not count is not remembered.
@@ -52,7 +52,7 @@ def discount_failures(
 def missed(
     slot: TargetSlot, memory: ProbeMemory, cadence: Cadence, began_at_s: float, *, keeps_ticks: bool
 ) -> tuple[int, ProbeReport] | None:
-    """Return how many probes before the one that began then gave no result, and the report about them.
+    """Return how many earlier probes of a target gave no result, with a report about them.
 
     None if all gave one. `memory` is the memory before the probe.
     """

@@ -49,7 +49,7 @@ _ASKING: Final = frozenset({WitnessNeed.ASK_CANARIES, WitnessNeed.ASK_TARGETS})
 
 @fast_dataclass(kw_only=True)
 class FinishedProbe:
-    """One probe that has ended."""
+    """One probe that has ended, with its report."""
 
     slot: TargetSlot
     memory: ProbeMemory
@@ -65,12 +65,12 @@ class FinishedProbe:
 
     @property
     def due_at_s(self) -> float:
-        """Start of the first request, since the epoch."""
+        """Time at which the first request of the probe began, since the epoch."""
         return self.began_at_s if self.first is None else self.first.began_at_s
 
 
 class Intake:
-    """Processes the results of probes."""
+    """Decides what happens with the result of each probe: report it, or wait for a witness."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Intake:
         self._clock_offset_s = clock_offset_s
 
     def take(self, probed: FinishedProbe) -> None:
-        """Report and store the result of a probe and schedule the next one, or wait for a witness."""
+        """Process the result of a probe: report it and schedule the next probe, or wait for a witness."""
         slot = probed.slot
         if probed.first is not None:
             self._failures.asked_again -= 1
@@ -130,7 +130,7 @@ class Intake:
                 self._wait_for_witness(probed)
 
     def note_witnessed(self, failures: Sequence[WaitingFailure]) -> None:
-        """Schedule the second requests to the targets of these failures: a witness answered."""
+        """Request the targets of these failures a second time, because a witness has answered."""
         for failure in failures:
             if failure.slot.is_gone:
                 self.drop(failure)
@@ -138,7 +138,7 @@ class Intake:
                 self._asks_again(failure)
 
     def note_unwitnessed(self, failures: Sequence[WaitingFailure], why: str) -> None:
-        """Report these as not measured: no witness answered."""
+        """Report these failures as not measured, because no witness has answered."""
         now_s = self._clock.monotonic_s()
         for failure in failures:
             slot = failure.slot
@@ -159,7 +159,7 @@ class Intake:
             self._settle_unwitnessed(probed, why, layers=failure.layers, made_at_s=failure.made_at_s)
 
     def drop(self, failure: WaitingFailure) -> None:
-        """Remove a failure that has a witness, without a second request: another worker has its target."""
+        """Give up a failure that waits for a second request, since another worker has its target now."""
         self._failures.asked_again -= 1
         failure.slot.is_busy = False
 

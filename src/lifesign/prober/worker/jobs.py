@@ -36,7 +36,7 @@ class _Job:
 
 
 class Jobs:
-    """Jobs that come round."""
+    """Runs functions at regular intervals."""
 
     def __init__(self) -> None:
         self._scheduler = Scheduler()
@@ -45,7 +45,7 @@ class Jobs:
     def add(
         self, name: str, every_seconds: float, function: JobFunction, *, is_due_now: bool = False
     ) -> None:
-        """Add a job that runs at an interval of at least one second, and immediately if requested.
+        """Add a function to be run at an interval of at least one second, the first time at once if wanted.
 
         InvalidValue for a name that exists already, and for invalid intervals.
         """
@@ -57,7 +57,7 @@ class Jobs:
         self._scheduler.every(round(every_seconds)).seconds.do(self._note_due, job)
 
     async def run(self) -> None:
-        """Run due jobs until cancelled; running threads then end by themselves."""
+        """Run functions when they are due, until cancelled. Threads that run then end by themselves."""
         try:
             while True:
                 self._scheduler.run_pending()
@@ -75,7 +75,7 @@ class Jobs:
                 await asyncio.gather(*running, return_exceptions=True)
 
     async def run_now(self, name: str) -> None:
-        """Do one job now, or wait for it if it is being done; KeyError if there is none of this name."""
+        """Run one function now, or wait for it if it runs already; KeyError for an unknown name."""
         job = self._jobs[name]
         if job.running is None:
             job.running = asyncio.create_task(self._do(job))

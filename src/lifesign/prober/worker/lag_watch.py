@@ -14,7 +14,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class LagWatch:
-    """Watches over one prober."""
+    """Measures regularly how late a prober's event loop runs, and logs when it becomes too slow."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class LagWatch:
         self._each_second = each_second
 
     async def run(self) -> None:
-        """Watch until cancelled."""
+        """Measure until cancelled."""
         looked_s = self._clock.monotonic_s()
         slept_s = self._clock.boot_s() - looked_s
         while True:

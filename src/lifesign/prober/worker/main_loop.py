@@ -67,7 +67,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class ProbeWorker:
-    """Probes the targets of the shards that it holds, for one run: continuously, or for one census.
+    """Probes the targets of its shards, continuously or once for a census.
 
     `worker_name` is unique among the workers of a ledger. `asks` sends requests to witnesses; without it,
     only the answers of other probes are witnesses. `unanswered` counts lookups that no name server answered.
@@ -179,7 +179,7 @@ class ProbeWorker:
 
     @property
     def progress(self) -> Progress:
-        """Current state of the worker."""
+        """Numbers for people: what the worker has done and is doing."""
         rate_per_s, left = self._tally.rate_per_s(self._clock.monotonic_s()), self._dispatch.plan.left
         if left is not None:
             left += self._limiter.waiting + self._limiter.in_flight
@@ -240,14 +240,14 @@ class ProbeWorker:
                 self._keeper.hurry()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Probe every target at its times until `stop` is set.
+        """Probe all targets when they are due, until `stop` is set.
 
         Then report the finished results, and leave.
         """
         await self._live(stop.wait())
 
     async def run_once(self, since_s: float, stop: asyncio.Event) -> bool:
-        """Probe every target once that was not probed since then; return whether all were.
+        """Probe all targets without a result since `since_s` once; return whether none is left.
 
         `since_s` is the start of the census, in seconds since the epoch: with the same value it continues
         with the remaining targets. False if `stop` was set before the end, or if some targets cannot be
@@ -390,11 +390,11 @@ class _Others:
         self._fewest: tuple[float, int] | None = None
 
     def stalled_s(self, now_s: float) -> float:
-        """Return for how long the number of remaining targets has not decreased, in seconds."""
+        """Return for how many seconds the number of targets left has not decreased."""
         return 0.0 if self._fewest is None else now_s - self._fewest[0]
 
     def wait_s(self, unprobed: int | None, now_s: float) -> float:
-        """Record how many targets are left, None: unknown; return the wait until the next check.
+        """Record how many targets are left (None: unknown); return how long to wait for the next count.
 
         The wait is half of the time that the remaining targets take at the current rate, or a quarter of the
         time since the first check if that is less.

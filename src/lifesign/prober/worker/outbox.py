@@ -28,7 +28,7 @@ _MIN_RESULT_BYTES: Final = 200
 
 
 class Result:
-    """One waiting report; as objects, or as JSON."""
+    """One report that waits, as an object or as JSON."""
 
     __slots__ = ("_memory", "_observation", "_report", "count", "made_at_s", "number", "slot", "token")
 
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def report(self) -> ProbeReport:
-        """The report."""
+        """The report as an object."""
         if self._report is not None:
             return self._report
         return ProbeReport(
@@ -59,17 +59,17 @@ class Result:
 
     @property
     def bytes(self) -> int:
-        """Size as JSON; 0 while it is not stored as JSON."""
+        """Size of the report as JSON; 0 while it is an object."""
         if self._report is not None:
             return 0
         return len(self._observation) + len(self._memory) + _MIN_RESULT_BYTES
 
     def give_up(self) -> None:
-        """Store with the target that its result could not be reported."""
+        """Count at the target that this result was dropped, since the ledger was unreachable."""
         self.slot.given_up += self.count
 
     def pack(self) -> None:
-        """Keep it as JSON."""
+        """Convert the report to JSON, to need less memory."""
         if self._report is not None:
             self._observation = self._report.observation.model_dump_json(exclude_defaults=True)
             self._memory = self._report.memory.to_json()
@@ -77,7 +77,7 @@ class Result:
 
 
 class Outbox:
-    """Results that wait."""
+    """Queue of results that wait to be reported to the ledger."""
 
     def __init__(
         self,
@@ -103,17 +103,17 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more results should be produced."""
+        """Whether the queue is full, so that no more probes should start."""
         return len(self) >= self._max_results or self._bytes >= self._max_bytes
 
     @property
     def ready(self) -> int:
-        """Maximum of results that can be taken."""
+        """Maximum number of results that `take` can return now."""
         return len(self._waiting)
 
     @property
     def oldest_at_s(self) -> float | None:
-        """Time of the first result, by `Clock.boot_s`; None if there is none."""
+        """Time (`Clock.boot_s`) of the oldest result; None if there is none."""
         return self._waiting[0].made_at_s if self._waiting else None
 
     def add(self, result: Result) -> None:
@@ -124,7 +124,7 @@ class Outbox:
         self._waiting.append(result)
 
     def take(self, most: int, may_go: Callable[[Shard], bool]) -> list[Result]:
-        """Take the first results that may be reported; those of lost shards are dropped."""
+        """Return the first results whose shards `may_go` accepts. Those of lost shards are dropped."""
         taken: list[Result] = []
         while self._waiting and len(taken) < most:
             result = self._waiting.popleft()
@@ -143,7 +143,7 @@ class Outbox:
         return taken
 
     def put_back(self, results: Iterable[Result]) -> None:
-        """Put results back at the front: the ledger is unreachable. All results are kept as JSON now."""
+        """Put results back at the front of the queue, because the ledger is unreachable."""
         self._waiting.extendleft(reversed(list(results)))
         self._is_unreachable = True
         self._bytes = 0
@@ -152,18 +152,18 @@ class Outbox:
             self._bytes += result.bytes
 
     def note_return(self) -> None:
-        """Note that the ledger is reachable."""
+        """Record that the ledger is reachable again."""
         self._is_unreachable = False
 
     def release(self, number: int) -> None:
-        """Release the waiting results of a shard: it was claimed again, or is lost for good."""
+        """Let a shard's results be taken again, as the shard was claimed again or is lost for good."""
         aside = self._aside.pop(number, None)
         if aside is not None:
             self._aside_count -= len(aside)
             self._waiting.extendleft(reversed(aside))
 
     def drop(self, slots: Iterable[TargetSlot]) -> int:
-        """Drop all results of these targets; return how many there were."""
+        """Remove all results of these targets; return how many there were."""
         whose = {id(slot) for slot in slots}
         before = len(self)
         if not whose or not before:
@@ -176,7 +176,7 @@ class Outbox:
         return before - len(self)
 
     def give_up(self, now_s: float) -> int:
-        """Drop results beyond the limits, the oldest first; return their number."""
+        """Drop the oldest results beyond the limits of number, size and age; return how many."""
         before = self.given_up
         for line in (*self._aside.values(), self._waiting):
             while line and self._must_go(line[0], now_s):

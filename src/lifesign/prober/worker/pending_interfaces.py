@@ -14,7 +14,7 @@ MAX_PENDING_BYTES: Final = 33_554_432
 
 
 class PendingInterfaces:
-    """Newly read interfaces, at most one of each target."""
+    """Newly read interfaces that wait to be reported, at most one of each target."""
 
     def __init__(self, max_bytes: int = MAX_PENDING_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -26,7 +26,7 @@ class PendingInterfaces:
         return len(self._waiting)
 
     def add(self, slot: TargetSlot, interface: Interface) -> bool:
-        """Queue an interface in place of an earlier one; return whether there is room for it."""
+        """Store a target's interface, in place of an earlier one; return whether there is room."""
         self._remove(slot.subject_id)
         if self._bytes + len(interface.text) > self._max_bytes:
             for subject_id in [one for one, (other, _) in self._waiting.items() if other.is_gone]:
@@ -38,14 +38,14 @@ class PendingInterfaces:
         return True
 
     def of(self, slot: TargetSlot) -> Interface | None:
-        """Return the interface that waits for the next result of a target."""
+        """Return the interface to report with a target's next result; None if there is none."""
         if not self._waiting:
             return None
         other, interface = self._waiting.get(slot.subject_id, (None, None))
         return interface if other is slot else None
 
     def delivered(self, slot: TargetSlot, interface: Interface) -> None:
-        """Remove an interface that was delivered, unless a newer one waits."""
+        """Remove an interface that was reported, unless a newer one of the target waits."""
         if self.of(slot) is interface:
             self._remove(slot.subject_id)
 

@@ -16,7 +16,7 @@ RATE_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """State of one worker at one moment."""
+    """What one worker has done and is doing, in numbers."""
 
     shards: int
     """Number of shards that the worker holds."""
@@ -83,7 +83,7 @@ class Progress:
 
 
 class Tally:
-    """Counters of one worker."""
+    """Counts what one worker has done."""
 
     def __init__(self, now_s: float) -> None:
         self.probed = 0
@@ -101,7 +101,7 @@ class Tally:
         self._in_second = 0
 
     def note(self, result: ResultClass, now_s: float) -> None:
-        """Count a probe that ended; `now_s` never goes back."""
+        """Count a probe that ended. `now_s` must never go back."""
         self.probed += 1
         self.classes[result] += 1
         second = int(now_s)
@@ -119,11 +119,11 @@ class Tally:
             self.with_failed_assertions.discard(subject_id)
 
     def forget_targets(self, subject_ids: Collection[str]) -> None:
-        """Forget failed assertions of these targets: another worker probes them from now on."""
+        """Forget the failed assertions of these targets, since another worker probes them now."""
         self.with_failed_assertions.difference_update(subject_ids)
 
     def note_start(self, error_s: float) -> None:
-        """Count by how much a probe began later than it was due."""
+        """Record by how many seconds a probe began too late."""
         self._bins[bin_of(clamped(int(error_s * 1e9)))] += 1
         self.starts += 1
         self.start_delay_s += max(0.0, error_s)
@@ -136,7 +136,7 @@ class Tally:
         return sum(count for second, count in counted if since <= second < this) / max(1, this - since)
 
     def start_error_p99_ms(self) -> float | None:
-        """Return the 99th percentile of how late probes began."""
+        """Return how late probes began, in ms: the 99th percentile."""
         histogram = LatencyHistogram()
         histogram.add(memoryview(self._bins).cast("B"))
         return next(iter(histogram.percentiles_ms(0.99)), None)

@@ -62,11 +62,11 @@ class _Class:
         self.attending: asyncio.Task[None] | None = None
 
     def takes(self, url: str) -> bool:
-        """Return whether a target may be a witness: in a public class only TLS proves which host answers."""
+        """Return whether a target can be a witness in this class; in a public one, only over TLS."""
         return not self.canaries and (self.name not in PUBLIC_CLASSES or url.startswith("https:"))
 
     def note_unanswered(self, url: str) -> None:
-        """Ask other targets first from now on."""
+        """Record that a target did not answer as a witness, so that others are requested first."""
         for host, known in self.known.items():
             if known.url == url:
                 self.known[host] = _KnownHost(0.0, url)
@@ -77,10 +77,10 @@ class _Class:
         return sum(known.is_own for known in self.known.values())
 
     def candidates(self) -> list[str]:
-        """Return the URLs of witness candidates: those that answered this worker last, if there are any.
+        """Return the URLs to request as witnesses, first those that answered this worker last.
 
-        Others come from two sources in turn, as what one prober reported may be invented: targets that were
-        handed out, and those of this worker's shards that answered another worker.
+        Other URLs come from two sources in turn, as what one prober reported may be invented: targets that the
+        registry handed out, and those of this worker's shards that answered another worker.
         """
         known = sorted(self.known.values(), reverse=True)
         own = [each.url for each in known if each.is_own][:MAX_ASKED_TARGETS]
@@ -92,7 +92,7 @@ class _Class:
 
 
 class ReachabilityWitnesses:
-    """Collects answers, and sends requests to witnesses for the waiting failures.
+    """Finds witnesses (targets or canaries that answer) for failures, to show that the network works.
 
     `witnessed` takes failures for which a witness answered, in the order in which they were recorded;
     `unwitnessed` those that have none, and why, for people.
@@ -130,13 +130,13 @@ class ReachabilityWitnesses:
 
     @property
     def unreached_classes(self) -> tuple[str, ...]:
-        """Network classes in which no witness answered the last requests."""
+        """Network classes in which no witness answered when requested last."""
         return tuple(name for name, state in self._classes.items() if state.is_reached is False)
 
     # For the witness rule
 
     def class_for(self, network_class: str | None) -> str:
-        """Return the class whose witnesses are used; for a name without a known class, a public one."""
+        """Return the network class whose witnesses count for a failure; None: a public one."""
         if network_class is not None and (network_class == THIS_MACHINE or network_class in self._classes):
             return network_class
         four, six = self._classes[PUBLIC_IPV4], self._classes[PUBLIC_IPV6]
@@ -149,24 +149,24 @@ class ReachabilityWitnesses:
         return state is not None and bool(state.canaries)
 
     def is_silent(self, network_class: str) -> bool:
-        """Return whether the registry reports that a class is in mass silence."""
+        """Return whether a network class is in mass silence, as the registry reports."""
         return network_class in self._news.silent_classes
 
     def confirmed_at_s(self, network_class: str) -> float | None:
-        """Return when an operator last confirmed a class, since the epoch; None if never."""
+        """Return when an operator last confirmed the outage of a network class; None if never."""
         return self._news.confirmed_at_s.get(network_class)
 
     # Received facts
 
     def add(self, failure: WaitingFailure) -> None:
-        """Queue a failure until a witness of its class answers; the caller has checked that there is room."""
+        """Let a failure wait for a witness of its network class. The caller has checked for room."""
         self._failures.add(failure)
         state = self._classes[failure.network_class]
         if state.attending is None:
             state.attending = self._start(self._ask_for_failures(state))
 
     def note_answer(self, host: str, answered: Answered) -> None:
-        """Take in that a target answered itself; in a class with canaries it is no witness."""
+        """Record that a target answered this worker, so that it may be a witness for others."""
         state = self._classes.get(answered.network_class)
         if state is None or state.canaries:
             return
@@ -180,7 +180,7 @@ class ReachabilityWitnesses:
             self._release(answer)
 
     def note_known(self, host: str, network_class: str, url: str, alive_at_s: float) -> None:
-        """Take in that a target answered another worker, or this one before it started (since the epoch)."""
+        """Record that a target has answered another worker, or this one before its start."""
         state = self._classes.get(network_class)
         if state is None or not state.takes(url):
             return
@@ -190,12 +190,12 @@ class ReachabilityWitnesses:
         state.known.move_to_end(host, last=False)
 
     def note_failure(self, host: str, network_class: str) -> None:
-        """Record that a host failed, or must not be probed now: it is no witness for others."""
+        """Record that a host failed or must not be probed, so that it is no witness."""
         if (state := self._classes.get(network_class)) is not None:
             state.known.pop(host, None)
 
     def apply_witness_news(self, news: WitnessNews) -> None:
-        """Add the facts about witnesses in an answer of the ledger."""
+        """Store what an answer of the ledger says about witnesses."""
         became_silent = news.silent_classes - self._news.silent_classes
         self._news = news
         for network_class, url in news.handed_out:
@@ -214,7 +214,7 @@ class ReachabilityWitnesses:
     # Sent facts
 
     async def witness_report(self) -> WitnessReport:
-        """Return the facts about witnesses for a claim; probe those of classes without a recent answer."""
+        """Return what a claim reports about witnesses, and request some for classes without a recent one."""
         if self.has_read_targets:
             await asyncio.gather(*(self._find_out(state) for state in self._classes.values()))
         states = self._classes.values()
@@ -232,12 +232,12 @@ class ReachabilityWitnesses:
         )
 
     async def ask_canaries(self) -> None:
-        """Ask all canaries once, at the start: one that does not answer is an error in the log."""
+        """Request all canaries once, at the start; log an error for each one that does not answer."""
         states = [state for state in self._classes.values() if state.canaries]
         await asyncio.gather(*(self._round(state) for state in states))
 
     async def close(self) -> None:
-        """End running requests; waiting failures are dropped."""
+        """Cancel running requests. Failures that wait are dropped."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -36,7 +36,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class Reporter:
-    """Delivers results until it is cancelled."""
+    """Sends results to the ledger, in batches, until it is cancelled."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Reporter:
         """Whether the waiting results are to be sent at once."""
 
     def add(self, result: Result, *, is_urgent: bool = False) -> None:
-        """Add a result; it waits for others, or is sent at once if it is urgent."""
+        """Add a result to the next batch. An urgent one is sent at once."""
         self._outbox.add(result)
         if is_urgent:
             self.hurry()
@@ -80,12 +80,12 @@ class Reporter:
             self._wake.set()
 
     def hurry(self) -> None:
-        """Deliver all waiting results at once."""
+        """Send all waiting results at once."""
         self._is_hurrying = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Report results at regular times, until cancelled."""
+        """Send results regularly until cancelled."""
         while True:
             await self._until_due()
             try:
@@ -99,7 +99,7 @@ class Reporter:
                 await asyncio.sleep(self._away.wait_s())
 
     async def flush(self) -> None:
-        """Report all results that may be reported now. Raises LedgerUnreachable."""
+        """Send all results that may be sent now. Raises LedgerUnreachable."""
         self._is_hurrying = False
         try:
             while results := self._outbox.take(MAX_BATCH, self._may_be_removed):

@@ -26,25 +26,25 @@ _TICK_SECONDS: Final = 1e-3
 
 
 class Plan(Protocol):
-    """Decides which targets are due. Times are since the epoch."""
+    """Decides which targets are due. Times are seconds since the epoch."""
 
     @property
     def keeps_ticks(self) -> bool:
-        """Whether targets have due times, which can be missed."""
+        """Whether targets have due times, so that a probe can be missed."""
         ...
 
     @property
     def left(self) -> int | None:
-        """Number of targets that were not returned yet; None without an end."""
+        """Number of targets that `take` has not returned yet; None if probes never end."""
         ...
 
     @property
     def backed_off(self) -> int | None:
-        """Number of targets in back-off; None if there are no ticks."""
+        """Number of targets that are probed less often than usual; None for a census."""
         ...
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
-        """Schedule a target for a time, which replaces an earlier one."""
+        """Schedule a target's next probe, in place of an earlier time."""
         ...
 
     def remove(self, slot: TargetSlot) -> None:
@@ -52,7 +52,7 @@ class Plan(Protocol):
         ...
 
     def take(self, now_s: float) -> Iterator[tuple[float, TargetSlot]]:
-        """Take the targets that are due by now, with the times when they were due."""
+        """Yield the targets that are due, with the times when they were due, and remove them."""
         ...
 
     def next_at_s(self) -> float | None:
@@ -60,12 +60,12 @@ class Plan(Protocol):
         ...
 
     def tries_again(self, slot: TargetSlot, /) -> bool:
-        """Return whether a target is scheduled again after a failure that does not count."""
+        """Return whether a target is scheduled again, after a failure that does not count."""
         ...
 
 
 class WatchPlan:
-    """Every target at its own tick."""
+    """Schedule of continuous probes: every target at its own times."""
 
     keeps_ticks = True
     left = None
@@ -77,11 +77,11 @@ class WatchPlan:
 
     @property
     def backed_off(self) -> int:
-        """Number of targets in back-off, including those that are being probed."""
+        """Number of targets that are probed less often than usual, including those being probed now."""
         return self._backed_off
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, now_s: float, /) -> None:
-        """Schedule a target for its next tick, or for another reason to probe it."""
+        """Schedule a target for its next due time, or earlier if there is a reason to probe it."""
         cadence = slot.cadence(self._cadence)
         at_s = next_probe_at_s(slot.subject_id, memory, cadence, now_s, slot.recheck_at_s)
         self._due.add(slot, at_s)
@@ -97,11 +97,11 @@ class WatchPlan:
         return self._due.pop(now_s)
 
     def next_at_s(self) -> float | None:
-        """Return when the next one may be due."""
+        """Return when the next target may be due."""
         return self._due.next_at_s()
 
     def tries_again(self, _slot: TargetSlot, /) -> bool:
-        """Its next tick comes anyway."""
+        """Return False: the target's next due time comes anyway."""
         return False
 
     def _count(self, slot: TargetSlot, *, is_backed_off: bool) -> None:
@@ -110,7 +110,7 @@ class WatchPlan:
 
 
 class CensusPlan:
-    """Every target once that was not probed since the census began."""
+    """Schedule of a census: every target once that has no result since the census began."""
 
     keeps_ticks = False
     backed_off = None
@@ -123,7 +123,7 @@ class CensusPlan:
 
     @property
     def left(self) -> int | None:
-        """Number of targets that were not returned yet."""
+        """Number of targets that `take` has not returned yet."""
         return self._waiting
 
     def add(self, slot: TargetSlot, memory: ProbeMemory, _now_s: float, /) -> None:
@@ -140,7 +140,7 @@ class CensusPlan:
             self._waiting -= 1
 
     def take(self, now_s: float) -> Iterator[tuple[float, TargetSlot]]:
-        """Give out one after the other."""
+        """Yield the targets one after the other, as all are due."""
         while self._line:
             slot = self._line.popleft()
             if slot.due_at_s is not None:
@@ -148,11 +148,11 @@ class CensusPlan:
                 yield now_s, slot
 
     def next_at_s(self) -> float | None:
-        """All targets are due already."""
+        """Return the present: in a census, all targets are due."""
         return None
 
     def tries_again(self, slot: TargetSlot, /) -> bool:
-        """Schedule a target after all others, up to MAX_TRIES times."""
+        """Schedule the target again after all others, up to MAX_TRIES times; return whether it was."""
         self._tries[slot.subject_id] += 1
         if self._tries[slot.subject_id] >= MAX_TRIES or slot.is_gone:
             return False
@@ -168,7 +168,7 @@ class CensusPlan:
 def missed_before(
     subject_id: str, memory: ProbeMemory, cadence: Cadence, began_at_s: float
 ) -> tuple[int, float] | None:
-    """Return how many ticks were missed before a probe that began then, and the time of the last of them.
+    """Return how many due times were missed before a probe, and the last of them; None if none.
 
     The probe counts for the last tick since the previous probe, however late it is. None if none was missed.
     """

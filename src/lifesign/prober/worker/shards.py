@@ -30,7 +30,7 @@ _NO_MEMORY_JSON: Final = _NO_MEMORY.to_json()
 
 
 class TargetSlot:
-    """One target of a shard of this worker."""
+    """One target of a worker's shard, with what the worker knows about it."""
 
     __slots__ = (
         "confirmed_at_s",
@@ -85,26 +85,26 @@ class TargetSlot:
 
     @property
     def host(self) -> str:
-        """Host of its URL."""
+        """Host of the target's URL."""
         return host_of(self.url)
 
     def shares_origin(self) -> bool:
-        """Return whether another target has its origin: all targets of a host are in one shard."""
+        """Return whether the shard has another target of the same origin."""
         others = (slot.url for slot in self.shard.slots.values() if slot.url != self.url)
         return any(is_on_origin_of(url, self.url) for url in others)
 
     @property
     def is_gone(self) -> bool:
-        """Whether the target was removed, or its shard was lost."""
+        """Whether the target was removed, or this worker lost its shard."""
         return self.shard.claim is None or self.shard.slots.get(self.subject_id) is not self
 
     def remember(self, memory: ProbeMemory) -> None:
-        """Store the memory of a probe."""
+        """Store the target's memory, for its next probe."""
         text = memory.to_json()
         self.memory = text if text != _NO_MEMORY_JSON else None
 
     def note(self, result: ResultClass, memory: ProbeMemory, interval_s: float) -> None:
-        """Count the target by the result of a probe that left `memory`, unless it is less informative.
+        """Count the target by a probe's result, unless the known result says more.
 
         A known result counts for as long as in the registry (`receipt_of`).
         """
@@ -118,7 +118,7 @@ class TargetSlot:
                 self._count_as(result)
 
     def note_known(self, memory: ProbeMemory) -> None:
-        """Count it by its memory: another worker probed it later, or the result does not count."""
+        """Count the target by the result in its memory instead of one of this worker."""
         self.measured_at_s = _measured_at_s(memory)
         self._count_as(_known_by(memory))
 
@@ -128,15 +128,15 @@ class TargetSlot:
         self.result = result
 
     def recall(self) -> ProbeMemory:
-        """Return the memory."""
+        """Return the target's memory: what its next probe needs to know."""
         return _NO_MEMORY if self.memory is None else ProbeMemory.from_json(self.memory)
 
     def cadence(self, usual: Cadence) -> Cadence:
-        """Return the cadence for its own thresholds."""
+        """Return the target's cadence: the usual one, or one by the agent's own thresholds."""
         return usual if self.thresholds_s is None else usual.with_thresholds(*self.thresholds_s)
 
     def not_measured(self, at_s: float, inconclusive_reason: InconclusiveReason, why: str) -> Observation:
-        """Return the observation for a probe of the target that did not take place then."""
+        """Return the observation of a probe of this target that did not take place."""
         at = datetime.fromtimestamp(at_s, UTC)
         if is_target_id(self.subject_id):
             return not_measured(at, inconclusive_reason, why, target_url=self.url)
@@ -144,7 +144,7 @@ class TargetSlot:
 
 
 class Shard:
-    """One claimed shard."""
+    """One shard whose lease this worker holds, with its targets."""
 
     __slots__ = (
         "claim",
@@ -175,22 +175,22 @@ class Shard:
 
     @property
     def token(self) -> int | None:
-        """The fencing token of its claim."""
+        """Fencing token of the shard's lease."""
         return None if self.claim is None else self.claim.fencing_token
 
     def next_number(self) -> int:
-        """Return the number of one more result under the current token, counted from 1."""
+        """Return the number for the next result of the shard; it starts at 1 with each fencing token."""
         self.numbered += 1
         return self.numbered
 
     def is_owned(self, now_s: float) -> bool:
-        """Return whether its targets may be probed and reported now, by the monotonic clock."""
+        """Return whether the shard's lease is valid now, on the monotonic clock."""
         return self.claim is not None and self.is_current and now_s < self.claim.expires_at_s
 
 
 @dataclass(slots=True)
 class ApplyResult:
-    """Changes by a page of targets."""
+    """Targets that a page from the ledger has added, changed or removed."""
 
     to_plan: list[tuple[TargetSlot, ProbeMemory]] = field(default_factory=list)
     """New and changed targets, which need a due time, with their memory."""
@@ -200,7 +200,7 @@ class ApplyResult:
 
 
 class OwnedShards:
-    """The shards of one worker."""
+    """The shards whose leases one worker holds, with their targets."""
 
     def __init__(self) -> None:
         self.shards: dict[int, Shard] = {}
@@ -209,7 +209,7 @@ class OwnedShards:
         """Shard in which each agent that is probed at its own URL was last read."""
 
     def tokens(self) -> dict[int, int]:
-        """Return the held shards with their tokens, as a ledger expects them."""
+        """Return the fencing token of each held shard, as the ledger expects it."""
         return {
             number: shard.claim.fencing_token
             for number, shard in self.shards.items()
@@ -217,11 +217,11 @@ class OwnedShards:
         }
 
     def versions(self) -> dict[int, int]:
-        """Return the known version of each shard, 0 for those that were not read since they were claimed."""
+        """Return the known version of each shard; 0 for those that were not read yet."""
         return {number: shard.version if shard.is_current else 0 for number, shard in self.shards.items()}
 
     def results(self) -> dict[ResultClass | None, int]:
-        """Return the number of targets by their latest result, None: never probed."""
+        """Return how many targets have which latest result; None: never probed."""
         results: Counter[ResultClass | None] = Counter()
         for shard in self.shards.values():
             for result, count in shard.results.items():
@@ -229,12 +229,12 @@ class OwnedShards:
         return dict(+results)
 
     def slots(self) -> Iterator[TargetSlot]:
-        """Return all targets, in the order of their shards."""
+        """Return all targets, shard by shard."""
         for shard in list(self.shards.values()):
             yield from list(shard.slots.values())
 
     def take(self, claims: Iterable[ShardClaim]) -> tuple[list[Shard], list[Shard]]:
-        """Note the held shards of a ledger's answer; return the renewed or new ones, and the lost ones."""
+        """Store the shards that the ledger has granted; return the renewed or new ones, and the lost ones."""
         claimed: list[Shard] = []
         named: set[int] = set()
         for claim in claims:
@@ -251,7 +251,7 @@ class OwnedShards:
         return claimed, [shard for shard in lost if shard is not None]
 
     def lose(self, number: int) -> Shard | None:
-        """Remove a shard and return it; its targets then belong to no shard."""
+        """Remove a shard and return it. Its targets then count as gone."""
         shard = self.shards.pop(number, None)
         if shard is not None:
             self.targets -= len(shard.slots)
@@ -259,12 +259,12 @@ class OwnedShards:
         return shard
 
     def mark_all_stale(self) -> None:
-        """Mark all shards to be read again."""
+        """Let the targets of all shards be read from the ledger again."""
         for shard in self.shards.values():
             shard.is_current = False
 
     def apply(self, shard: Shard, page: TargetPage) -> ApplyResult:
-        """Note the targets of a shard: all of them if it was not current, else the changes."""
+        """Store the targets that a page from the ledger lists; return the changes."""
         applied = ApplyResult()
         is_complete, before = not shard.is_current, len(shard.slots)
         for entry in page.entries:

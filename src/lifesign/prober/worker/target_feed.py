@@ -37,7 +37,7 @@ _log = logging.getLogger("lifesign.prober")
 
 
 class TargetFeed:
-    """Follows the targets of one worker's shards until it is cancelled."""
+    """Reads changes of the targets in one worker's shards from the ledger, until it is cancelled."""
 
     def __init__(
         self,
@@ -60,11 +60,11 @@ class TargetFeed:
         """Number of targets when the garbage collector was last frozen."""
 
     def hurry(self) -> None:
-        """Read at once: new shards were claimed."""
+        """Read at once, because new shards were claimed."""
         self._hurry.set()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """Read changes regularly until cancelled."""
         while True:
             wait_s = POLL_SECONDS
             try:
@@ -82,7 +82,7 @@ class TargetFeed:
             self._hurry.clear()
 
     async def poll(self) -> None:
-        """Read the changes since the last call. Raises LedgerUnreachable."""
+        """Read the changes since the last call, once. Raises LedgerUnreachable."""
         versions = self._owned_shards.versions()
         if not versions:
             return

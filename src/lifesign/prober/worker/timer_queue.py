@@ -16,7 +16,7 @@ MAX_STALE_PLACES: Final = 10_000
 
 
 class Due(Protocol):
-    """Something that waits for its time."""
+    """An item with a due time, for a `TimerQueue`."""
 
     due_at_s: float | None
     """Due time in seconds of any one clock; None if the target does not wait. Only `TimerQueue` sets it."""
@@ -26,7 +26,7 @@ D = TypeVar("D", bound=Due)
 
 
 class TimerQueue(Generic[D]):
-    """Things that wait, each of them once."""
+    """Queue of items by their due times. Each item is in it at most once."""
 
     def __init__(self) -> None:
         self._waiting = 0
@@ -42,7 +42,7 @@ class TimerQueue(Generic[D]):
         return self._waiting
 
     def add(self, thing: D, due_at_s: float) -> None:
-        """Schedule an item for a time, which replaces an earlier one."""
+        """Add an item with its due time, or change the due time of an item."""
         if thing.due_at_s is None:
             self._waiting += 1
         thing.due_at_s = due_at_s
@@ -57,13 +57,13 @@ class TimerQueue(Generic[D]):
             self._compact()
 
     def remove(self, thing: D) -> None:
-        """Remove an item from the queue; nothing happens if it is not in it."""
+        """Remove an item, if it is in the queue."""
         if thing.due_at_s is not None:
             thing.due_at_s = None
             self._waiting -= 1
 
     def next_at_s(self) -> float | None:
-        """Return when to call `pop`: nothing is due earlier. None if the queue is empty."""
+        """Return the earliest due time; None if the queue is empty."""
         first = self._open[0][0] if self._open else None
         begins_at_s = self._order[0] * BOX_SECONDS if self._order else None
         if first is None or (begins_at_s is not None and begins_at_s < first):
@@ -71,7 +71,7 @@ class TimerQueue(Generic[D]):
         return first
 
     def pop(self, now_s: float) -> Iterator[tuple[float, D]]:
-        """Take the items that are due by now with their times, the earliest first."""
+        """Remove and return the items that are due, with their due times, the earliest first."""
         self._open_boxes(now_s)
         while self._open and self._open[0][0] <= now_s:
             due_at_s, _, thing = heapq.heappop(self._open)

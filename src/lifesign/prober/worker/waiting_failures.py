@@ -16,7 +16,7 @@ MAX_WAITING_FAILURES: Final = 50_000
 
 
 class WaitingFailure:
-    """A failed probe that counts only if a witness answers; kept as JSON."""
+    """A failed probe that counts only if a witness shows that the network works."""
 
     __slots__ = (
         "_memory",
@@ -71,17 +71,17 @@ class WaitingFailure:
 
     @property
     def observation(self) -> Observation:
-        """Return the observation of the probe."""
+        """Return the observation of the failed probe."""
         return Observation.model_validate_json(self._observation)
 
     @property
     def memory(self) -> ProbeMemory:
-        """Return the memory before the probe, with its new facts."""
+        """Return the target's memory before the failed probe, with facts that the probe learned."""
         return ProbeMemory.from_json(self._memory)
 
     @property
     def memory_after(self) -> ProbeMemory:
-        """Return the memory after the probe if its failure does not count."""
+        """Return the target's memory to keep if the failure does not count."""
         return ProbeMemory.from_json(self._memory_after)
 
 
@@ -101,7 +101,7 @@ class _Line:
 
 
 class WaitingFailures:
-    """Failures that wait for a witness. Times are seconds of the monotonic clock."""
+    """Failures that wait for a witness, by network class. Times: seconds of the monotonic clock."""
 
     def __init__(self, max_waiting: int = MAX_WAITING_FAILURES) -> None:
         self.asked_again = 0
@@ -116,24 +116,24 @@ class WaitingFailures:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further failure may wait."""
+        """Whether no more failures can be added."""
         return self._waiting + self.asked_again >= self._max_waiting
 
     def add(self, failure: WaitingFailure) -> None:
-        """Queue a failure after all others of its network class."""
+        """Add a failure behind all others of its network class."""
         line = self._lines.setdefault(failure.network_class, _Line())
         (line.names if failure.is_name_failure else line.others).append(failure)
         self._waiting += 1
 
     def first_at_s(self, network_class: str) -> float | None:
-        """Return when the first failure of a class that waits was recorded; None if none waits."""
+        """Return when the oldest waiting failure of a network class was added; None if none waits."""
         line = self._lines.get(network_class)
         if line is None:
             return None
         return min((each[0].failed_at_s for each in (line.names, line.others) if each), default=None)
 
     def release(self, answer: WitnessAnswer, now_s: float) -> list[WaitingFailure]:
-        """Remove and return the failures for which an answer is a witness."""
+        """Remove and return the failures that count now, as this answer is a witness for them."""
 
         def is_borne_out(failure: WaitingFailure) -> bool:
             return bears_out(
@@ -150,7 +150,7 @@ class WaitingFailures:
         return released
 
     def give_up(self, network_class: str, until_s: float) -> list[WaitingFailure]:
-        """Remove and return the failures of a class that were recorded up to a time."""
+        """Remove and return the failures of a network class that were added up to a time."""
         return self._take(network_class, lambda failure: failure.failed_at_s <= until_s)
 
     def _take(self, network_class: str, is_taken: Callable[[WaitingFailure], bool]) -> list[WaitingFailure]:
