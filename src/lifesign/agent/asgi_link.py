@@ -31,14 +31,13 @@ _log = logging.getLogger("lifesign.agent")
 class AgentLink:
     """Wraps an ASGI app, and registers the app as an agent while it is served.
 
-    Its load is its number of requests. app = AgentLink(app, registry="https://registry.example",
-    agent_id="billing-01")
+        app = AgentLink(app, registry="https://registry.example", agent_id="billing-01")
 
     It registers once the app has started, ends an earlier incarnation of its own, and sends heartbeats; it
     drains and deregisters when the server shuts down. Of several worker processes on one machine one sends
-    the heartbeats, with the sum of all loads; if it dies another one continues the same incarnation.
-    Messages, scopes and exceptions of the app pass through unchanged, and a registry that is unreachable or
-    refuses does not prevent the app from being served.
+    the heartbeats, with the number of all requests in progress as the load; if it dies another one continues
+    the same incarnation. Messages, scopes and exceptions of the app pass through unchanged, and a registry
+    that is unreachable or refuses does not prevent the app from being served.
 
     `settings` are the other fields of the `AgentProfile`. `registry` is a URL, else LIFESIGN_REGISTRY; `key`
     and `key_file`: see `AgentKeys`. With several workers and a key that only enrolls, `key_file` is required:

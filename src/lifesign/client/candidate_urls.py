@@ -111,7 +111,7 @@ def parse_agent_url(url: str) -> ParsedAgentUrl:
 def parse_entered_url(url: str) -> ParsedAgentUrl:
     """Parse a URL that a person entered. Its host must be valid, and may be private.
 
-    Its network does not matter. Systems also read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address,
+    Systems also read `127.1`, `0x7f000001` and `2130706433` as an IPv4 address,
     each differently: only one notation is accepted.
     """
     given = parse_agent_url(url)

@@ -101,7 +101,7 @@ class RegistryFailure(RegistryError, NoAnswer):
 
 
 class Unavailable(RegistryFailure):
-    """502, 503 or 504: the registry, or a proxy before it, cannot answer now. `retry_after_s`, if sent.
+    """502, 503 or 504: the registry, or a proxy in front of it, cannot answer now.
 
     Our registry changes nothing then; of a proxy that cannot be known.
     """

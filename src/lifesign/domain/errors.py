@@ -163,7 +163,7 @@ class InvalidWorkflow(InvalidFile):
 class InvalidTaskTransition(LifesignError):
     """A task with this status cannot take this signal, by the table of task states.
 
-    It allows no event for a finished task.
+    The table allows no signal for a finished task.
     """
 
     def __init__(self, status: str, signal: str) -> None:

@@ -17,7 +17,7 @@ ADVICE: Final = "restore the right database, or a backup, or run lifesign databa
 
 
 def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckResult | None:
-    """Read this host's marker file of a database; return the marker, or a fault. None without a database.
+    """Read this host's marker file of a database; return the marker, or a fault.
 
     None for one in memory, and for a URL that names no database.
     """

@@ -41,9 +41,9 @@ class _Finder:
 
 
 def suspicious_events(ended: bytes) -> Iterator[bytes]:
-    """Yield the events that may report a failure. All others certainly do not, if their data is JSON.
+    """Yield the events that may report a failure.
 
-    All others surely have not, if their data are JSON.
+    All others certainly do not, if their data is JSON.
     """
     signs, blanks = _Finder(ended, _SIGNS), _Finder(ended, _BLANKS)
     at = 0

@@ -175,7 +175,7 @@ def is_drifting(
 ) -> bool:
     """Return whether to report an agent's clock as wrong, now or still.
 
-    The former value if that depends on the delay of the request.
+    As before (`was_drifting`) if that depends on the delay of the request.
     """
     if has_drifted(drift_s(client_s, server_s, waited_s), 0.0, interval_s):
         return True

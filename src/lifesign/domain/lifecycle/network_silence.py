@@ -104,7 +104,7 @@ def silent_keys(
 ) -> tuple[str, ...]:
     """Return the prober keys for which a network class is in mass silence.
 
-    It is for a key if its own addresses fell silent, or those of all keys together, or of all but one other
+    A class is if the key's own addresses fell silent, or those of all keys together, or of all but one other
     key. In the latter cases a quarter must be silent without any single one of the other keys, too.
     """
     silent = {key for key, counts in by_key.items() if is_mass_silence(counts, policy)}

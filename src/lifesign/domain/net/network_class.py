@@ -57,7 +57,7 @@ def _mapped(address: Address) -> Address:
 
 
 def range_to_allow(host: str) -> str | None:
-    """Return the network to name in `--allow-network` so that a host may be contacted; None if there is none.
+    """Return the network to name in `--allow-network` so that a host may be contacted.
 
     None if no setting allows it, if it is public, or if it is a name whose addresses are not known.
     """

@@ -97,7 +97,7 @@ def decide(
     failure: str = "",
     retry_after_seconds: int | None = None,
 ) -> Decision:
-    """Decide whether to call an agent, by the result of the request for its health document, and by that.
+    """Decide whether to call an agent, by its health document and by the result of the request for it.
 
     `now` has a zone and is the time to which `age_seconds` refers. `failure` describes the failure for
     people, `retry_after_seconds` is the wait that the peer requested; both count only if the document could

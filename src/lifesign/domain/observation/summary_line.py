@@ -108,10 +108,7 @@ def has_lost_interface(layers: Sequence[tuple[Layer, LayerResult]]) -> bool:
 
 
 def signs_in(results: Iterable[tuple[Layer, ResultClass]], kind: TargetKind | None = None) -> str:
-    """Return in words which liveness signals these results of layers contain; empty without.
-
-    Empty if there is none.
-    """
+    """Return in words which liveness signals these results of layers contain; empty without."""
     signs = _SERVER_SIGNS if kind is TargetKind.MCP else _SIGNS
     text = ", ".join(sign for each in results if (sign := signs.get(each)) is not None)
     return CARD_ONLY if text == CARD else text
