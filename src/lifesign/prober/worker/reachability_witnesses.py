@@ -79,8 +79,8 @@ class _Class:
     def candidates(self) -> list[str]:
         """Return the URLs to request as witnesses, first those that answered this worker last.
 
-        Other URLs come from two sources in turn, as what one prober reported may be invented: targets that the
-        registry handed out, and those of this worker's shards that answered another worker.
+        Other URLs come from two sources in turn, as what one prober reported may be invented: targets that
+        the registry handed out, and those of this worker's shards that answered another worker.
         """
         known = sorted(self.known.values(), reverse=True)
         own = [each.url for each in known if each.is_own][:MAX_ASKED_TARGETS]
