@@ -299,6 +299,22 @@ async def test_fields_that_name_no_event_change_nothing(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["one", "many"])
+@pytest.mark.parametrize("answer", [GOOD, BAD, error(-32603), error(-32602)])
+async def test_session_of_http_with_sse_is_no_interaction(form: str, answer: bytes) -> None:
+    """MCP 2024-11-05: one GET gets the answers to all POST requests."""
+    body = named("endpoint", b"/messages/?session_id=1") + named("message", answer)
+    steps, opening = sent(body, EVENTS)[form], request(b"")
+    plain = ((b"accept", b"text/event-stream"),)
+    assert await outcome_of_call(*steps, http="GET", headers=plain, server=Server(opening)) == "excluded"
+    left: list[Step] = [start(200, EVENTS), chunk(body), RECEIVE]
+    server = Server(opening, DISCONNECT)
+    assert await outcome_of_call(*left, http="GET", headers=plain, server=server) == "abandoned"
+    later = sent(event(GOOD) + body, EVENTS)[form]
+    assert await outcome_of_call(*later, http="GET", headers=plain, server=Server(opening)) != "excluded"
+    assert await outcome_of_call(*steps, headers=plain) != "excluded"
+
+
+@pytest.mark.parametrize("form", ["one", "many"])
 async def test_error_event_decides_only_without_an_answer(form: str) -> None:
     """Clients of MCP ignore it, and wait for the answer."""
     fault = named("error", b"down")

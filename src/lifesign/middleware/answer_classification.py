@@ -286,6 +286,8 @@ class AnswerClassification:
         return self._scope["path"].endswith(STREAMING_PATH) or self._expects_rpc_answer()
 
     def _classify_events(self, end: StreamEnd) -> Classified:
+        if end.is_session and self._scope["method"] == "GET":
+            return NO_INTERACTION
         outcome = end.outcome
         is_failure = outcome is not ANSWERED and outcome is not Outcome.NOT_INSPECTED
         # An answer to a call has JSON-RPC in it, and JSON-RPC has nothing else beside it.

@@ -93,6 +93,10 @@ class StreamEnd:
     """Whether any event was one of A2A's REST binding, or none was parsed."""
     is_resumable: bool = field(default=False, compare=False)
     """Whether an event of an MCP stream had an `id`, by which a client can ask for the rest."""
+    is_session: bool = field(default=False, compare=False)
+    """Whether the first event was named `endpoint`: after a GET, the answers to all POST requests of an MCP
+    session follow (HTTP with SSE, 2024-11-05).
+    """
 
 
 class _SearchLeft:
@@ -134,6 +138,7 @@ class EventStreamReader:
         "_is_rest",
         "_is_resumable",
         "_is_rpc",
+        "_is_session",
         "_is_skipping",
         "_last",
         "_lessons_left",
@@ -157,7 +162,7 @@ class EventStreamReader:
         self._has_begun = False
         self._error: Outcome | None = None
         self._answer: JsonAnswer | None = None
-        self._has_task = self._is_open = self._is_resumable = self._is_rest = False
+        self._has_task = self._is_open = self._is_resumable = self._is_rest = self._is_session = False
         self._last = ANSWERED
         self._missed: Inspection | None = None
         self._is_rpc = self._has_json = self._has_other_data = self._has_events = False
@@ -248,6 +253,7 @@ class EventStreamReader:
             is_open=is_open,
             is_rest=self._is_rest,
             is_resumable=self._is_resumable,
+            is_session=self._is_session,
         )
 
     def _read_rest(self) -> tuple[Outcome, JsonAnswer | None, bool]:
@@ -350,7 +356,9 @@ class EventStreamReader:
         """Read whole events up to the first error, and return how many there were."""
         count = 0
         for name, data in events_of(ended.splitlines()):
-            self._has_events = True
+            if not self._has_events:
+                self._has_events = True
+                self._is_session = name == b"endpoint"
             # A resumable MCP server begins its stream with an event that has an id and empty data.
             if data or name == b"error":
                 self._note_event(name, data)
