@@ -122,10 +122,10 @@ def test_signal_ends_the_server_without_printing_keys(
 def test_listen_address_gives_its_accepted_host_names(
     place: ListenAddress, hosts: list[str], *, is_local: bool
 ) -> None:
-    assert (place.resolve_agent(), place.is_local) == (hosts, is_local)
+    assert (place.accepted_hosts(), place.is_local) == (hosts, is_local)
 
 
 def test_server_on_all_addresses_needs_a_host_name() -> None:
     with pytest.raises(InvalidValue, match=" ::") as refused:
-        ListenAddress(host="::").resolve_agent()
+        ListenAddress(host="::").accepted_hosts()
     assert refused.value.name == "--allow-host"

@@ -53,7 +53,7 @@ Read = Callable[[Tool, dict[str, Any]], Awaitable[BaseModel]]
 
 
 async def read_at_once(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
-    """Read them here and now."""
+    """Validate the arguments of a tool in this thread; InvalidValue if they are invalid."""
     return read_arguments(tool, arguments)
 
 
@@ -143,7 +143,7 @@ def busy(most: int) -> CallToolResult:
 
 
 def listed(tool: Tool) -> ListedTool:
-    """Return a tool as a model reads of it before it calls any."""
+    """Return a tool in the form in which the server's list of tools shows it to a model."""
     return ListedTool(
         name=tool.name,
         title=tool.title,

@@ -49,7 +49,10 @@ def new_token() -> str:
 
 
 def check_token(token: str, name: str) -> str:
-    """Return a token that was given; InvalidValue, naming `name` and not the token, for a weak one."""
+    """Return the token if it is strong enough.
+
+    Raises InvalidValue otherwise; the error names `name` and does not contain the token.
+    """
     if not (MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS and _TOKEN.fullmatch(token)):
         expected = f"a token of {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} visible ASCII characters"
         raise InvalidValue(name, None, expected)

@@ -49,7 +49,7 @@ class AgentToCheck(Arguments):
 
 
 class ShownFinding(BaseModel):
-    """Something odd."""
+    """Something unusual about the agent's answers."""
 
     name: str
     pointer: Annotated[
@@ -60,7 +60,7 @@ class ShownFinding(BaseModel):
 
 
 class ShownDecision(BaseModel):
-    """Advice."""
+    """Advice whether to call the agent."""
 
     action: Annotated[
         Action,
@@ -90,7 +90,7 @@ class ShownCard(BaseModel):
 
 
 class ShownHealth(BaseModel):
-    """Request for the health document."""
+    """Result of the request for the agent's health document."""
 
     url: str | None
     result: ResultClass

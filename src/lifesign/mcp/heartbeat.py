@@ -34,7 +34,7 @@ _CAMEL: Final = ConfigDict(alias_generator=to_camel, validate_by_name=True, hide
 
 
 class HeartbeatInput(BaseModel):
-    """The contract's input; further members are passed over, as there."""
+    """Arguments of the heartbeat tool, as in its contract; unknown members are ignored."""
 
     model_config = _CAMEL
 
@@ -53,7 +53,7 @@ class HeartbeatInput(BaseModel):
 
 
 class HeartbeatOutput(BaseModel):
-    """The contract's output; where it fails there are no times."""
+    """Result of the heartbeat tool, as in its contract."""
 
     model_config = _CAMEL
 

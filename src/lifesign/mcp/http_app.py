@@ -38,7 +38,7 @@ def app_of(server: Server[Any], hosts: Sequence[str]) -> ASGIApp:
 
 
 def config_of(app: ASGIApp, *, grace_seconds: int) -> uvicorn.Config:
-    """Return the configuration of the server.
+    """Return the configuration of the HTTP server for an app.
 
     Running calls have `grace_seconds` once the server is asked to end.
     """

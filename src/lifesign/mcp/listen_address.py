@@ -33,7 +33,7 @@ class ListenAddress:
             return ip_address(self.host).is_loopback
         return False
 
-    def resolve_agent(self) -> list[str]:
+    def accepted_hosts(self) -> list[str]:
         """Return the accepted hosts of requests; InvalidValue if there is none."""
         is_everywhere = self.host in {"", "0.0.0.0", "::"}  # noqa: S104 - they are compared, not listened on
         if is_everywhere and not self.names:

@@ -14,7 +14,7 @@ NAME: Final = "mark_complete"
 
 
 class CompletionArguments(TaskArguments):
-    """The result."""
+    """Result of a task."""
 
     output: Annotated[JsonObject, Field(description="Result of the task, a JSON object of at most 64 KiB")]
     report: Annotated[ProgressReport | None, Field(description="A last progress report")] = None

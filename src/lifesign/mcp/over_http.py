@@ -29,7 +29,7 @@ async def over_http(
 
     `say_ready` receives the URL once it answers.
     """
-    app = Guard(app_of(server, place.resolve_agent()), token)
+    app = Guard(app_of(server, place.accepted_hosts()), token)
     with bound(place.host, place.port) as opened:
         logging.config.dictConfig(dict(log_config(access_log=False)))
         if not place.is_local:

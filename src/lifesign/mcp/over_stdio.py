@@ -19,7 +19,7 @@ from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
 
 
 async def over_stdio(server: Server) -> None:
-    """Serve one client until it closes our standard input."""
+    """Serve one client until it closes the standard input of this process."""
     if threading.current_thread() is threading.main_thread():
         # A thread waits for the next line, and cannot be called back: there is nothing to save either.
         signal.signal(signal.SIGINT, signal.SIG_DFL)

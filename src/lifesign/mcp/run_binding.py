@@ -74,7 +74,7 @@ class Written(BaseModel):
 
 
 def of_any_run(tool: Tool) -> Tool:
-    """Return a tool that writes in the name of a run as it is offered where the caller shows the run."""
+    """Return the variant of a tool for servers bound to no run: the caller also names its run."""
     takes = create_model(f"{tool.takes.__name__}InRun", __base__=(ShownRun, tool.takes))
     return replace(tool, takes=takes)
 
@@ -119,7 +119,7 @@ def key_of(tool: str, arguments: TaskArguments, run: HeldRun) -> str:
 
 
 def tasks_of(reach: ToolContext) -> RegistryTasks:
-    """Return the client that writes tasks."""
+    """Return the registry client for writes to tasks."""
     return registry_of(reach).tasks
 
 

@@ -54,7 +54,7 @@ class Offer(Protocol):
 
 
 def server_of(offer: Offer, name: str, *, title: str, instructions: str) -> Server[dict[str, Any]]:
-    """Return the SDK's server of an offer; it keeps nothing from one request to the next."""
+    """Return an MCP server (of the SDK) with these tools; it keeps no state between requests."""
 
     async def list_tools(context: _Context, _asked: PaginatedRequestParams | None) -> ListToolsResult:
         tools = await _unless_we_fail("tools/list", offer.list())

@@ -49,7 +49,7 @@ class ToolFailed(LifesignError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """Parts that tools may use."""
+    """Clients and the run that tools may use."""
 
     get: Get
     """Requests vetted addresses only."""
@@ -91,7 +91,7 @@ class Tool:
 
 
 def registry_of(reach: ToolContext) -> RegistryClient:
-    """Return the registry; ToolFailed where none is named, though then no tool that needs it is offered."""
+    """Return the client of the registry; ToolFailed if the server was started without a registry."""
     if reach.registry is None:
         what = "no registry is configured; the operator of this server can set one (--registry URL)"
         raise ToolFailed(what, code=ToolRefusalCode.UNAVAILABLE)

@@ -27,7 +27,7 @@ _log = logging.getLogger("lifesign.mcp")
 
 @asynccontextmanager
 async def vetted_get(allowed: Sequence[Network]) -> AsyncIterator[Get]:
-    """Yield a GET that contacts the public internet and the networks in `allowed`."""
+    """Yield a function that sends GET requests to public addresses and the networks in `allowed` only."""
     guard = AddressGuard(allowed)
     async with GuardedSessions(allowed) as sessions:
 

@@ -209,7 +209,7 @@ def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None
     from lifesign.mcp.listen_address import ListenAddress  # noqa: PLC0415
 
     place = ListenAddress(host=host, port=port, names=tuple(names))
-    place.resolve_agent()
+    place.accepted_hosts()
     if token_file is not None:
         return _Front(
             place, check_token(read_secret(token_file, "--token-file", "token"), "--token-file"), is_new=False
