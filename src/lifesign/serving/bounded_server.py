@@ -52,7 +52,7 @@ class BoundedServer(uvicorn.Server):
 
 
 class TlsListener:
-    """Accepts connections, and counts them from then on."""
+    """Accepts TLS connections, and counts each from before its handshake."""
 
     def __init__(
         self,

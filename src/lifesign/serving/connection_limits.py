@@ -66,7 +66,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's own protocol, ended when its caller keeps the server waiting; one object per connection."""
+    """uvicorn's HTTP protocol with limits: it closes the connection of a client that is too slow."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(503, "too_many_connections", "too many connections are open: try again later")
 
     def data_received(self, data: bytes) -> None:
-        """Receive data; an incomplete head counts, in bytes and in time."""
+        """Receive data; the bytes and the time of an incomplete head are limited."""
         if self._is_refused:
             return
         if not self._counter.receive(len(data)):
@@ -133,7 +133,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._waits_since_s = self.loop.time()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Note that a request begins."""
         if len(self.pipeline) >= MAX_PIPELINED:
             self._close()
         if not self._is_refused:
@@ -142,7 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._counter = ByteCounter()
 
     def on_url(self, url: bytes) -> None:
-        """A part of the request target, or all of it, has arrived."""
+        """Receive a part of the request target."""
         if not self._is_refused:
             super().on_url(url)
 
@@ -152,7 +152,7 @@ class BoundedProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is complete; a request with other than one Host is refused (RFC 9112 3.2)."""
+        """Check the complete head; a request without exactly one Host is refused (RFC 9112 3.2)."""
         if self._is_refused:
             return
         hosts = sum(name == b"host" for name, _ in self.headers)
@@ -173,7 +173,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """The message is complete."""
+        """Note that the request is complete."""
         if not self._is_refused:
             self._hand_on_body()
             super().on_message_complete()
@@ -190,7 +190,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Log nothing: a server may ignore `Upgrade` (RFC 9110 7.8); uvicorn advises to install a library."""
 
     def shutdown(self) -> None:
-        """Begin to end, with the server; clients that wait for news are disconnected first.
+        """Close this connection, because the server stops; waiting claims and streams are ended first.
 
         The first request of a new connection may be on its way: closed at once, its caller would get a reset
         instead of an answer while the processes are replaced.
@@ -299,7 +299,7 @@ class _Watch:
             self._timer = loop.call_later(CHECK_SECONDS, self._check_all, loop)
 
     def warn(self, now_s: float) -> None:
-        """Say in the log that there are too many, once in a while."""
+        """Log that the limit of connections is reached, at most once in WARN_AGAIN_SECONDS."""
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
             self._warned_at_s = now_s
             _log.warning("the limit of %d connections is reached: more are refused", self.most_connections)

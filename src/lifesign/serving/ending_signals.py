@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return Ctrl-C, SIGTERM, and SIGHUP, which a terminal sends that is closed; not under `nohup`."""
+    """Return the signals that end a command: SIGINT, SIGTERM, and SIGHUP unless it is ignored (`nohup`)."""
     requests = (signal.SIGINT, signal.SIGTERM)
     return requests if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (*requests, signal.SIGHUP)
 

@@ -22,7 +22,7 @@ def check_host(host: str) -> None:
 
 
 def check_address(host: str, port: int) -> None:
-    """Return if a host has an address, which may be another machine's. Raises CannotListen."""
+    """Raise CannotListen unless a host name has an address, which may be that of another machine."""
     _first_address(host, port)
 
 

@@ -34,7 +34,7 @@ _LOGFMT: Final = LogfmtRenderer(bool_as_flag=False)
 
 
 class LogLine(ProcessorFormatter):
-    """Writes a record as one line, with any text of callers in it; times are in UTC."""
+    """Formats a log record as one line, even if it contains text of callers; times are in UTC."""
 
     def __init__(self, log_format: LogFormat = "console") -> None:
         super().__init__(

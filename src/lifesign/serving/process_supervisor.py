@@ -85,14 +85,14 @@ class _WorkerSlot:
     """None while the present process lives."""
 
     def note_death(self, now_s: float) -> float:
-        """Note that the present process is dead; return the wait until it is replaced."""
+        """Note that the process of this slot died; return the seconds until it is replaced."""
         self.early_deaths = self.early_deaths + 1 if now_s - self.began_s < STEADY_SECONDS else 0
         pause_s = pause_before_next_s(self.early_deaths)
         self.replace_at_s = now_s + pause_s
         return pause_s
 
     def note_start(self, now_s: float) -> None:
-        """Take note that it is replaced."""
+        """Note that a process was started in this slot."""
         self.began_s, self.replace_at_s = now_s, None
 
 
@@ -122,7 +122,7 @@ class Supervisor(Multiprocess):
         return int(self._is_hopeless)
 
     def init_processes(self) -> None:
-        """Start all of them."""
+        """Start all server processes."""
         for place in range(self.processes_num):
             self.processes.append(self._started())
             self._places[place] = _WorkerSlot(time.monotonic())
@@ -133,7 +133,7 @@ class Supervisor(Multiprocess):
         return process
 
     def keep_subprocess_alive(self) -> None:
-        """Replace dead processes only.
+        """Replace server processes that died, and only these.
 
         uvicorn also kills a process that does not answer within 5 s, which one that is still starting on a
         busy machine cannot; and while it waits for the answer, no signal is handled.

@@ -15,7 +15,7 @@ _APART: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTI
 
 
 def check_pair(certificate: Path, key: Path) -> None:
-    """Return if a server can use both; else InvalidValue for the `tls_certificate` or the `tls_key`."""
+    """Raise InvalidValue if a server cannot use the certificate or its key."""
     _check_readable("tls_certificate", certificate, CERTIFICATE)
     _check_readable("tls_key", key, KEY)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -20,7 +20,7 @@ class WriteCoalescingTransport(asyncio.Transport):
         self._kept = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Write a piece together with the kept one; if none is kept, keep it.
+        """Write data after the piece that is held back; if there is none, hold the data back.
 
         Nothing is written to a closed connection.
         """
