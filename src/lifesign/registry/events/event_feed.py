@@ -48,14 +48,14 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Some events, and the sequence up to which nothing else was wanted."""
+    """Matching events, and the sequence number up to which the log was searched for them."""
 
     events: Sequence[Event]
     position: int
 
 
 class EventFeed:
-    """Feed of one server process; `run` it while there are clients."""
+    """Provides new events to the clients of one server process; `run` it while there are clients."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -122,7 +122,7 @@ class EventFeed:
             known_end = self._end or GENESIS
             is_same_past, found, end = await self._database.read(
                 lambda transaction: (
-                    event_log.leads_over(transaction, known_end),
+                    event_log.contains(transaction, known_end),
                     event_log.after(
                         transaction,
                         position,
@@ -201,14 +201,14 @@ class EventFeed:
     async def _skip_to_end(self) -> None:
         """Start at the end of the log, unless that is near; clients read older events from the database."""
         known_end = self._end or GENESIS
-        leads_over_seen, last = await self._database.read(
+        contains_seen, last = await self._database.read(
             lambda transaction: (
-                event_log.leads_over(transaction, known_end),
+                event_log.contains(transaction, known_end),
                 event_log.head(transaction).last,
             )
         )
         self._has_rested = False
-        if not leads_over_seen:
+        if not contains_seen:
             self._restart()
         elif self._end is None or last.sequence - known_end.sequence > MAX_RECENT:
             self._end = last

@@ -93,17 +93,17 @@ class StoredAgent:
 
     @property
     def evidence(self) -> Evidence:
-        """The stored evidence about it."""
+        """The stored evidence about the agent."""
         return evidence_in(self)
 
     @property
     def failures_in_row(self) -> int:
-        """Number of its latest probes in a row that were measured failures."""
+        """Number of the agent's latest probes in a row that were measured failures."""
         return 0 if self.observed is None else Observed.from_json(self.observed).failures_in_row
 
     @property
     def last_interface(self) -> LastInterface | None:
-        """The last measured result of its declared interface."""
+        """The last measured result of the agent's declared interface."""
         return None if self.observed is None else last_interface(Observed.from_json(self.observed))
 
 
@@ -169,7 +169,7 @@ def find(transaction: Transaction, agent_id: str, *, to_change: bool = False) ->
 def find_many(
     transaction: Transaction, ids: Sequence[int], *, to_change: bool = False, skip_locked: bool = False
 ) -> list[StoredAgent]:
-    """Return agents by row numbers, in their order; `skip_locked` omits agents that others change now."""
+    """Return agents by row numbers, ascending; `skip_locked` omits agents that others change now."""
     wanted = _ALL_NUMBERED[transaction.is_postgresql]
     if to_change:
         wanted = wanted.with_for_update(of=(agents, heartbeats), skip_locked=skip_locked)
@@ -179,7 +179,7 @@ def find_many(
 def find_named(
     transaction: Transaction, agent_ids: Sequence[str], *, to_change: bool = False
 ) -> list[StoredAgent]:
-    """Return agents by their ids, in the order of their numbers; unknown ids are omitted."""
+    """Return agents by their ids, in the order of their row numbers; unknown ids are omitted."""
     wanted = _ALL_NAMED[transaction.is_postgresql]
     if to_change:
         wanted = wanted.with_for_update(of=(agents, heartbeats))
@@ -199,12 +199,12 @@ def names_of(transaction: Transaction, agent_ids: Sequence[str]) -> list[tuple[s
 
 
 def of_pool(transaction: Transaction, role_id: str, statuses: Sequence[str], limit: int) -> list[StoredAgent]:
-    """Return the members of a pool that have one of these statuses, to be changed, at most `limit`."""
+    """Return and lock at most `limit` members of a pool that have one of these statuses."""
     return _members(transaction, role_id, agents.c.status.in_(statuses), limit)
 
 
 def maintained_of_pool(transaction: Transaction, role_id: str, limit: int) -> list[StoredAgent]:
-    """Return and lock the members of a pool that are in maintenance now, with any status."""
+    """Return and lock at most `limit` members of a pool that are in maintenance now, in any status."""
     return _members(transaction, role_id, agents.c.maintenance_until_s > transaction.now_s, limit)
 
 
@@ -221,7 +221,7 @@ def _members(
 
 
 def set_maintenance(transaction: Transaction, numbers: Sequence[int], until_s: float | None) -> None:
-    """Store until when these agents are in maintenance; None: they are no longer."""
+    """Store until when these agents are in maintenance; None ends the maintenance."""
     statement = update(agents).where(agents.c.id.in_(numbers)).values(maintenance_until_s=until_s)
     transaction.connection.execute(statement)
 
@@ -264,7 +264,7 @@ def add_many(
 
 
 def new_agent(number: int, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> StoredAgent:
-    """Return a new agent, given as columns, as it is stored with this number."""
+    """Return the StoredAgent of a new agent, given as columns and its row number; nothing is stored."""
     return StoredAgent(
         id=number,
         last_heartbeat_at_s=last_heartbeat_at_s,
@@ -367,7 +367,7 @@ _PUT_OFF_POSTGRESQL = text("""
 
 
 def set_verdicts(transaction: Transaction, changed: Sequence[StoredAgent]) -> None:
-    """Store the changes by verdicts about these agents (VERDICT_COLUMNS)."""
+    """Store the columns of these agents that verdicts change (VERDICT_COLUMNS)."""
     if not changed:
         return
     connection = transaction.connection
@@ -385,7 +385,7 @@ def set_verdicts(transaction: Transaction, changed: Sequence[StoredAgent]) -> No
 
 
 def set_verdict_due(transaction: Transaction, deadlines: Mapping[int, float | None]) -> None:
-    """Store the due times of the next assessments of these agents."""
+    """Store when these agents are to be assessed next."""
     if not deadlines:
         return
     if transaction.is_postgresql:
@@ -396,7 +396,7 @@ def set_verdict_due(transaction: Transaction, deadlines: Mapping[int, float | No
 
 
 def reschedule(transaction: Transaction, deadlines: Mapping[int, float | None], due_at_s: float) -> None:
-    """Store the next due times of these agents if they are still due."""
+    """Store the next due times of those of these agents that are still due at `due_at_s`."""
     if not transaction.is_postgresql:
         # No other transaction writes between the read and this.
         set_verdict_due(transaction, deadlines)
@@ -416,14 +416,14 @@ def reschedule_later(transaction: Transaction, due_at_s: float, until_s: float) 
 
 
 def compare_tasks(transaction: Transaction, numbers: Sequence[int]) -> None:
-    """Compare the reported tasks of these agents with their leases at their next heartbeat."""
+    """Have the next heartbeats of these agents compare their reported tasks with their leases."""
     transaction.connection.execute(
         update(heartbeats).where(heartbeats.c.agent.in_(numbers)).values(tasks=None)
     )
 
 
 def make_verdicts_due(transaction: Transaction, agent_ids: Sequence[str], at_s: float) -> None:
-    """Make these agents due at the next sweep, and compare their reported tasks at their next heartbeat."""
+    """Have the next sweep assess these agents, and compare their tasks at their next heartbeat."""
     wanted = select(agents.c.id).where(agents.c.agent_id.in_(agent_ids)).order_by(agents.c.id)
     numbers = transaction.connection.scalars(wanted.with_for_update(key_share=True)).all()
     if numbers:
@@ -449,7 +449,7 @@ def observed_row(number: int, seen: Observed) -> ObservedRow:
 
 
 def set_observed(transaction: Transaction, rows: Sequence[ObservedRow]) -> None:
-    """Store the observed facts of these agents, each of them once."""
+    """Store the observed facts of these agents, at most one row for each."""
     if not rows:
         return
     statement = _SET_OBSERVED_POSTGRESQL if transaction.is_postgresql else _SET_OBSERVED_SQLITE
@@ -457,7 +457,7 @@ def set_observed(transaction: Transaction, rows: Sequence[ObservedRow]) -> None:
 
 
 def set_card_urls(transaction: Transaction, places: Mapping[int, str | None]) -> None:
-    """Store where probes saw the cards of these agents last; None: nowhere."""
+    """Store the URLs at which probes last found the cards of these agents; None: they found none."""
     if places:
         statement = update(agents).where(agents.c.id == bindparam("number"))
         rows = [{"number": number, "card_url": url} for number, url in sorted(places.items())]
@@ -504,5 +504,5 @@ def _stored(row: Row[Any]) -> StoredAgent:
 
 
 def tasks_of(agent: StoredAgent) -> list[str]:
-    """Return the tasks that the agent last reported that it was working on."""
+    """Return the tasks that the agent last reported as its current work."""
     return list(json.loads(agent.tasks)) if agent.tasks else []

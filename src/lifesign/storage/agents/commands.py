@@ -37,7 +37,7 @@ def waiting(transaction: Transaction, numbers: Sequence[int]) -> list[StoredComm
 
 
 def expired(transaction: Transaction, at_s: float, limit: int) -> list[StoredCommand]:
-    """Return expired commands."""
+    """Return and lock expired commands, at most `limit`."""
     found = transaction.connection.execute(
         select(commands)
         .where(commands.c.expires_at_s <= at_s)
@@ -49,6 +49,6 @@ def expired(transaction: Transaction, at_s: float, limit: int) -> list[StoredCom
 
 
 def remove(transaction: Transaction, ids: Sequence[str]) -> None:
-    """Delete commands that were followed or have expired."""
+    """Delete commands that were honoured or have expired."""
     if ids:
         transaction.connection.execute(delete(commands).where(commands.c.id.in_(ids)))

@@ -26,7 +26,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class Order(StrEnum):
-    """Order of the table."""
+    """Order of the agents in the dashboard's table."""
 
     NEWEST = "newest"
     """Registered last."""
@@ -62,7 +62,7 @@ Its number; its id; or the time of its status and its number.
 
 
 def place_of(agent: StoredAgent, order: Order) -> Place:
-    """Return the position of an agent, for `after`."""
+    """Return the position of an agent in the table, for `after` of `listing`."""
     if order is Order.NAME:
         return (agent.agent_id,)
     return (agent.status_since_s, agent.id) if order is Order.CHANGED else (agent.id,)

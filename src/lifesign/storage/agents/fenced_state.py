@@ -16,7 +16,7 @@ _ERASED = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredState:
-    """A state with its writer and fencing token."""
+    """The state that was stored for a resource, with its writer and fencing token."""
 
     resource: str
     state: Mapping[str, Any]
@@ -43,7 +43,7 @@ def write(transaction: Transaction, state: StoredState) -> None:
 
 
 def forget_holder(transaction: Transaction, holder: str) -> None:
-    """Remove a holder's name from all states that it wrote last."""
+    """Remove a holder's name from all states of which it is the last writer."""
     transaction.connection.execute(
         update(fenced_states).where(fenced_states.c.holder == holder).values(holder=_ERASED)
     )

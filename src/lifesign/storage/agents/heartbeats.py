@@ -43,7 +43,7 @@ class HeartbeatFacts(NamedTuple):
 
 
 class StoredHeartbeat(NamedTuple):
-    """An accepted heartbeat; None leaves the stored value."""
+    """An accepted heartbeat; for None, the stored value stays."""
 
     number: int
     at_s: float
@@ -153,7 +153,7 @@ def latest_overdue(
 
 
 def facts_of(transaction: Transaction, callers: Sequence[HeartbeatCaller]) -> dict[int, HeartbeatFacts]:
-    """Return the facts by position in `asked`; unregistered agents are absent.
+    """Return the facts by the caller's position in `callers`; callers that are not registered are absent.
 
     Until the transaction ends, no other one changes these agents.
     """
@@ -172,7 +172,7 @@ def facts_of(transaction: Transaction, callers: Sequence[HeartbeatCaller]) -> di
 
 
 def store(transaction: Transaction, given: Sequence[StoredHeartbeat]) -> None:
-    """Store heartbeats, at most one of each agent; a time never goes back."""
+    """Store heartbeats, at most one per agent; the stored time of the last heartbeat never decreases."""
     if not given:
         return
     if transaction.is_postgresql:

@@ -39,7 +39,7 @@ def store(transaction: Transaction, kept: Mapping[int, KeptHistory]) -> None:
 
 
 def forget(transaction: Transaction, status: str, before_s: float, limit: int) -> bool:
-    """Delete histories of agents that have had a status since before a time, at most so many.
+    """Delete at most `limit` histories of agents that have had this status since before a time.
 
     Return whether there may be more.
     """

@@ -17,7 +17,7 @@ _TIMES = [func.coalesce(column, 0.0) for column in _COLUMNS]
 
 
 class LastRequests(NamedTuple):
-    """Times of one process, or of all."""
+    """Times of the last requests to one server process, or to all."""
 
     at_s: float | None
     """Last authenticated request of an agent; None: never."""
@@ -26,7 +26,7 @@ class LastRequests(NamedTuple):
 
 
 def store(transaction: Transaction, process: str, times: LastRequests) -> None:
-    """Store the times of a process; old times and future times are deleted."""
+    """Store the times of a server process; delete all processes' times that are too old or in the future."""
     oldest_s = transaction.now_s - FORGOTTEN_AFTER_S
     is_old = and_(*(at_s < oldest_s for at_s in _TIMES))
     transaction.connection.execute(delete(agent_requests).where(is_old | _is_in_future(transaction)))
@@ -35,7 +35,7 @@ def store(transaction: Transaction, process: str, times: LastRequests) -> None:
 
 
 def last(transaction: Transaction) -> LastRequests:
-    """Return the last times of all processes."""
+    """Return the latest times among all server processes."""
     latest = select(*(func.max(column) for column in _COLUMNS)).where(~_is_in_future(transaction))
     return LastRequests._make(transaction.connection.execute(latest).one())
 

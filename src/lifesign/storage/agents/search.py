@@ -90,19 +90,19 @@ class ListedAgent(NamedTuple):
 
     @property
     def failures_in_row(self) -> int:
-        """Number of its latest probes in a row that were measured failures."""
+        """Number of the agent's latest probes in a row that were measured failures."""
         return self.stored_failures or 0
 
     @property
     def last_interface(self) -> LastInterface | None:
-        """The last measured result of its declared interface."""
+        """The last measured result of the agent's declared interface."""
         if self.interface_result is None or self.interface_at_s is None:
             return None
         return LastInterface(result=self.interface_result, at_s=self.interface_at_s)
 
     @property
     def evidence(self) -> Evidence:
-        """The stored evidence about it."""
+        """The stored evidence about the agent."""
         return evidence_in(self)
 
 
@@ -170,7 +170,7 @@ def listing(
 
 
 def place_of(agent: ListedAgent, *, by_load: bool) -> list[int]:
-    """Return the position of an agent in a list, for `after`."""
+    """Return the position of an agent in a list, for `after` of `listing`."""
     return [agent.current_load, agent.id] if by_load else [agent.id]
 
 
@@ -211,7 +211,9 @@ def maintained_of(transaction: Transaction, role_id: str) -> dict[str, int]:
 def maintained_together(
     transaction: Transaction, statuses: Sequence[str], *, role_id: str | None, limit: int
 ) -> list[MaintainedTogether]:
-    """Return the agents in maintenance now with one of these statuses, the last to end first.
+    """Return agents in maintenance grouped by pool and end, the last to end first.
+
+    Only agents with one of these statuses count.
 
     `role_id`: only of this pool. Without a pool, the query reads every agent.
     """
@@ -230,7 +232,7 @@ def maintained_together(
 
 
 def pool(transaction: Transaction, role_id: str, status: str) -> PoolTotals:
-    """Return the number of members of a pool per status, and the capacity of those of one status.
+    """Return a pool's number of members by status, and the capacity and load of those in `status`.
 
     The load of agents that do not report their capacity is not counted either: the difference would be wrong.
     """

@@ -15,12 +15,12 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 def is_given(wanted: ColumnElement[Any], *, is_postgresql: bool) -> ColumnElement[bool]:
-    """Return the condition that a column has one of the values that `given` passes at execution."""
+    """Return the condition that a column has one of the values that the statement gets by `given`."""
     if is_postgresql:
         return wanted == any_(bindparam("given", type_=ARRAY(wanted.type)))
     return wanted.in_(select(column("value")).select_from(func.json_each(bindparam("given"))))
 
 
 def given(transaction: Transaction, values: Sequence[Any]) -> dict[str, Any]:
-    """Return the values as a statement's parameter; there may be none."""
+    """Return the parameters by which a statement with `is_given` gets its values; there may be none."""
     return {"given": [*values] if transaction.is_postgresql else to_json(values).decode()}

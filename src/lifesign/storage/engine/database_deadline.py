@@ -54,11 +54,11 @@ class DeadlineDatabase:
             raise
 
     async def check_files(self) -> None:
-        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
+        """Raise DatabaseReplaced if a file of the database was removed, replaced or truncated."""
         await self._database.check_files()
 
     async def close(self) -> None:
-        """Close all connections; waiting functions are finished first."""
+        """Close all connections after the functions that wait have run."""
         await self._database.close()
 
     async def _in_time(self, run: Run[T], function: Callable[[Transaction], T]) -> T:

@@ -41,12 +41,12 @@ _SQLITE_WRITE_FAILED = frozenset({
 
 
 class Retry(Exception):
-    """The transaction was undone through no fault of its function."""
+    """The database undid the transaction; running it again may succeed."""
 
 
 @contextmanager
 def translated(*, is_last: bool = True) -> Iterator[None]:
-    """Turn a driver's exception about an unreachable database into StoreUnavailable."""
+    """Raise a driver's exception about an unreachable database as StoreUnavailable."""
     try:
         yield
     except (OSError, TimeoutError, PoolTimeout) as error:

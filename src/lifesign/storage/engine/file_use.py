@@ -26,7 +26,7 @@ _IN_USE = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
 
 def check_unused(file: Path) -> None:
-    """Return if no other process has the file open; else DatabaseInUse, or StoreUnavailable if it is damaged.
+    """Raise DatabaseInUse if another process has the file open, StoreUnavailable if it is damaged.
 
     Takes up to WAIT_SECONDS. Other processes may open the file afterwards.
     """

@@ -56,7 +56,7 @@ class OpenFiles:
         self.log = WriteAheadLog(self._companion(COMPANIONS[0]))
 
     def note_companions(self) -> None:
-        """Remember the companions, after the first commit; none exist in other journal modes."""
+        """Remember the log and its index after the first commit; they exist only in WAL mode."""
         if self._has_companions:
             return
         self._has_companions = True
@@ -73,7 +73,7 @@ class OpenFiles:
             self._opened_stat(path)
 
     def check(self) -> None:
-        """As `check_paths`; FileShrunk if the database file or the log is shorter than before.
+        """Check like `check_paths`; raise FileShrunk if the database file or the log is shorter than before.
 
         A commit of another thread at the same time can cause a FileShrunk, which `confirm` clears up.
         """
@@ -84,7 +84,7 @@ class OpenFiles:
         self.is_lost = False
 
     def check_known(self) -> None:
-        """Raise FileShrunk before the first transaction: the log may already be shorter than it was."""
+        """Raise FileShrunk if this process has not read the log yet: the log may already be too short."""
         if self.log is not None:
             self.log.check_known()
 

@@ -26,7 +26,7 @@ def table_names(connection: Connection) -> frozenset[str]:
 
 
 def is_foreign(names: frozenset[str]) -> bool:
-    """Return whether tables of these names belong to another program: there are some, and no revision.
+    """Return whether tables of these names belong to another program: none is lifesign's revision table.
 
     Tables that another program adds later beside the registry's are ignored.
     """

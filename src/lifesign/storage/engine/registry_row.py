@@ -14,7 +14,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryRow:
-    """The row; texts are empty until they are first written."""
+    """The only row of the table `registry`; texts are empty until they are first written."""
 
     token_floor: int
     """Number above which all new fencing tokens are; 0 until the epoch is raised for the first time."""
@@ -46,7 +46,7 @@ _BEGIN = text("""
 
 
 def find(transaction: Transaction) -> RegistryRow | None:
-    """Return the row as it is; None until it is first needed."""
+    """Return the row without a lock; None if it was not needed yet."""
     row = transaction.connection.execute(_ROW).mappings().one_or_none()
     return None if row is None else RegistryRow(**row)
 
@@ -73,7 +73,7 @@ def lock_if_free(transaction: Transaction) -> RegistryRow | None:
 
 
 def store(transaction: Transaction, row: RegistryRow) -> None:
-    """Write the row; to be locked before."""
+    """Write the row, which the caller has locked."""
     transaction.connection.execute(update(registry).where(registry.c.id == 1).values(asdict(row)))
 
 

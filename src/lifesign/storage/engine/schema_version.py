@@ -28,7 +28,7 @@ LOCK_NUMBER = 0x61675F68
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The revisions before and after an upgrade; both are equal if there was nothing to do."""
+    """The revisions of a database before and after an upgrade; equal if nothing had to be done."""
 
     before: str | None
     """None: the database was empty."""
@@ -61,9 +61,9 @@ def revision(transaction: Transaction) -> str | None:
 
 
 def check(transaction: Transaction) -> None:
-    """Return if the database is as this version needs it.
+    """Raise an error unless the database has the revision that this version needs.
 
-    Else SchemaOutdated, also for an empty one, SchemaUnknown or ForeignDatabase.
+    SchemaOutdated, also for an empty database, SchemaUnknown or ForeignDatabase.
     """
     found = revision(transaction)
     if found == newest_revision():
@@ -81,7 +81,7 @@ def check_tables(transaction: Transaction) -> None:
 
 
 def is_behind(transaction: Transaction) -> bool:
-    """Return whether a database that is not empty has an older revision, or an unknown one."""
+    """Return whether a database that is not empty needs an upgrade, or has an unknown revision."""
     return revision(transaction) not in {None, newest_revision()}
 
 
@@ -111,7 +111,7 @@ def set_up_or_check(transaction: Transaction) -> bool:
 
 
 def upgrade_connection(connection: Connection, to: str = "head") -> None:
-    """Run the steps that are missing until a revision, in the transaction that the connection is in."""
+    """Run the missing migrations up to the revision `to` in the connection's transaction."""
     from alembic import command  # noqa: PLC0415 - see above
 
     command.upgrade(alembic_config(connection), to)

@@ -59,7 +59,7 @@ class _Outcome:
 
 
 class SqliteDatabase:
-    """An SQLite file, or memory: one writer thread that commits in groups, some reader threads."""
+    """An SQLite database in a file or in memory: one writer thread, several reader threads."""
 
     def __init__(
         self, url: URL, *, clock: Clock | None = None, sealed: URL | None = None, must_exist: bool = False
@@ -111,7 +111,7 @@ class SqliteDatabase:
         return await done
 
     async def check_files(self) -> None:
-        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
+        """Raise DatabaseReplaced if a file of the database was removed, replaced or truncated."""
         if self._files is None:
             return
         try:
@@ -120,7 +120,7 @@ class SqliteDatabase:
             await asyncio.get_running_loop().run_in_executor(self._writer, self._check_files)
 
     async def close(self) -> None:
-        """Close all connections; waiting functions are finished first."""
+        """Close all connections after the functions that wait have run."""
         while self._writing is not None:
             await asyncio.shield(self._writing)
         for executor in {self._writer, self._readers}:

@@ -64,7 +64,7 @@ def is_foreign_file(connection: sqlite3.Connection) -> bool:
 
 
 def enter_wal_mode(connection: sqlite3.Connection) -> None:
-    """Have the file keep a write-ahead log; servers that start at once wait for one another.
+    """Set a database file to write-ahead logging; servers that start at the same time wait.
 
     For the lock that this takes SQLite does not wait, however long its timeout is.
     """
@@ -82,7 +82,7 @@ def enter_wal_mode(connection: sqlite3.Connection) -> None:
 
 
 def make_private(file: Path, *, may_create: bool) -> None:
-    """Create the file if it may be created, readable by its owner only: it holds digests of keys.
+    """Create the file if `may_create`, readable by its owner only: it contains digests of keys.
 
     One that is there keeps its mode, which its owner may have meant; the log says so. It is not opened:
     to close it again would let go of all locks that this process has on it, SQLite's too, and the next
@@ -100,7 +100,7 @@ def make_private(file: Path, *, may_create: bool) -> None:
 
 
 def check_writable(file: Path) -> int:
-    """Return the mode of a file that this user may write to; InvalidValue if it is not such a one."""
+    """Return the mode (permissions) of a file; InvalidValue unless this user may read and write it."""
     try:
         found = file.stat()
     except OSError as error:

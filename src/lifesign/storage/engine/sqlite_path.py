@@ -6,7 +6,7 @@ from lifesign.errors import InvalidValue
 
 
 def check_exists(url: str) -> None:
-    """Refuse an SQLite file that is not there: opening it would create it."""
+    """Refuse an SQLite file that does not exist, since opening would create it."""
     file = sqlite_file(url)
     if file is not None and not file.exists():
         raise InvalidValue("database", str(file), "an existing file")

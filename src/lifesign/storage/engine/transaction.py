@@ -24,7 +24,7 @@ SELECT_EPOCH = select(EPOCH)
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction, and the time at which it happens."""
+    """One transaction of the database, and its time."""
 
     connection: Connection
     _clock: Clock | None
@@ -43,7 +43,7 @@ class Transaction:
         return self._now_s
 
     def adopt_time(self, at_s: float) -> None:
-        """Use the time that a statement returned as well, unless it is known already."""
+        """Use a time that a statement returned as the transaction's time, unless that is already known."""
         if self._now_s is None and self._clock is None:
             self._now_s = at_s
 
@@ -74,7 +74,7 @@ class Database(Protocol):
         """
 
     async def check_files(self) -> None:
-        """Raise DatabaseReplaced if its file or a companion was removed or replaced, or its log truncated."""
+        """Raise DatabaseReplaced if a file of the database was removed, replaced or truncated."""
 
     async def close(self) -> None:
-        """Close all connections; waiting functions are finished first."""
+        """Close all connections after the functions that wait have run."""

@@ -34,7 +34,7 @@ class LogShrunk(FileShrunk):
 
 
 class WriteAheadLog:
-    """The log as this process found it after its last commit."""
+    """State of SQLite's write-ahead log as this process found it after its last commit."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -50,12 +50,12 @@ class WriteAheadLog:
             raise LogShrunk
 
     def check_size(self, size: int) -> None:
-        """Raise LogShrunk if this size is smaller than it was after the last commit."""
+        """Raise LogShrunk if the log of this size is shorter than after the last commit."""
         if size < self._size:
             raise LogShrunk
 
     def check_before_commit(self) -> None:
-        """Raise LogShrunk if the log is shorter than after the last commit, or when it was read first.
+        """Raise LogShrunk if the log is shorter than after the last commit, or than when first read.
 
         Within a transaction no other process may shorten the log.
         """
@@ -68,7 +68,10 @@ class WriteAheadLog:
         self.check_size(size)
 
     def note_commit(self, *, has_changed: bool) -> None:
-        """Remember the log after a commit. LogShrunk; DatabaseReplaced if the log begins with a gap."""
+        """Remember the log after a commit.
+
+        Raises LogShrunk, or DatabaseReplaced if the log begins with a gap.
+        """
         with suppress(OSError):
             size, header = self._read()
             if size < self._size or (has_changed and not size):

@@ -22,7 +22,7 @@ def ignore_events(_appended: Sequence[EventDraft]) -> None:
 
 
 class WriteWatch:
-    """Remembers whether changes fail because of the database, and logs it."""
+    """Remembers whether changes of the database fail, and logs when that begins and ends."""
 
     def __init__(self) -> None:
         self.listener: Listener = ignore_events
@@ -37,7 +37,7 @@ class WriteWatch:
         self._is_warned = False
 
     def failed(self, failure: StoreUnavailable) -> None:
-        """Note a failure; logged once, and again each WARN_AGAIN_SECONDS while it lasts."""
+        """Record a failed change; it is logged once, and again each WARN_AGAIN_SECONDS while changes fail."""
         self.failure = failure
         now_s = time.monotonic()
         if now_s - self._warned_at_s >= WARN_AGAIN_SECONDS:
@@ -50,7 +50,7 @@ class WriteWatch:
             raise DatabaseReplaced(self.mismatch)
 
     def succeeded(self) -> None:
-        """Take note that something was stored."""
+        """Record that a change was stored; log it if an earlier failure was logged."""
         self.failure = None
         if self._is_warned:
             self._is_warned = False

@@ -38,7 +38,7 @@ class ArchiveErasure:
 
 
 def add(transaction: Transaction, erasure: ArchiveErasure) -> None:
-    """Note that an agent was erased, and which archives are to forget it."""
+    """Store that an agent was erased, and which archived ranges may still contain its events."""
     row = {
         "sequence": erasure.sequence,
         "agent_id": erasure.agent_id,
@@ -49,19 +49,19 @@ def add(transaction: Transaction, erasure: ArchiveErasure) -> None:
 
 
 def after(transaction: Transaction, sequence: int, *, limit: int) -> list[ArchiveErasure]:
-    """Return the next pending ones behind `sequence`."""
+    """Return the next pending erasures after the sequence number `sequence`."""
     wanted = _ROWS.where(_IS_PENDING, archive_erasures.c.sequence > sequence).limit(limit)
     return [_read(row) for row in transaction.connection.execute(wanted)]
 
 
 def lock(transaction: Transaction, sequences: Sequence[int]) -> list[ArchiveErasure]:
-    """Return the pending ones of these; no other transaction changes them until this one ends."""
+    """Return those of these erasures that are pending; no other transaction changes them meanwhile."""
     wanted = _ROWS.where(_IS_PENDING, archive_erasures.c.sequence.in_(sequences)).with_for_update()
     return [_read(row) for row in transaction.connection.execute(wanted)]
 
 
 def leave(transaction: Transaction, erasures: Sequence[ArchiveErasure]) -> None:
-    """Store the remaining ranges of each; lock the rows before."""
+    """Store the ranges that remain for each erasure; the caller has locked the rows."""
     left = [{"at": one.sequence, "left": _written(one.remaining)} for one in erasures]
     if left:
         transaction.connection.execute(_LEAVE, left)

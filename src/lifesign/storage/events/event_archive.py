@@ -37,7 +37,7 @@ _TEXT = re.compile(rf'"({AGENT_ID_CHARACTERS})(?=")'.encode())
 
 @dataclass(frozen=True, slots=True, order=True)
 class Archived:
-    """A file of events."""
+    """An archive file, with the sequence numbers of its events."""
 
     first_sequence: int
     last_sequence: int
@@ -45,7 +45,7 @@ class Archived:
 
 
 def name_of(first: int, last: int) -> str:
-    """Name the file of the events from `first` to `last`; in the order of names they follow one another."""
+    """Return the name of the archive file of these events; names sort in the order of events."""
     return f"events-{first:012}-{last:012}.jsonl"
 
 
@@ -60,7 +60,7 @@ def files_in(directory: Path) -> list[Archived]:
 
 
 def last_of_unfinished(directory: Path, first: int) -> int | None:
-    """Return the end of a file that begins at `first`; None if there is none.
+    """Return the last event of an archive file that begins at `first`; None if there is none.
 
     There is one if the writer was killed before the events were deleted from the database.
     """
@@ -70,7 +70,7 @@ def last_of_unfinished(directory: Path, first: int) -> int | None:
 
 @contextmanager
 def archive_lock(directory: Path) -> Iterator[bool]:
-    """Lock an archive for changes; False if another process or task has locked it.
+    """Lock an archive until the block ends; yield False if another process or task has locked it.
 
     Remove incomplete files of killed processes. Create the directory.
     """
@@ -89,7 +89,7 @@ def archive_lock(directory: Path) -> Iterator[bool]:
 
 
 class ArchiveFile:
-    """A file that is being written. It has its name once `finish` has returned, and not before."""
+    """Writer of an archive file, which gets its final name only when `finish` returns."""
 
     def __init__(self, directory: Path, first: int, last: int) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,15 +98,15 @@ class ArchiveFile:
         self._file: IO[bytes] = os.fdopen(create_private(self._draft), "wb")
 
     def write(self, events: Iterable[Event]) -> None:
-        """Add events."""
+        """Append events."""
         self.write_lines(map(_line, events))
 
     def write_lines(self, lines: Iterable[bytes]) -> None:
-        """Add events in the form of another file."""
+        """Append events in the form of lines of another archive file."""
         self._file.writelines(lines)
 
     def finish(self) -> None:
-        """Put the file in its place; it is on the disk when this returns."""
+        """Sync the file to the disk and give it its final name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -124,7 +124,7 @@ class ArchiveFile:
 
 
 def erase_in(file: Archived, agents: Mapping[str, int]) -> int | None:
-    """Replace the payload of each event of these agents by its hash; return their number.
+    """Replace the payloads of these agents' events by their hashes; return the number of events.
 
     Only events before the sequence beside the agent's name are changed. None if another process uses the
     archive, or has moved the file away. Raise InvalidEvent if the content does not fit its name; the file

@@ -84,7 +84,7 @@ class LogHead:
 
 
 def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
-    """Give drafts the next places in the log, in their order.
+    """Append events to the log, in their order.
 
     On PostgreSQL no other transaction appends until this one ends: append last.
     """
@@ -114,7 +114,7 @@ def append(transaction: Transaction, drafts: Sequence[EventDraft]) -> None:
 
 
 def lock(transaction: Transaction) -> LogHead:
-    """Return the head of the log; no other transaction appends until this one ends."""
+    """Return the head of the log, locked: no other transaction appends until this one ends."""
     row = transaction.connection.execute(_LOCKED_HEAD).one_or_none()
     if row is None:
         transaction.connection.execute(_BEGIN, {"sequence": GENESIS.sequence, "hash": GENESIS.hash})
@@ -123,7 +123,7 @@ def lock(transaction: Transaction) -> LogHead:
 
 
 def head(transaction: Transaction) -> LogHead:
-    """Return the checkpoint of the log's end."""
+    """Return the first and the last checkpoint of the log."""
     row = transaction.connection.execute(select(event_log).where(event_log.c.id == 1)).one_or_none()
     return LogHead(GENESIS, GENESIS, None) if row is None else _head(row)
 
@@ -134,13 +134,13 @@ def last_sequence(transaction: Transaction) -> int:
 
 
 def archived_sequence(transaction: Transaction) -> int:
-    """Return up to where the events have left the database; 0 if none has."""
+    """Return the sequence number up to which events were archived and removed; 0 if none was."""
     wanted = select(event_log.c.archived_sequence).where(event_log.c.id == 1)
     return transaction.connection.scalar(wanted) or 0
 
 
-def leads_over(transaction: Transaction, place: Checkpoint) -> bool:
-    """Return whether the log contains the event of this checkpoint; for archived events this is assumed."""
+def contains(transaction: Transaction, place: Checkpoint) -> bool:
+    """Return whether the log contains the event of a checkpoint; assumed if the event was archived."""
     at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == place.sequence))
     return _has_archived(transaction, place) if at_place is None else bool(at_place == place.hash)
 
@@ -148,9 +148,9 @@ def leads_over(transaction: Transaction, place: Checkpoint) -> bool:
 def behind(
     transaction: Transaction, place: Checkpoint, *, limit: int
 ) -> list[tuple[Event, str | None]] | None:
-    """Return the next events after this checkpoint, each with the id of its agent.
+    """Return the next events after a checkpoint, each with the agent that it concerns.
 
-    None if the log does not contain it, as `leads_over` decides.
+    None if the log does not contain the checkpoint, as `contains` decides.
     """
     found = with_agents(transaction, place.sequence - 1, limit=limit + 1)
     if found and found[0][0].sequence == place.sequence:
@@ -221,13 +221,13 @@ def _latest_of_types(how_many: int, limit: int, *, is_continued: bool) -> TextCl
 
 
 def with_agents(transaction: Transaction, sequence: int, *, limit: int) -> list[tuple[Event, str | None]]:
-    """Return the next events behind `sequence`, each with the id of the agent under which it is found."""
+    """Return the next events after `sequence`, each with the id of the agent that it concerns."""
     wanted = _EVENT.add_columns(events.c.agent_id).where(events.c.sequence > sequence).limit(limit)
     return [(_event(row), row.agent_id) for row in transaction.connection.execute(wanted)]
 
 
 def between(transaction: Transaction, first: int, last: int) -> Iterator[Event]:
-    """Read the events from `first` to `last`, both counted, a page at a time."""
+    """Read the events from `first` to `last`, including both, a page at a time."""
     for event, _ in between_with_agents(transaction, first, last):
         yield event
 
@@ -235,7 +235,7 @@ def between(transaction: Transaction, first: int, last: int) -> Iterator[Event]:
 def between_with_agents(
     transaction: Transaction, first: int, last: int
 ) -> Iterator[tuple[Event, str | None]]:
-    """The same as `between`, each with the id of the agent under which it is found: no hash covers that."""
+    """Read the same events as `between`, each with the agent that it concerns (not part of its hash)."""
     while first <= last:
         page = with_agents(transaction, first - 1, limit=min(PAGE, last - first + 1))
         if not page:
@@ -245,7 +245,7 @@ def between_with_agents(
 
 
 def last_before(transaction: Transaction, created_at: str) -> int:
-    """Return the sequence of the last event of the closed prefix that was created before; 0 if none.
+    """Return the last sequence number up to which all events were created before a time; 0 if none.
 
     Times may decrease a little if several servers append: the prefix ends before the first event that is
     younger.
@@ -257,7 +257,7 @@ def last_before(transaction: Transaction, created_at: str) -> int:
 
 
 def first_of_type(transaction: Transaction, kind: EventType, sequence: int) -> int | None:
-    """Return the sequence of the first event of a type behind `sequence`; None if there is none."""
+    """Return the sequence number of the first event of a type after `sequence`; None if there is none."""
     wanted = select(events.c.sequence).where(events.c.type == kind.value, events.c.sequence > sequence)
     return transaction.connection.scalar(wanted.order_by(events.c.sequence).limit(1))
 
@@ -268,7 +268,7 @@ def remove_until(transaction: Transaction, sequence: int) -> None:
 
 
 def set_archived(transaction: Transaction, archived: Checkpoint, states: str | None) -> None:
-    """Store the checkpoint before the remaining events, and the state of a replay there; `lock` first."""
+    """Store where the remaining events begin, and the state of a replay there; `lock` first."""
     transaction.connection.execute(
         update(event_log)
         .where(event_log.c.id == 1)
@@ -277,7 +277,7 @@ def set_archived(transaction: Transaction, archived: Checkpoint, states: str | N
 
 
 def erase_of(transaction: Transaction, agent_id: str) -> int:
-    """Replace the payload of each of an agent's events by its hash; return their number.
+    """Replace the payloads of an agent's events by their hashes; return the number of events.
 
     The events have no agent from then on.
     """

@@ -46,14 +46,14 @@ class EventNews(Protocol):
         """Return when there may be new events; for one waiter at a time."""
 
     async def rest(self, until: asyncio.Event) -> None:
-        """Return once `until` is set; keep the connection by which `check_unserved` finds this server."""
+        """Return once `until` is set; keep the connection by which `check_unserved` finds this process."""
 
     async def close(self) -> None:
         """Stop listening."""
 
 
 def check_unserved(transaction: Transaction) -> None:
-    """Return unless a server process listens to this PostgreSQL database; DatabaseInUse else.
+    """Raise DatabaseInUse if a server process listens to this PostgreSQL database.
 
     Sessions of other users are not visible. For an SQLite file, see file_use.py.
     """
@@ -62,7 +62,7 @@ def check_unserved(transaction: Transaction) -> None:
 
 
 def event_news(database: Database) -> EventNews:
-    """Return the wake-up source for this database."""
+    """Return the object that wakes a waiter when this database has new events."""
     is_postgresql = database.url.get_backend_name() == "postgresql"
     return _Listening(database.url) if is_postgresql else _Polling()
 

@@ -88,7 +88,7 @@ def remove(transaction: Transaction, webhook_id: str) -> StoredWebhook | None:
 
 
 def disable(transaction: Transaction, webhook_id: str) -> None:
-    """Send nothing more to a webhook."""
+    """Disable a webhook: nothing is delivered to it any more."""
     transaction.connection.execute(
         update(webhooks).where(webhooks.c.id == webhook_id).values(is_disabled=True)
     )
@@ -101,19 +101,19 @@ def set_secrets(transaction: Transaction, webhook: StoredWebhook) -> None:
 
 
 def slowest(transaction: Transaction) -> int | None:
-    """Return the sequence up to which all enabled webhooks have received the events; None without any."""
+    """Return the sequence number up to which every enabled webhook got its events; None without any."""
     reached = select(func.min(webhooks.c.delivered_sequence)).where(webhooks.c.is_disabled.is_(False))
     slowest_sequence: int | None = transaction.connection.scalar(reached)
     return slowest_sequence
 
 
 def has_due(transaction: Transaction) -> bool:
-    """Return whether there may be events to deliver that no process delivers already."""
+    """Return whether any webhook may have undelivered events that no process is delivering."""
     return bool(transaction.connection.execute(_due(transaction).limit(1)).all())
 
 
 def claim(transaction: Transaction, until_s: float, limit: int) -> list[StoredWebhook]:
-    """Return webhooks that are behind the log; until then, only the caller delivers to them."""
+    """Return webhooks with undelivered events; until `until_s`, only the caller delivers to them."""
     wanted = _due(transaction).order_by(webhooks.c.next_try_at_s).limit(limit)
     rows = transaction.connection.execute(wanted.with_for_update(skip_locked=True, of=webhooks)).all()
     ids = [row.id for row in rows]
@@ -129,7 +129,7 @@ def claim(transaction: Transaction, until_s: float, limit: int) -> list[StoredWe
 
 
 def settle(transaction: Transaction, webhook: StoredWebhook, **columns: Any) -> bool:
-    """Store the result of a delivery; False, and nothing is stored, if the claim has passed to another."""
+    """Store the result of a delivery; return False and store nothing if another process has the claim."""
     changed = transaction.connection.execute(
         update(webhooks)
         .where(webhooks.c.id == webhook.id, webhooks.c.claimed_until_s == webhook.claimed_until_s)

@@ -77,7 +77,7 @@ def lock_unrevoked(transaction: Transaction, role: Role) -> list[StoredKey]:
 
 
 def ended_since(transaction: Transaction, since_s: float, limit: int) -> list[str]:
-    """Return the ids of keys that were revoked or expired since then; the newest first."""
+    """Return the ids of keys that were revoked or expired since a time; the newest keys first."""
     now_s = transaction.now_s
     has_ended = keys.c.revoked_at_s.between(since_s, now_s) | keys.c.expires_at_s.between(since_s, now_s)
     wanted = select(keys.c.key_id).where(has_ended).order_by(keys.c.key_id.desc()).limit(limit)
@@ -85,7 +85,7 @@ def ended_since(transaction: Transaction, since_s: float, limit: int) -> list[st
 
 
 def limit_workers(transaction: Transaction, key_id: str, max_workers: int | None) -> None:
-    """Store how many workers may probe with a key at a time; None: the server's default."""
+    """Store how many workers may probe with a key at the same time; None: the server's default."""
     changed = update(keys).where(keys.c.key_id == key_id)
     transaction.connection.execute(changed.values(max_workers=max_workers))
 
@@ -124,7 +124,7 @@ def end(
     revoked_at_s: float | None,
     is_suspended: bool = False,
 ) -> None:
-    """Store when a key ends, or ended."""
+    """Store the end of a key: when it expires or was revoked, and whether it is suspended."""
     transaction.connection.execute(
         update(keys)
         .where(keys.c.key_id == key_id)
@@ -142,7 +142,7 @@ def suspended(transaction: Transaction, role: Role | None = None) -> list[str]:
 
 
 def stored_key(columns: Mapping[str, Any]) -> StoredKey:
-    """Return the key of a row, by the names of its columns."""
+    """Return the key in a row, which is given by the names of its columns."""
     members = {"digest": bytes.fromhex(columns["digest"]), "role": Role(columns["role"])}
     return StoredKey(**{**columns, **members})
 

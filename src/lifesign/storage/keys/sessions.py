@@ -16,7 +16,7 @@ from lifesign.storage.keys.key_rows import stored_key
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredSession:
-    """One login."""
+    """One session of a person who logged in."""
 
     digest: str
     """SHA-256 of the token, hexadecimal."""
@@ -26,7 +26,7 @@ class StoredSession:
 
 
 def find(transaction: Transaction, digest: str) -> StoredSession | None:
-    """Return a session, over or not."""
+    """Return the session with this digest, expired or not."""
     row = transaction.connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
     return None if row is None else StoredSession(**row._mapping)  # noqa: SLF001 - SQLAlchemy's public name
 
@@ -46,7 +46,7 @@ def of_digests(transaction: Transaction, digests: Collection[str]) -> list[tuple
 
 
 def add(transaction: Transaction, session: StoredSession, most: int) -> None:
-    """Store a session; of one key the last `most` are left, and of all keys none that is over."""
+    """Store a session; delete expired ones, and all but the last `most` of the same key."""
     transaction.connection.execute(
         insert(sessions).values(
             digest=session.digest,

@@ -11,7 +11,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class InterfaceVersion(NamedTuple):
-    """One version, in the order of the columns."""
+    """One version of a target's published interface, in the order of the columns."""
 
     target: int
     number: int
@@ -24,14 +24,14 @@ class InterfaceVersion(NamedTuple):
 
 
 class NewestVersion(NamedTuple):
-    """State of a target, with the digest of its newest version."""
+    """State of a target's versions, with the digest of the newest one."""
 
     state: VersionState
     digest: str
 
 
 def states_of(transaction: Transaction, targets: Sequence[int]) -> dict[int, NewestVersion]:
-    """Return the states of these targets, locked; a target without a version is left out."""
+    """Return and lock the states of these targets' versions; targets without a version are absent."""
     states, versions = interface_states.c, interface_versions.c
     wanted = (
         select(
@@ -54,7 +54,7 @@ def states_of(transaction: Transaction, targets: Sequence[int]) -> dict[int, New
 
 
 def add(transaction: Transaction, versions: Sequence[InterfaceVersion]) -> None:
-    """Store versions as the newest of their targets, at most one of each; one of the same number goes."""
+    """Store the newest versions of targets, at most one each; a version with the same number is replaced."""
     if not versions:
         return
     columns = interface_versions.c
@@ -75,7 +75,7 @@ def add(transaction: Transaction, versions: Sequence[InterfaceVersion]) -> None:
 def set_states(
     transaction: Transaction, states: Mapping[int, VersionState], *, are_new: bool = False
 ) -> None:
-    """Store the states of these targets, by their numbers; new ones have none yet."""
+    """Store the states of targets' versions, by target; `are_new`: these targets have none yet."""
     rows = [
         {
             "newest": state.newest,
@@ -92,7 +92,7 @@ def set_states(
 
 
 def trim(transaction: Transaction, oldest: Mapping[int, tuple[int, int]]) -> None:
-    """Delete versions of these targets: those before the first number, except the second one."""
+    """Delete versions of targets, given (first, kept): those below `first`, except `kept`."""
     rows = [{"of": target, "oldest": first, "kept": kept} for target, (first, kept) in sorted(oldest.items())]
     versions = interface_versions.c
     if rows:
@@ -127,7 +127,7 @@ def bodies_of(transaction: Transaction, numbers: Mapping[int, Sequence[int]]) ->
 
 
 def due_targets(transaction: Transaction, limit: int) -> list[int]:
-    """Return targets of which an event is due, at most so many."""
+    """Return at most `limit` targets for which a delayed event is due."""
     due_at_s = interface_states.c.due_at_s
     wanted = (
         select(interface_states.c.target).where(due_at_s <= transaction.now_s).order_by(due_at_s).limit(limit)
@@ -136,7 +136,7 @@ def due_targets(transaction: Transaction, limit: int) -> list[int]:
 
 
 def forget(transaction: Transaction, before_s: float, limit: int) -> bool:
-    """Delete versions that were replaced before a time, at most so many; return whether there may be more.
+    """Delete at most `limit` versions that were replaced before a time; return whether more may remain.
 
     The version that the next event is compared with stays.
     """

@@ -25,7 +25,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class LiveTarget(NamedTuple):
-    """A target that gave a liveness signal; class and address are None if the prober did not name them."""
+    """A target that answered; class and address are None if the prober did not name them."""
 
     target: int
     network_class: str | None
@@ -36,7 +36,7 @@ class LiveTarget(NamedTuple):
 
 
 class SilentTarget(NamedTuple):
-    """A target that failed, witnessed or not."""
+    """A target that failed, whether or not a witness confirmed that the network works."""
 
     target: int
     network_class: str | None
@@ -47,7 +47,7 @@ class SilentTarget(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A target that may be handed out as a witness."""
+    """A target that may be handed out as a witness: its answer would prove that a network works."""
 
     target: int
     url: str
@@ -120,7 +120,7 @@ def note(transaction: Transaction, answered: Sequence[LiveTarget], silent: Seque
 
 
 def note_reporter(transaction: Transaction, numbers: Collection[int], prober_key: str) -> None:
-    """Note which prober key last reported of these targets, and thus wrote their memory."""
+    """Store the prober key that last reported these targets, and thus wrote their memory."""
     if numbers:
         changed = update(liveness).where(
             liveness.c.target.in_(sorted(numbers)), liveness.c.prober_key.is_distinct_from(prober_key)
@@ -129,13 +129,13 @@ def note_reporter(transaction: Transaction, numbers: Collection[int], prober_key
 
 
 def is_any_silent(transaction: Transaction, at_least: int) -> bool:
-    """Return whether at least so many targets have failed: below that nothing needs to be counted."""
+    """Return whether at least `at_least` targets fail now; with fewer, no count is needed."""
     wanted = select(liveness.c.target).where(liveness.c.silent_since_s.is_not(None)).limit(at_least)
     return len(transaction.connection.execute(wanted).all()) == at_least
 
 
 def counts(transaction: Transaction, since_s: float) -> dict[str, dict[str, ClassCounts]]:
-    """Return the number of addresses that answered since then, and those that are silent now.
+    """Return the number of addresses that answered since a time, and of those that are silent now.
 
     By network class, then by the prober's key that last reported of their targets.
     """
@@ -164,7 +164,7 @@ def candidates(
     not_of_keys: Collection[str] = (),
     limit: int,
 ) -> list[Candidate]:
-    """Return targets that answered recently and were not offered since then, the latest answer first.
+    """Return targets that answered recently and were not handed out lately, the latest answer first.
 
     `of_key`: only those whose last answer this prober key reported; `not_of_keys`: none of these keys did.
     """
@@ -194,7 +194,7 @@ def candidates(
 
 
 def hand_out(transaction: Transaction, numbers: Collection[int]) -> None:
-    """Note that these targets were handed out as witnesses now."""
+    """Store that these targets are handed out as witnesses now."""
     if numbers:
         changed = update(liveness).where(liveness.c.target.in_(sorted(numbers)))
         transaction.connection.execute(changed.values(handed_out_at_s=transaction.now_s))
@@ -215,7 +215,7 @@ def forget_agents(transaction: Transaction, agent_ids: Collection[str]) -> None:
 
 
 def results_due_s(transaction: Transaction, shards: Collection[int], pivot: int, limit: int) -> list[float]:
-    """Return until when a result was due, of targets in these shards whose agents are alive.
+    """Return the times until which results were due, for targets in these shards whose agents live.
 
     The times are in no order; -inf without any result. Targets that asked their prober to wait are left out.
     At most `limit` targets are read, from the shard `pivot` on.

@@ -23,7 +23,7 @@ _LIVING = (Status.ACTIVE, Status.UNHEALTHY, Status.DRAINING)
 
 
 def count_not_allowed(transaction: Transaction) -> dict[tuple[str, str], int]:
-    """Return the number of targets with old evidence that their prober may not probe now.
+    """Return the number of targets with old evidence that their last probe was not allowed to contact.
 
     By the holder of their shard and the network class in which they answered. A target that keeps out probers
     itself, by robots.txt or an opt-out, has the result `not_measured`.

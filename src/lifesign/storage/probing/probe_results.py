@@ -18,7 +18,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(slots=True)
 class Subject:
-    """Facts about the subject of an observation."""
+    """Stored facts about the target or agent of an observation."""
 
     subject_id: str
     target: int | None
@@ -49,7 +49,7 @@ class Subject:
 
 @dataclass(slots=True)
 class ProbeResultRow:
-    """Results of one target, in the order of the columns; None: unchanged."""
+    """New results of one target, in the order of the columns; None: the stored value stays."""
 
     target: int
     observed_at_s: float
@@ -154,7 +154,7 @@ _LAST: tuple[Any, ...] = (probe_results.c.result, probe_results.c.result_since_s
 
 
 def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subject]:
-    """Return the stored results of these, without duplicates, including former targets."""
+    """Return the stored facts for these ids of targets, including former ones, by id."""
     if transaction.is_postgresql:
         stored = transaction.connection.scalar(_OF_POSTGRESQL, {"subjects": subject_ids})
     else:
@@ -163,7 +163,7 @@ def find(transaction: Transaction, subject_ids: Sequence[str]) -> dict[str, Subj
 
 
 def memories_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
-    """Return the memories of these targets for the next probe, as JSON; targets without one are absent."""
+    """Return what probers remember for the next probe of these targets, as JSON; others are absent."""
     wanted = select(probe_results.c.target, probe_results.c.memory).where(
         probe_results.c.target.in_(numbers), probe_results.c.memory.is_not(None)
     )
@@ -171,7 +171,7 @@ def memories_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, s
 
 
 def set_memories(transaction: Transaction, memories: Mapping[int, str | None]) -> None:
-    """Replace the memories of these targets."""
+    """Replace what probers remember for the next probe of these targets."""
     for number, memory in memories.items():
         changed = update(probe_results).where(probe_results.c.target == number)
         transaction.connection.execute(changed.values(memory=memory))
@@ -201,7 +201,7 @@ _as_row = attrgetter(*_STORED)
 
 
 def count_unprobed(transaction: Transaction, since_s: float) -> int:
-    """Return the number of targets without a result since a time; a result in the future does not count."""
+    """Return the number of targets without a result since a time; future results do not count."""
     statement = text("""
         SELECT count(*) FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id
         WHERE gone_at_s IS NULL

@@ -15,19 +15,19 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class Reported(NamedTuple):
-    """Results about living agents: how many answered, failed, and measured nothing."""
+    """Number of results about living agents: answered, failed, and inconclusive."""
 
     answered: int = 0
     failed: int = 0
     inconclusive: int = 0
 
     def plus(self, other: "Reported") -> "Reported":
-        """Return both together."""
+        """Return the sum of two counts."""
         return Reported(*(one + another for one, another in zip(self, other, strict=True)))
 
 
 class WorkerReports(NamedTuple):
-    """The sums of one worker, or of the workers of a key that left."""
+    """Sums of the results that one worker reported, or the former workers of a key."""
 
     holder: str
     reported_at_s: float
@@ -68,7 +68,7 @@ def note_idle(transaction: Transaction, holder: str, idle: Idleness) -> None:
 
 
 def move_back(transaction: Transaction, by_s: float, now_s: float) -> None:
-    """Move future times of reports by `by_s`, below 0; not to be repeated."""
+    """Move future times of reports back by `by_s`, which is negative; must not be repeated."""
     transaction.connection.execute(_BACK, {"by_s": by_s, "now_s": now_s})
     for each in all_of(transaction):
         if each.idle is not None and each.idle.at_s > now_s:
@@ -76,7 +76,7 @@ def move_back(transaction: Transaction, by_s: float, now_s: float) -> None:
 
 
 def add(transaction: Transaction, holder: str, at_s: float, reported: Reported) -> None:
-    """Add a worker's report at this time."""
+    """Add the results that a worker reported at this time to its sums."""
     transaction.connection.execute(_ADD, {"holder": holder, "at_s": at_s, **reported._asdict()})
 
 

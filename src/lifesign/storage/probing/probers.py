@@ -30,7 +30,7 @@ class StoredCredential:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredProber:
-    """A living worker by its last claim."""
+    """A worker of a prober, as it last claimed shards."""
 
     holder: str
     """Holder of its leases: its key, a slash, and its own name."""
@@ -55,19 +55,19 @@ _COLUMNS = tuple(probers.c[name] for name in StoredProber.__dataclass_fields__)
 
 
 def is_living(now_s: float) -> ColumnElement[bool]:
-    """Return the condition that a worker lives at a time."""
+    """Return the SQL condition that a worker is alive at a time."""
     ends_s = probers.c.expires_at_s
     return (ends_s > now_s) & (ends_s <= now_s + MAX_TTL_SECONDS + MAX_STEP_S)
 
 
 def lock_all(transaction: Transaction) -> None:
-    """Block joins and leaves until the transaction ends; on SQLite every write does so by itself."""
+    """Keep workers from joining and leaving until the transaction ends."""
     if transaction.is_postgresql:
         transaction.connection.exec_driver_sql("LOCK TABLE probers IN SHARE ROW EXCLUSIVE MODE")
 
 
 def running(transaction: Transaction, limit: int) -> list[StoredProber]:
-    """Return the workers that live, in the order of their names.
+    """Return the living workers, in the order of their names.
 
     A worker that claimed before the clock was set back would live for as long as the clock was ahead.
     """
@@ -76,19 +76,19 @@ def running(transaction: Transaction, limit: int) -> list[StoredProber]:
 
 
 def longest_interval_s(transaction: Transaction) -> float | None:
-    """Return the longest interval that a living worker probes in; None if no living worker names one."""
+    """Return the longest probe interval of a living worker; None if no living worker reports one."""
     longest = select(func.max(probers.c.interval_s)).where(is_living(transaction.now_s))
     longest_s: float | None = transaction.connection.scalar(longest)
     return longest_s
 
 
 def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, float]]:
-    """Return the living by their names: holder, when it joined, and until when it lives."""
+    """Return the living workers by name: holder, when it joined, and when its claim expires."""
     return [(each.holder, each.joined_at_s, each.expires_at_s) for each in running(transaction, limit)]
 
 
 def store(transaction: Transaction, prober: StoredProber) -> None:
-    """Note that a worker lives; the dead are forgotten."""
+    """Store a worker that claims shards, and delete workers that are no longer alive."""
     transaction.connection.execute(delete(probers).where(not_(is_living(transaction.now_s))))
     row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
     row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
@@ -109,7 +109,7 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
 
 
 def remove(transaction: Transaction, holders: Iterable[str]) -> None:
-    """Delete workers that leave."""
+    """Delete the rows of workers that leave."""
     transaction.connection.execute(delete(probers).where(probers.c.holder.in_(sorted(holders))))
 
 

@@ -90,7 +90,7 @@ def add_changes(transaction: Transaction, changes: Sequence[ResultChange]) -> No
 
 
 def add_sums(transaction: Transaction, sums: Mapping[SumKey, int]) -> None:
-    """Add to the sums; last of all that a transaction does, since all batches of an hour meet here."""
+    """Add to the sums of results; call it last, since all transactions of an hour change the same rows."""
     if not sums:
         return
     # The same order for all transactions prevents deadlocks.
@@ -100,7 +100,7 @@ def add_sums(transaction: Transaction, sums: Mapping[SumKey, int]) -> None:
 
 
 def sums_between(transaction: Transaction, directory: int, since_hour: int, until_hour: int) -> list[SumRow]:
-    """Return the sums over the hours from `since_hour` to before `until_hour`."""
+    """Return the sums of results of the hours from `since_hour` to before `until_hour`."""
     wanted = (
         select(result_sums.c.layer, result_sums.c.result, result_sums.c.bucket, func.sum(result_sums.c.count))
         .where(
@@ -129,7 +129,7 @@ def changes_of(transaction: Transaction, target: int, limit: int) -> list[Result
 
 
 def forget_sums(transaction: Transaction, before_hour: int, hours: int) -> bool:
-    """Delete a number of the oldest sums of earlier hours; return whether there may be more."""
+    """Delete the sums of the oldest `hours` before an hour; return whether more may remain."""
     oldest = transaction.connection.scalar(select(func.min(result_sums.c.hour)))
     if oldest is None or oldest >= before_hour:
         return False
@@ -139,7 +139,7 @@ def forget_sums(transaction: Transaction, before_hour: int, hours: int) -> bool:
 
 
 def forget_changes(transaction: Transaction, before_s: float, limit: int) -> bool:
-    """Delete a number of the oldest changes before a time; return whether there may be more."""
+    """Delete at most `limit` changes before a time, the oldest first; return whether more may remain."""
     oldest = select(result_changes.c.id, result_changes.c.at_s).order_by(result_changes.c.id).limit(limit)
     found = transaction.connection.execute(oldest).all()
     old = [row.id for row in found if row.at_s < before_s]

@@ -173,7 +173,7 @@ def hosts(
     *,
     pass_ended_s: float = ALWAYS_AGES,
 ) -> Iterator[tuple[str, str | None, str | None, int]]:
-    """Return host, result, protocol version and count, row by row; only for results with a version.
+    """Return host, result, protocol version and number of targets; versions only for `living` results.
 
     Read it to the end within the transaction: there may be a million rows. `shards`: only hosts in these.
     """
@@ -192,7 +192,7 @@ def hosts(
 def directories(
     transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES
 ) -> list[tuple[str, str | None, int]]:
-    """Return directory, result and count; a target that two directories list counts in both."""
+    """Return directory, result and number of targets; a target in two directories counts in both."""
     rows = transaction.connection.execute(_DIRECTORIES, _ages(transaction, pass_ended_s))
     return [(name, result, count) for name, result, count in rows]
 
@@ -200,7 +200,7 @@ def directories(
 def kinds(
     transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES
 ) -> list[tuple[TargetKind, str | None, int]]:
-    """Return kind, result and count."""
+    """Return kind, result and number of targets."""
     statement = _KINDS_POSTGRESQL if transaction.is_postgresql else _KINDS_SQLITE
     rows = transaction.connection.execute(statement, _ages(transaction, pass_ended_s))
     return [(TargetKind(kind), result, count) for kind, result, count in rows]
@@ -213,7 +213,7 @@ def results(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> d
 
 @dataclass(frozen=True, slots=True)
 class EvidenceCounts:
-    """Ages of the results of targets."""
+    """Number of targets whose results are too old, and the time of the newest result."""
 
     old: Mapping[UnknownReason, int]
     """Number of targets whose result is too old, by reason."""
@@ -235,7 +235,7 @@ def _ages(transaction: Transaction, pass_ended_s: float) -> dict[str, float]:
 
 
 def results_since(transaction: Transaction, since_s: float) -> dict[str | None, int]:
-    """Return the same for a pass that began then: targets without a new result count as not measured.
+    """Return the number of targets by result in a pass that began then; without one: not measured.
 
     It reads the last result of each target, some seconds for a million: never call it in a write transaction.
     """
@@ -249,7 +249,7 @@ def _by_result(rows: Iterable[Any]) -> dict[str | None, int]:
 
 
 def health(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> dict[str, int]:
-    """Return the number of targets that are agents by now, by their reported health."""
+    """Return the number of targets that are linked or registered agents, by reported health."""
     rows = transaction.connection.execute(_HEALTH, _ages(transaction, pass_ended_s))
     return {str(health): int(count) for health, count in rows}
 
@@ -257,7 +257,7 @@ def health(transaction: Transaction, *, pass_ended_s: float = ALWAYS_AGES) -> di
 def shown(
     transaction: Transaction, living: Sequence[str], *, pass_ended_s: float = ALWAYS_AGES
 ) -> list[tuple[TargetKind, list[str], int]]:
-    """Return the kinds of targets with those results, how their layers ended last, and how many there are.
+    """Return kind, last result of each layer and number of the targets that have one of these results.
 
     Layers are in the order in which they are measured; a layer without any result is empty.
     """
@@ -280,7 +280,7 @@ def shown(
 
 
 def lock_runs(transaction: Transaction) -> None:
-    """Block the start of other passes until the transaction ends; on SQLite every write does."""
+    """Keep other passes from beginning until the transaction ends."""
     if transaction.is_postgresql:
         transaction.connection.exec_driver_sql("LOCK TABLE census_runs IN SHARE ROW EXCLUSIVE MODE")
 
@@ -288,7 +288,7 @@ def lock_runs(transaction: Transaction) -> None:
 def begin_run(
     transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None = None
 ) -> StoredPass:
-    """Note that a pass over all targets begins now; `name` is that of the probe definition."""
+    """Store that a pass over all targets begins now; `name` is that of the probe definition."""
     began_at_s = transaction.now_s
     before = to_json(_sums_since(transaction, began_at_s)).decode()
     stored = None if deadlines is None else deadlines.model_dump_json()
@@ -309,7 +309,7 @@ def forget_deadlines(transaction: Transaction, run_id: str) -> None:
 
 
 def note_not_read(transaction: Transaction, run_id: str, names: Sequence[str]) -> None:
-    """Store the directories that could not be read for a pass, in place of the former ones."""
+    """Store the directories that could not be read for a pass; earlier names are replaced."""
     of_run = census_runs.c.run_id == run_id
     stored = to_json(list(names)).decode() if names else None
     changed = of_run, census_runs.c.not_read.is_distinct_from(stored)
@@ -338,7 +338,7 @@ def end_run(transaction: Transaction, run_id: str, counts: Mapping[str | None, i
 
 
 def run_sums(transaction: Transaction, run_id: str) -> list[SumRow] | None:
-    """Return the counts of results reported from the start of a pass to its end, or until now.
+    """Return the number of results that were reported from the start of a pass to its end, or until now.
 
     None if there is no such pass, or it began before its sums were stored.
     """

@@ -39,7 +39,7 @@ class StoredDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of an import's pages."""
+    """Number of entries in an import's pages."""
 
     received: int = 0
     duplicates: int = 0
@@ -161,19 +161,19 @@ def names(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
 
 
 def add(transaction: Transaction, name: str, owner: str | None) -> StoredDirectory:
-    """Store a directory that lists nothing yet."""
+    """Store a new directory without targets."""
     added = insert(directories).values(name=name, size=0, owner=owner).returning(directories.c.id)
     number = int(transaction.connection.execute(added).scalar_one())
     return StoredDirectory(id=number, name=name, size=0, applied_import=None, owner=owner)
 
 
 def set_owner(transaction: Transaction, number: int, owner: str) -> None:
-    """Allow imports of a prober's key to remove targets of a directory from now on."""
+    """Make a prober's key the owner of a directory: its imports may remove targets from now on."""
     transaction.connection.execute(update(directories).where(directories.c.id == number).values(owner=owner))
 
 
 def hand_over(transaction: Transaction, owner: str, successor: str) -> None:
-    """Give all directories of a key to its successor."""
+    """Transfer all directories of a prober's key to the key's successor."""
     transaction.connection.execute(
         update(directories).where(directories.c.owner == owner).values(owner=successor)
     )
@@ -185,7 +185,7 @@ def count(transaction: Transaction) -> int:
 
 
 def set_size(transaction: Transaction, number: int, by: int, *, applied: int | None = None) -> None:
-    """Note how many targets more or fewer a directory lists, and which import was applied whole."""
+    """Change a directory's number of targets by `by`, and store which import was applied completely."""
     columns: dict[str, Any] = {"size": directories.c.size + by}
     if applied is not None:
         columns["applied_import"] = applied
@@ -195,7 +195,7 @@ def set_size(transaction: Transaction, number: int, by: int, *, applied: int | N
 def find_import(
     transaction: Transaction, directory: int, import_id: str, *, to_change: bool = False
 ) -> StoredImport | None:
-    """Return an import as its sender calls it; `to_change` keeps others from changing it."""
+    """Return an import of a directory by its sender's id; `to_change` keeps others from changing it."""
     wanted = _IMPORT.where(imports.c.directory == directory, imports.c.import_id == import_id)
     row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
     return None if row is None else _import(row)
@@ -214,7 +214,7 @@ def latest_imports(
 
 
 def applied_import(transaction: Transaction, number: int) -> StoredImport | None:
-    """Return an import by its row number."""
+    """Return the import with this row number."""
     row = transaction.connection.execute(_IMPORT.where(imports.c.id == number)).one_or_none()
     return None if row is None else _import(row)
 
@@ -222,7 +222,7 @@ def applied_import(transaction: Transaction, number: int) -> StoredImport | None
 def unfinished(
     transaction: Transaction, states: Sequence[ImportState], before_s: float
 ) -> list[tuple[str, str]]:
-    """Return directory and import of those that have been in one of these states since before a time."""
+    """Return directory and import id of imports that have been in one of these states since before a time."""
     wanted = (
         select(directories.c.name, imports.c.import_id)
         .select_from(imports.join(directories, directories.c.id == imports.c.directory))
@@ -275,7 +275,7 @@ def store_import(transaction: Transaction, changed: StoredImport) -> None:
 
 
 def drop_before(transaction: Transaction, directory: int, in_import: int) -> None:
-    """Drop a directory's older open imports, and delete their pages."""
+    """Drop the open imports of a directory that are older than this one, and delete their pages."""
     is_open = imports.c.state.in_(OPEN_STATES)
     _drop(transaction, imports.c.directory == directory, imports.c.id < in_import, is_open)
 
@@ -297,7 +297,7 @@ def has_page(transaction: Transaction, in_import: int, page: int) -> bool:
 def store_page(
     transaction: Transaction, in_import: int, page: int, urls: Sequence[str], kind: str | None
 ) -> bool:
-    """Store a page until it is added; return whether it is new. A stored page stays unchanged."""
+    """Store a page of an import until it is applied; return False if it was already stored."""
     if has_page(transaction, in_import, page):
         return False
     kept = {"in_import": in_import, "page": page, "urls": to_json(urls).decode(), "kind": kind}
@@ -352,7 +352,7 @@ def list_targets(
 def next_delisted(
     transaction: Transaction, directory: int, in_import: int, *, after: int, limit: int
 ) -> DelistedTargets:
-    """Return those of the next targets after `after` with an older mark: no longer listed."""
+    """Return targets that an import no longer lists, among the next `limit` listed ones after `after`."""
     parameters = {"directory": directory, "after": after, "limit": limit}
     found = transaction.connection.execute(_CHECKED, parameters).all()
     left = [row for row in found if row.in_import < in_import]
@@ -375,7 +375,7 @@ def remove_entries(transaction: Transaction, directory: int, numbers: Sequence[i
 
 
 def unlist(transaction: Transaction, subject_id: str) -> None:
-    """Remove a target from the counts of all lists; unchanged lists are then read again, too.
+    """Reduce the sizes of the directories that list a target; have unchanged lists imported again.
 
     The caller deletes its row and its list entries.
     """
@@ -392,12 +392,12 @@ def unlist(transaction: Transaction, subject_id: str) -> None:
 
 
 def drop_unfinished(transaction: Transaction, before_s: float) -> None:
-    """Drop imports whose last page came before a time, and delete their pages."""
+    """Drop imports that were not sent completely and got no page since a time; delete their pages."""
     _drop(transaction, _IS_UPLOADING, imports.c.state_since_s < before_s)
 
 
 def forget_imports(transaction: Transaction, before_s: float) -> None:
-    """Delete imports that ended before a time, except those that were applied last."""
+    """Delete imports that ended before a time, except the last applied import of each directory."""
     applied = select(directories.c.applied_import).where(directories.c.applied_import.is_not(None))
     transaction.connection.execute(
         delete(imports).where(

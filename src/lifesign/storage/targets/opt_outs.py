@@ -12,7 +12,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredOptOut:
-    """One origin; the members are the columns of `opt_outs`."""
+    """One origin's opt-out, proven or not; the members are the columns of `opt_outs`."""
 
     origin: str
     token: str
@@ -25,14 +25,14 @@ _ALL = select(*(opt_outs.c[member.name] for member in fields(StoredOptOut)))
 
 
 def find(transaction: Transaction, origin: str, *, to_change: bool = False) -> StoredOptOut | None:
-    """Return the record of an origin; `to_change` locks it."""
+    """Return the opt-out of an origin, proven or not; `to_change` locks it."""
     wanted = _ALL.where(opt_outs.c.origin == origin)
     row = transaction.connection.execute(wanted.with_for_update() if to_change else wanted).one_or_none()
     return None if row is None else StoredOptOut(**row._mapping)  # noqa: SLF001 - its public name
 
 
 def put(transaction: Transaction, origin: str, token: str) -> StoredOptOut:
-    """Store a token that was given out now, in place of one that was given out before."""
+    """Store a new token for an origin's opt-out; an earlier token is replaced."""
     remove(transaction, origin)
     given = StoredOptOut(
         origin=origin, token=token, requested_at_s=transaction.now_s, checked_at_s=None, proven_at_s=None
@@ -48,14 +48,14 @@ def remove(transaction: Transaction, origin: str) -> None:
 
 
 def set_checked(transaction: Transaction, origin: str, at_s: float | None) -> None:
-    """Store the time of the last check; None: check at once."""
+    """Store when an origin's token was last checked; None: check it at once."""
     transaction.connection.execute(
         update(opt_outs).where(opt_outs.c.origin == origin).values(checked_at_s=at_s)
     )
 
 
 def set_proven(transaction: Transaction, origin: str) -> None:
-    """Note that an owner has proven it."""
+    """Store that an origin's owner has proven the opt-out."""
     proven = {"proven_at_s": transaction.now_s, "checked_at_s": transaction.now_s}
     transaction.connection.execute(update(opt_outs).where(opt_outs.c.origin == origin).values(proven))
 
@@ -68,7 +68,7 @@ def unproven(
     limit: int,
     to_change: bool = False,
 ) -> list[StoredOptOut]:
-    """Return origins that were not checked for a token since a time.
+    """Return unproven opt-outs whose token was not checked since a time.
 
     `to_change` omits those that another transaction changes now.
     """
@@ -98,7 +98,7 @@ def proven_by_host(transaction: Transaction) -> dict[str, list[str]]:
 
 
 def proven_among(transaction: Transaction, origins: Iterable[str]) -> list[str]:
-    """Return the opted-out ones of these origins."""
+    """Return those of these origins that have opted out."""
     wanted = select(opt_outs.c.origin).where(
         opt_outs.c.origin.in_(list(origins)), opt_outs.c.proven_at_s.is_not(None)
     )
@@ -106,19 +106,19 @@ def proven_among(transaction: Transaction, origins: Iterable[str]) -> list[str]:
 
 
 def listing(transaction: Transaction, *, after: str, limit: int) -> list[StoredOptOut]:
-    """Return origins in their order, from behind one."""
+    """Return opt-outs in the order of their origins, after the origin `after`."""
     wanted = _ALL.where(opt_outs.c.origin > after).order_by(opt_outs.c.origin).limit(limit)
     rows = transaction.connection.execute(wanted)
     return [StoredOptOut(**row._mapping) for row in rows]  # noqa: SLF001 - its public name
 
 
 def count(transaction: Transaction) -> int:
-    """Return the number of origins."""
+    """Return the number of stored opt-outs, proven or not."""
     return transaction.connection.scalar(select(func.count()).select_from(opt_outs)) or 0
 
 
 def forget_unproven(transaction: Transaction, asked_before_s: float) -> None:
-    """Delete origins whose owners never proved their ownership."""
+    """Delete unproven opt-outs that were requested before a time."""
     transaction.connection.execute(
         delete(opt_outs).where(opt_outs.c.proven_at_s.is_(None), opt_outs.c.requested_at_s <= asked_before_s)
     )

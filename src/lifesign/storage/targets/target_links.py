@@ -53,7 +53,7 @@ class StoredClaim:
 
 @dataclass(frozen=True, slots=True)
 class CardFound:
-    """Claim in the card of a target: the registry and the agent that it names, if any."""
+    """The registry and the agent that a target's card names, if any."""
 
     target: int
     at_s: float
@@ -64,7 +64,7 @@ class CardFound:
 
 
 class CardClaimant(NamedTuple):
-    """A registered agent that a card names."""
+    """A registered agent that a target's card names."""
 
     agent: int
     agent_id: str
@@ -74,7 +74,7 @@ class CardClaimant(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StoredLink:
-    """A target that is one record with an agent."""
+    """A link: a target and an agent that are the same thing."""
 
     target: int
     agent: int
@@ -145,7 +145,7 @@ def claimants(transaction: Transaction, agent_ids: Sequence[str]) -> dict[str, C
 
 
 def named_by_cards(transaction: Transaction, agent: int, limit: int) -> set[int]:
-    """Return targets whose cards name an agent, at most so many of them."""
+    """Return at most `limit` targets whose cards name an agent."""
     wanted = select(target_claims.c.target).where(
         target_claims.c.agent == agent, target_claims.c.card_at_s.is_not(None)
     )
@@ -153,7 +153,7 @@ def named_by_cards(transaction: Transaction, agent: int, limit: int) -> set[int]
 
 
 def note_cards(transaction: Transaction, cards: Sequence[CardFound]) -> None:
-    """Store the claims in cards that were read, at most one per target."""
+    """Store the claims that targets' cards make, at most one per target."""
     if not cards:
         return
     connection = transaction.connection
@@ -204,7 +204,7 @@ def due(transaction: Transaction, limit: int) -> list[int]:
 
 
 def set_due(transaction: Transaction, target: int, at_s: float) -> None:
-    """Note when the claims of a target are decided next."""
+    """Store when the claims of a target are to be decided next."""
     statement = update(target_claims).where(target_claims.c.target == target)
     transaction.connection.execute(statement.values(due_at_s=at_s))
 
@@ -244,14 +244,14 @@ def agent_of(transaction: Transaction, target_id: str) -> str | None:
 
 
 def probed_for(transaction: Transaction, agent_id: str) -> str | None:
-    """Return the id of the target whose results go into an agent's record: the linked one listed first."""
+    """Return the id of the target whose results go into an agent's record: its first linked target."""
     wanted = select(targets.c.subject_id).join(links, links.c.target == targets.c.id)
     named = wanted.join(agents, agents.c.id == links.c.agent).where(agents.c.agent_id == agent_id)
     return transaction.connection.scalar(named.order_by(links.c.target).limit(1))
 
 
 def all_links(transaction: Transaction, *, after: int, limit: int) -> list[Row[Any]]:
-    """Return target's number, target's id and agent's id of links behind a target."""
+    """Return links with target numbers above `after`: target number, target id and agent id."""
     wanted = (
         select(links.c.target, targets.c.subject_id, agents.c.agent_id)
         .join(targets, targets.c.id == links.c.target)
@@ -264,13 +264,13 @@ def all_links(transaction: Transaction, *, after: int, limit: int) -> list[Row[A
 
 
 def link(transaction: Transaction, target: int, agent: int) -> None:
-    """Store that a target is one record with an agent."""
+    """Store that a target and an agent are the same thing."""
     row = {"target": target, "agent": agent, "linked_at_s": transaction.now_s}
     transaction.connection.execute(insert(links).values(row))
 
 
 def unlink(transaction: Transaction, target: int, agent: int) -> None:
-    """Remove a link; the claim remembers when it ended."""
+    """Delete a link; its claim keeps the time of the end."""
     connection = transaction.connection
     connection.execute(delete(links).where(links.c.target == target))
     ended = update(target_claims).where(_is(target, agent))
@@ -278,14 +278,14 @@ def unlink(transaction: Transaction, target: int, agent: int) -> None:
 
 
 def set_proofs(transaction: Transaction, target: int, proofs: Mapping[int, str | None]) -> None:
-    """Store the proofs of the claims for a target, by agent."""
+    """Store how each claim for a target is proven, by agent; None: it is not."""
     for agent, proof in sorted(proofs.items()):
         changed = update(target_claims).where(_is(target, agent))
         transaction.connection.execute(changed.values(proof=proof))
 
 
 def remove_empty(transaction: Transaction, target: int, unlinked_before_s: float) -> None:
-    """Delete the claims of a target that are not proven and wait for no token."""
+    """Delete the claims of a target that no card makes, that have no token, and that had no recent link."""
     is_recent = target_claims.c.unlinked_at_s > unlinked_before_s
     transaction.connection.execute(
         delete(target_claims).where(
@@ -298,7 +298,7 @@ def remove_empty(transaction: Transaction, target: int, unlinked_before_s: float
 
 
 def put_token(transaction: Transaction, target: int, agent: int, token: str) -> None:
-    """Store a token that was given out now, in place of one that was given out before."""
+    """Store a new token for a claim; an earlier token is replaced."""
     given = {"token": token, "requested_at_s": transaction.now_s, "checked_at_s": None, "token_at_s": None}
     changed = update(target_claims).where(_is(target, agent)).values(given | {"due_at_s": 0.0})
     if not transaction.connection.execute(changed).rowcount:
@@ -312,7 +312,7 @@ def check_token_now(transaction: Transaction, target: int, agent: int) -> None:
 
 
 def count_tokens(transaction: Transaction, agent: int | None = None) -> int:
-    """Return the number of tokens, of one agent or of all."""
+    """Return the number of tokens that were given out, to one agent or to all."""
     wanted = select(func.count()).select_from(target_claims).where(target_claims.c.token.is_not(None))
     if agent is not None:
         wanted = wanted.where(target_claims.c.agent == agent)
@@ -322,7 +322,7 @@ def count_tokens(transaction: Transaction, agent: int | None = None) -> int:
 def claim_checks(
     transaction: Transaction, *, open_before_s: float, proven_before_s: float, limit: int
 ) -> list[tuple[int, str]]:
-    """Return number and URL of targets whose origins are to be checked for tokens now.
+    """Return number and URL of targets whose origins are to be checked for tokens now, reserved for us.
 
     No other process checks them meanwhile. A known token is checked again if the last check was before
     `proven_before_s`, any other one if it was before `open_before_s`.
@@ -358,7 +358,7 @@ def _awaited(open_before_s: float, proven_before_s: float) -> Select[Any]:
 
 
 def set_tokens_found(transaction: Transaction, target: int, seen: Mapping[int, bool]) -> None:
-    """Note of agents whether the token of each was found at the target's origin."""
+    """Store whether each agent's token was found at the target's origin."""
     for agent, is_served in sorted(seen.items()):
         at_s = transaction.now_s if is_served else None
         statement = update(target_claims).where(_is(target, agent))
@@ -366,7 +366,7 @@ def set_tokens_found(transaction: Transaction, target: int, seen: Mapping[int, b
 
 
 def forget_tokens(transaction: Transaction, asked_before_s: float) -> None:
-    """Take tokens back that were not found in time."""
+    """Delete tokens that were given out before a time and never found."""
     old = (
         target_claims.c.token.is_not(None),
         target_claims.c.token_at_s.is_(None),
@@ -404,7 +404,7 @@ def find_crawled_target(transaction: Transaction, url: str, origin: str, beside:
 
 
 def doubles_among(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
-    """Return which of these targets another one is counted for."""
+    """Return those of these targets that are not counted, since another target is in their place."""
     if not numbers:
         return set()
     is_one = is_given(targets.c.id, is_postgresql=transaction.is_postgresql)
@@ -413,13 +413,13 @@ def doubles_among(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
 
 
 def set_counts_as(transaction: Transaction, target: int, other: int | None) -> None:
-    """Note which target is counted in place of a target; None: it counts itself."""
+    """Store which target is counted in place of a target; None: the target itself."""
     is_new = targets.c.id == target, targets.c.counts_as.is_distinct_from(other)
     transaction.connection.execute(update(targets).where(*is_new).values(counts_as=other))
 
 
 def forget_observed(transaction: Transaction, agent: int) -> None:
-    """Delete an agent's observed facts from probes of a linked target."""
+    """Delete an agent's observed facts."""
     transaction.connection.execute(delete(observed).where(observed.c.agent == agent))
 
 

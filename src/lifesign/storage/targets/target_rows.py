@@ -70,7 +70,7 @@ class TargetCursor:
 
 @fast_dataclass()
 class FeedRow:
-    """A target as its prober gets it."""
+    """A target in the form in which its prober gets it."""
 
     place: TargetCursor
     subject_id: str
@@ -189,12 +189,12 @@ _ALL_SHARDS = to_json([*range(SHARDS)]).decode()
 
 
 def next_version(transaction: Transaction) -> int:
-    """Return the version of a change; no other transaction makes such a change until this one ends."""
+    """Return a new version of the list of targets, and lock the list until the transaction ends."""
     return int(transaction.connection.execute(_NEXT_VERSION).scalar_one())
 
 
 def last_version(transaction: Transaction) -> int:
-    """Return the version of the last change; 0 before the first one."""
+    """Return the version of the last change of the list of targets; 0 before the first one."""
     return transaction.connection.scalar(select(target_log.c.version)) or 0
 
 
@@ -218,7 +218,7 @@ def add(
     kind: str | None = None,
     importer: str | None = None,
 ) -> None:
-    """Store targets by their ids, except existing ones; URLs in the form of `read_target`.
+    """Store new targets, given as URLs by their ids; existing ones stay. URLs in `read_target`'s form.
 
     `kind` is that of all of them, also of those that are there already; None states nothing. `importer` is
     the prober's key that lists them: it does not change targets in the directories of others.
@@ -238,7 +238,7 @@ def add(
 
 
 def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> None:
-    """Make an agent that registered to be probed a target; `url` has the form of `read_target`.
+    """Add an agent that registered to be probed to the targets; `url` has the form of `read_target`.
 
     A target that gets another URL loses the memory of its last probe. In the shard of another host it is new,
     and the former prober gets its id as gone.
@@ -295,7 +295,7 @@ def restore_targets(transaction: Transaction, numbers: Sequence[int], version: i
 
 
 def present(transaction: Transaction, subject_ids: Sequence[str]) -> list[int]:
-    """Return the numbers of present targets."""
+    """Return the row numbers of those of these targets that are not retired."""
     wanted = select(targets.c.id).where(targets.c.subject_id.in_(subject_ids), targets.c.gone_at_s.is_(None))
     return list(transaction.connection.scalars(wanted.order_by(targets.c.id)))
 
@@ -315,7 +315,7 @@ def of_agents(transaction: Transaction, agent_ids: Sequence[str]) -> list[int]:
 
 
 def lock_present(transaction: Transaction, numbers: Sequence[int]) -> set[int]:
-    """Return which of these are targets now; no other transaction retires them until this one ends."""
+    """Return those of these numbers that are present targets; no other transaction retires them meanwhile."""
     if not numbers:
         return set()
     wanted = select(targets.c.id).where(targets.c.id.in_(numbers), targets.c.gone_at_s.is_(None))
@@ -340,14 +340,14 @@ def leave(transaction: Transaction, numbers: Sequence[int], reason: GoneReason, 
 
 
 def retire_named(transaction: Transaction, subject_ids: Sequence[str], reason: GoneReason) -> None:
-    """Retire those of these that are targets now."""
+    """Retire those of these ids that are present targets."""
     numbers = present(transaction, subject_ids) if subject_ids else []
     if numbers:
         leave(transaction, numbers, reason, next_version(transaction))
 
 
 def end_linked(transaction: Transaction, subject_id: str) -> None:
-    """End targets that were not probed because of a link, after their agent has left."""
+    """Mark an agent's own target, which was not probed because of a link, as deregistered."""
     ended = {"gone_reason": GoneReason.DEREGISTERED.value, "is_registered": False}
     was_linked = targets.c.subject_id == subject_id, targets.c.gone_reason == GoneReason.LINKED.value
     transaction.connection.execute(update(targets).where(*was_linked).values(ended))
@@ -361,7 +361,7 @@ def touch_targets(transaction: Transaction, numbers: Sequence[int], version: int
 
 
 def reset_probing(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
-    """Record that the agent of these targets registered again: no earlier result counts.
+    """Store that these targets' agent registered again, so that no earlier result counts.
 
     They are probed at once. A confirmation that they may be down was about the former incarnation.
     """
@@ -386,7 +386,7 @@ def confirm(transaction: Transaction, numbers: Sequence[int], at_s: float, versi
 
 
 def remove(transaction: Transaction, subject_id: str) -> None:
-    """Remove a target with all that hangs on it."""
+    """Delete a target and all that depends on its row."""
     transaction.connection.execute(delete(targets).where(targets.c.subject_id == subject_id))
 
 
@@ -428,7 +428,7 @@ def feed(
 
 
 def feed_shards(transaction: Transaction, shards: Sequence[int]) -> dict[int, list[FeedRow]]:
-    """Return all targets of these shards, without duplicates, in one query of a fixed cost."""
+    """Return all targets of these shards, by shard."""
     rows_by_shard: dict[int, list[FeedRow]] = {shard: [] for shard in shards}
     wanted = _OF_SHARDS_POSTGRESQL if transaction.is_postgresql else _OF_SHARDS_SQLITE
     for shard, *row in transaction.connection.execute(wanted, given(transaction, shards)):
@@ -453,7 +453,7 @@ def _feed_row(version: int, number: int, *value: Any) -> FeedRow:
 
 
 def newest_versions(transaction: Transaction, after: int) -> dict[int, int]:
-    """Return the shards of which anything changed after a version, each with its newest one."""
+    """Return the shards whose targets changed after a version, each with the version of its last change."""
     if last_version(transaction) <= after:
         return {}
     statement = _NEWEST_POSTGRESQL if transaction.is_postgresql else _NEWEST_SQLITE

@@ -42,7 +42,7 @@ class TargetFilter:
 
 @dataclass(frozen=True, slots=True)
 class HostCursor:
-    """End of a page in the order of hosts."""
+    """Last target of a page in the order of hosts."""
 
     id: int
     host: str
@@ -64,7 +64,7 @@ _ALL_COLUMNS: tuple[Any, ...] = (
 
 
 def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit: int) -> list[Row[Any]]:
-    """Return targets after the row number `after`, with last results; the rows have `_SUMMARY`'s names."""
+    """Return targets with their last results (columns `_SUMMARY`), after the row number `after`."""
     statement = _filtered(transaction, select(*_SUMMARY), wanted).where(targets.c.id > after)
     return list(transaction.connection.execute(statement.order_by(targets.c.id).limit(limit)))
 
@@ -72,7 +72,7 @@ def listing(transaction: Transaction, wanted: TargetFilter, *, after: int, limit
 def by_host(
     transaction: Transaction, wanted: TargetFilter, *, after: HostCursor | None, limit: int, is_common: bool
 ) -> list[Row[Any]]:
-    """Return targets after a position by host, then by URL, with their last results.
+    """Return targets with their last results, ordered by host and URL, after a position.
 
     `is_common`: so many match that walking along the order is faster than sorting the matches.
     """

@@ -28,7 +28,7 @@ _PARTS = (
 
 
 def forget(transaction: Transaction, statuses: Collection[str], before_s: float, limit: int) -> bool:
-    """Delete tasks that have had one of these statuses since a time; return whether there may be more."""
+    """Delete tasks that have had one of these statuses since before a time; return whether to go on."""
     parents, children, fixes = tasks.alias(), tasks.alias(), tasks.alias()
     wanted = (
         select(tasks.c.number)

@@ -15,7 +15,7 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 class Holder(NamedTuple):
-    """An agent that requests a lease, or holds one that a request concerns."""
+    """An agent that requests a lease, or that holds a requested one."""
 
     number: int
     agent_id: str
@@ -25,7 +25,7 @@ class Holder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequesters:
-    """Facts that are needed before leases are read."""
+    """Facts about the agents and keys that requests for leases concern."""
 
     token_floor: int
     """Number above which new tokens are."""

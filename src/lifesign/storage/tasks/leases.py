@@ -134,7 +134,7 @@ def granted(
     acquired_at_s: float,
     expires_at_s: float,
 ) -> Claim:
-    """Return a new claim on the resource of a row, to be stored; `before` is the row's content."""
+    """Return a new claim on a resource, for the caller to store; `before` is the last claim in its row."""
     secret = before.id_secret or secrets.token_hex(SECRET_BYTES)
     return Claim(
         resource=before.resource,
@@ -151,7 +151,7 @@ def granted(
 def lock(
     transaction: Transaction, *, to_hold: Iterable[str] = (), numbers: Iterable[int] = ()
 ) -> dict[int, Claim]:
-    """Lock and return the rows of these resources and numbers, by number.
+    """Lock and return the rows of these resources and of these row numbers, by row number.
 
     A resource that is to be leased gets a row if it has none. This may wait for other transactions. If the
     transaction's time was not read before, it is that after the wait.
@@ -240,7 +240,7 @@ def tasks_of(transaction: Transaction, holder: str) -> set[str]:
 
 
 def tasks_ever_leased(transaction: Transaction, task_ids: Iterable[str]) -> list[str]:
-    """Return which of these tasks ever had a lease, in order."""
+    """Return those of these tasks that ever had a lease, sorted."""
     prefix = f"{ResourceKind.TASK}:"
     wanted = select(leases.c.resource).where(
         leases.c.resource.in_([f"{prefix}{task_id}" for task_id in task_ids]), leases.c.lease_id.is_not(None)
@@ -271,7 +271,7 @@ def end_all_of(transaction: Transaction, holders: Mapping[str, EndReason]) -> di
 
 
 def holding(transaction: Transaction, holders: Collection[str]) -> set[str]:
-    """Return those of these holders that have a lease which has not ended."""
+    """Return those of these holders that have a lease that was not ended, even if it is overdue."""
     wanted = select(leases.c.holder).where(
         leases.c.holder.in_(sorted(holders)), leases.c.ended_at_s.is_(None)
     )
@@ -290,7 +290,7 @@ def count_running(transaction: Transaction, resources: Collection[str]) -> dict[
 
 
 def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
-    """Return overdue claims that have not ended, to be changed; the earliest first.
+    """Return and lock overdue claims that have not ended; the earliest first.
 
     Those that another transaction changes now are omitted.
     """
@@ -303,13 +303,13 @@ def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
 
 
 def is_any_expired(transaction: Transaction, at_s: float) -> bool:
-    """Return whether there is an overdue lease that has not ended; without a lock."""
+    """Return whether there is an overdue lease that was not ended yet; nothing is locked."""
     wanted = select(leases.c.number).where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s <= at_s)
     return transaction.connection.execute(wanted.limit(1)).first() is not None
 
 
 def listing(transaction: Transaction, wanted: LeaseFilter, *, after: int, limit: int) -> dict[int, Claim]:
-    """Return leases by the number of their row, ascending from `after`; the last one of each resource."""
+    """Return the last lease of each resource, by row number, ascending from above `after`."""
     statement = _filtered(_ALL, wanted).where(leases.c.number > after).order_by(leases.c.number).limit(limit)
     return {row[0]: _claim(row) for row in transaction.connection.execute(statement)}
 

@@ -19,7 +19,7 @@ _PARTS = ("envelope", "settled", "reserved", "delegated", "overrun")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBudget:
-    """A task's budget, and the part that came from its parent's."""
+    """A task's budget, and the amount that was taken from its parent's budget (`carved`)."""
 
     task: int
     budget: Budget
@@ -28,7 +28,7 @@ class StoredBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCall:
-    """A metered call of the run that has the task now."""
+    """A metered tool call of the run that has the task now."""
 
     task: int
     call_id: str
@@ -45,7 +45,7 @@ def add(transaction: Transaction, stored: StoredBudget) -> None:
 
 
 def store(transaction: Transaction, stored: StoredBudget) -> None:
-    """Store a budget; it was locked."""
+    """Store a budget that the caller has locked."""
     columns = _columns(stored)
     transaction.connection.execute(
         update(task_budgets).where(task_budgets.c.task == columns.pop("task")).values(**columns)
@@ -53,7 +53,7 @@ def store(transaction: Transaction, stored: StoredBudget) -> None:
 
 
 def find(transaction: Transaction, task: int, *, to_change: bool = False) -> StoredBudget:
-    """Return the budget of a task that there is; `to_change` locks it."""
+    """Return the budget of an existing task; `to_change` locks it."""
     wanted = select(task_budgets).where(task_budgets.c.task == task)
     if to_change:
         wanted = wanted.with_for_update(key_share=True)
@@ -61,7 +61,7 @@ def find(transaction: Transaction, task: int, *, to_change: bool = False) -> Sto
 
 
 def find_reserving(transaction: Transaction, numbers: Sequence[int]) -> list[StoredBudget]:
-    """Return and lock those of these tasks' budgets that have reservations."""
+    """Return and lock the budgets of those of these tasks that have reservations."""
     has_reserved = (task_budgets.c.reserved_tokens > 0) | (task_budgets.c.reserved_micro_usd > 0)
     wanted = (
         select(task_budgets)
@@ -74,7 +74,7 @@ def find_reserving(transaction: Transaction, numbers: Sequence[int]) -> list[Sto
 
 
 def add_call(transaction: Transaction, call: StoredCall) -> None:
-    """Store a call that something is reserved for."""
+    """Store a metered call and its reservation."""
     transaction.connection.execute(insert(task_calls), _call_columns(call))
 
 
@@ -106,13 +106,13 @@ def find_call(transaction: Transaction, task: int, call_id: str) -> StoredCall |
 
 
 def count_open_calls(transaction: Transaction, task: int) -> int:
-    """Return for how many calls something is reserved now."""
+    """Return the number of calls of a task that have a reservation now."""
     wanted = select(func.count()).where(task_calls.c.task == task, task_calls.c.state == "reserved")
     return transaction.connection.scalar(wanted) or 0
 
 
 def forget_calls(transaction: Transaction, numbers: Sequence[int]) -> None:
-    """Delete the calls of ended runs; the budgets contain their costs."""
+    """Delete the calls of these tasks, whose runs have ended; the budgets contain the costs."""
     if numbers:
         transaction.connection.execute(delete(task_calls).where(task_calls.c.task.in_(numbers)))
 

@@ -23,7 +23,7 @@ class StoredComment:
 
 
 def add(transaction: Transaction, comments: Sequence[StoredComment], keep: int) -> None:
-    """Store comments, those of one task in their order; the latest `keep` of a task stay.
+    """Store comments, each task's in order; only the latest `keep` of a task remain.
 
     The row of its lease is locked.
     """

@@ -26,7 +26,7 @@ _TAKE = text("""
 
 
 def take(transaction: Transaction, wanted: StoredCreation) -> StoredCreation | None:
-    """Take an idempotency key for a new task; return its former use, if any."""
+    """Reserve an idempotency key for a new task; return its earlier use, or None."""
     named = {"creator": wanted.creator, "idempotency_key": wanted.idempotency_key}
     taken = transaction.connection.execute(_TAKE, {**named, "digest": wanted.digest})
     if taken.rowcount:
@@ -41,7 +41,7 @@ def forget_creator(transaction: Transaction, creator: str) -> None:
 
 
 def set_task(transaction: Transaction, taken: StoredCreation, task: int) -> None:
-    """Store which task was created."""
+    """Store which task the request with this idempotency key created."""
     transaction.connection.execute(
         update(task_creations)
         .filter_by(creator=taken.creator, idempotency_key=taken.idempotency_key)

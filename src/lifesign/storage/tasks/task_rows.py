@@ -98,7 +98,7 @@ _STORE = (
 
 
 def add(transaction: Transaction, task: StoredTask) -> None:
-    """Store a new task; its lease's row is there and locked."""
+    """Store a new task; the caller has created and locked the row of its lease."""
     row = {name: getattr(task, name) for name in _OWN}
     transaction.connection.execute(insert(tasks), {**row, "capabilities": list(task.capabilities)})
     needs = [{"task": task.number, "capability": capability} for capability in task.capabilities]
@@ -107,7 +107,7 @@ def add(transaction: Transaction, task: StoredTask) -> None:
 
 
 def store(transaction: Transaction, changed: Sequence[StoredTask]) -> None:
-    """Store the new states of tasks."""
+    """Store the columns of tasks that can change."""
     rows = [
         {"of_number": task.number, **{f"to_{name}": getattr(task, name) for name in _CHANGING}}
         for task in changed
@@ -129,7 +129,7 @@ def forget_agent(transaction: Transaction, agent_id: str, finished: Collection[s
 
 
 def number_of(transaction: Transaction, task_id: str) -> int | None:
-    """Return the number of the row of a task's lease; None if there is no such task."""
+    """Return the row number of a task and of its lease; None if there is no such task."""
     return transaction.connection.scalar(select(tasks.c.number).where(tasks.c.task_id == task_id))
 
 
@@ -140,13 +140,13 @@ def ids_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, str]:
 
 
 def leases_of(transaction: Transaction, numbers: Sequence[int]) -> dict[int, float]:
-    """Return the lease durations of tasks, by their numbers."""
+    """Return the lease durations of tasks in seconds, by their numbers."""
     wanted = select(tasks.c.number, tasks.c.lease_s).where(tasks.c.number.in_(numbers))
     return {row[0]: row[1] for row in transaction.connection.execute(wanted)} if numbers else {}
 
 
 def find(transaction: Transaction, number: int) -> StoredTask:
-    """Return a task that there is."""
+    """Return an existing task by its number."""
     return _stored(transaction.connection.execute(_ALL.where(tasks.c.number == number)).mappings().one())
 
 
@@ -157,7 +157,7 @@ def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTa
 
 
 def lock_next(transaction: Transaction, claimant: Claimant, at_s: float) -> int | None:
-    """Return the number of the longest queued task that this agent may have, with its lease's row locked.
+    """Return the number of the task that was queued first and that this agent may have, locked.
 
     Tasks that another transaction changes are omitted; there is no wait.
     """
@@ -173,7 +173,7 @@ def lock_next(transaction: Transaction, claimant: Claimant, at_s: float) -> int 
 
 
 def next_due_s(transaction: Transaction, claimant: Claimant) -> float | None:
-    """Return when the first queued task that this agent may have can be claimed; None if there is none."""
+    """Return the earliest time at which this agent can claim a queued task; None if there is none."""
     due = select(func.min(func.coalesce(tasks.c.not_before_s, 0.0))).select_from(tasks)
     at_s: float | None = transaction.connection.scalar(_may_have(due, claimant))
     return at_s
@@ -182,7 +182,7 @@ def next_due_s(transaction: Transaction, claimant: Claimant) -> float | None:
 def listing(
     transaction: Transaction, wanted: TaskFilter, *, before: int | None, limit: int
 ) -> list[StoredTask]:
-    """Return tasks, the newest first, those below the number `before`."""
+    """Return tasks with numbers below `before`, the newest first."""
     statement = _filtered(_ALL, wanted).order_by(tasks.c.number.desc()).limit(limit)
     if before is not None:
         statement = statement.where(tasks.c.number < before)

@@ -42,7 +42,7 @@ class StoredReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRunWrite:
-    """One write during a run; the members are the columns."""
+    """One write during a run and its answer, for repeated requests; the members are the columns."""
 
     task: int
     run_id: str
@@ -71,7 +71,7 @@ _END = (
 
 
 def begin(transaction: Transaction, run: StoredTaskRun) -> None:
-    """Store a run that begins."""
+    """Store a new run."""
     transaction.connection.execute(insert(task_runs), asdict(run))
 
 
@@ -99,7 +99,7 @@ def find(transaction: Transaction, run_id: str) -> StoredTaskRun | None:
 
 
 def last_ids(transaction: Transaction, numbers: Iterable[tuple[int, int]]) -> dict[int, str]:
-    """Return by task the ids of runs, each given as task and number."""
+    """Return by task the ids of those of these runs, given as task and number, that have not ended."""
     wanted = dict(numbers)
     if not wanted:
         return {}
@@ -126,7 +126,7 @@ def has_worked(transaction: Transaction, holder: str, numbers: Sequence[int]) ->
 
 
 def count_call(transaction: Transaction, run: StoredTaskRun) -> None:
-    """Note that a run has reserved for one more call."""
+    """Count one more metered call of a run."""
     transaction.connection.execute(
         update(task_runs).where(task_runs.c.run_id == run.run_id).values(calls=run.calls + 1)
     )
@@ -138,14 +138,14 @@ def forget_holder(transaction: Transaction, holder: str) -> None:
 
 
 def add_report(transaction: Transaction, report: StoredReport, keep: int) -> None:
-    """Store a report; the latest `keep` of a task stay."""
+    """Store a progress report; only the latest `keep` of a task remain."""
     transaction.connection.execute(insert(task_reports), asdict(report))
     old = task_reports.c.number <= report.number - keep
     transaction.connection.execute(delete(task_reports).where(task_reports.c.task == report.task, old))
 
 
 def reports(transaction: Transaction, task: int, *, before: int | None, limit: int) -> list[StoredReport]:
-    """Return a task's reports, the newest first, those with a number below `before`."""
+    """Return a task's reports with numbers below `before`, the newest first."""
     wanted = select(task_reports).where(task_reports.c.task == task)
     if before is not None:
         wanted = wanted.where(task_reports.c.number < before)
@@ -156,7 +156,7 @@ def reports(transaction: Transaction, task: int, *, before: int | None, limit: i
 def find_write(
     transaction: Transaction, task: int, run_id: str, idempotency_key: str
 ) -> StoredRunWrite | None:
-    """Return a write that was carried out."""
+    """Return an earlier write of a run by its idempotency key."""
     wanted = select(task_writes).where(
         task_writes.c.task == task,
         task_writes.c.run_id == run_id,
@@ -167,5 +167,5 @@ def find_write(
 
 
 def add_write(transaction: Transaction, write: StoredRunWrite) -> None:
-    """Keep a write's answer."""
+    """Store the answer to a write, for repeated requests."""
     transaction.connection.execute(insert(task_writes), asdict(write))

@@ -57,7 +57,7 @@ def remove_all(transaction: Transaction) -> None:
 
 
 def add(transaction: Transaction, batch: Batch) -> None:
-    """Restore rows unchanged, except omitted ones; RowRefused if they do not fit."""
+    """Insert rows of a backup unchanged, except omitted ones; RowRefused if they do not fit."""
     if batch.table == EXCLUDED_TABLE.name:
         return
     target = metadata.tables.get(batch.table)
@@ -71,7 +71,7 @@ def add(transaction: Transaction, batch: Batch) -> None:
 
 
 def add_older(transaction: Transaction, batch: Batch) -> None:
-    """The same as `add`, into a table of any revision that the database has."""
+    """Insert rows like `add`, into a table of an older revision."""
     if batch.table == EXCLUDED_TABLE.name:
         return
     connection = transaction.connection
@@ -90,7 +90,7 @@ def add_older(transaction: Transaction, batch: Batch) -> None:
 
 
 def count_on(transaction: Transaction) -> None:
-    """Set PostgreSQL's sequences above the restored rows; SQLite does so by itself."""
+    """Set PostgreSQL's sequences of row numbers above the restored rows."""
     if not transaction.is_postgresql:
         return
     for table in TABLES:

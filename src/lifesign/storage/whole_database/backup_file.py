@@ -85,7 +85,7 @@ class BackupWriter:
         self._write(list(row))
 
     def finish(self) -> None:
-        """Say that this was all; without it a backup is not whole."""
+        """Write the end of the backup, without which it is incomplete."""
         self._write({"rows": self._counts, "sha256": self._hash.hexdigest()})
 
     def _write(self, value: object) -> None:
@@ -96,7 +96,7 @@ class BackupWriter:
 
 @contextmanager
 def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
-    """Write a backup that appears in its place once it is whole, checked and on disk; else nothing does.
+    """Write a backup; the file appears only once it is complete, checked and on the disk.
 
     Only its owner may read it. InvalidValue if something else than a backup is in its place;
     BackupFailed if it cannot be written.
@@ -128,7 +128,7 @@ def writing(file: Path, header: BackupHeader) -> Iterator[BackupWriter]:
 
 
 def check_destination(file: Path, database: Path | None = None) -> None:
-    """Return if a backup may be written there: nothing exists yet, or an older backup, even a damaged one.
+    """Raise an error unless a backup may be written there: to a new file or over an older backup.
 
     Raise InvalidValue else: the file may be the database itself. `database` is an SQLite file, whose
     companion files must not be overwritten, whether they exist or not.
@@ -163,7 +163,7 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def check(file: Path) -> BackupHeader:
-    """Read all of a backup and return its header; InvalidBackup unless it is whole."""
+    """Read a complete backup and return its header; InvalidBackup if it is incomplete or damaged."""
     with reading(file) as (header, batches):
         for _ in batches:
             pass
@@ -172,7 +172,7 @@ def check(file: Path) -> BackupHeader:
 
 @contextmanager
 def reading(file: Path) -> Iterator[tuple[BackupHeader, Iterator[Batch]]]:
-    """Read a backup's header, and its rows a batch at a time.
+    """Open a backup for reading: its header, and its rows a batch at a time.
 
     Raise InvalidBackup, possibly at the end of the rows: the rows are valid only once all were read.
     """

@@ -76,7 +76,7 @@ _CONFIRMED_BACK = text("""
 
 
 def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> None:
-    """Move the end of each drain that had not ended at `running_at_s`; not to be repeated.
+    """Move the end of each drain that had not ended at `running_at_s`; must not be repeated.
 
     The time of its assessment stays: an early one does no harm, and an agent without leases is due at once.
     """
@@ -86,7 +86,7 @@ def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> N
 
 
 def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> None:
-    """Move the expiry of each lease that was current at `running_at_s`, and the due times of tasks.
+    """Move the expiry of leases that were current at `running_at_s`, and due times of tasks, by `by_s`.
 
     Not to be repeated.
     """
@@ -97,7 +97,7 @@ def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> N
 
 
 def move_webhooks_back(transaction: Transaction, by_s: float, now_s: float) -> None:
-    """Move the future times of webhooks by `by_s`, below 0; not to be repeated.
+    """Move future times of webhooks back by `by_s`, which is negative; must not be repeated.
 
     If a delivery is under way, its result is not stored, and the batch is sent again.
     """
@@ -107,7 +107,7 @@ def move_webhooks_back(transaction: Transaction, by_s: float, now_s: float) -> N
 def move_agents_back(
     transaction: Transaction, by_s: float, now_s: float, *, after: int, limit: int
 ) -> int | None:
-    """Move the future times of some agents by `by_s`, below 0; return the number of the last agent.
+    """Move future times of some agents back by `by_s` (negative); return the last agent's number.
 
     `after` is the result of the previous call, 0 at first; None: there are no more. May be repeated.
     """

@@ -15,12 +15,12 @@ _HEAD = select(event_log_table.c.sequence, event_log_table.c.hash).where(event_l
 
 
 def find(transaction: Transaction, marker: DatabaseMarker | None) -> DatabaseState:
-    """Return the state, compared with a marker that was read before the transaction began."""
+    """Return the database's state, compared with a marker that was read before the transaction began."""
     row = registry_row.find(transaction)
     head = transaction.connection.execute(_HEAD).one_or_none()
     return DatabaseState(
         installation_id=None if row is None else row.installation_id,
         epoch=0 if row is None else row.token_floor // COUNTERS_PER_EPOCH,
         head=GENESIS if head is None else Checkpoint(*head),
-        has_marked_event=marker is None or event_log.leads_over(transaction, marker.head),
+        has_marked_event=marker is None or event_log.contains(transaction, marker.head),
     )

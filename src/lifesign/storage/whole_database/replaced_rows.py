@@ -45,7 +45,7 @@ _INDEXES = (
 
 @contextmanager
 def set_aside(transaction: Transaction) -> Iterator[None]:
-    """Keep the present content of the database until the block ends."""
+    """Keep a copy of the database's present content, which a restore replaces, until the block ends."""
     # PostgreSQL cannot itself drop a table that a cursor of the same transaction has read.
     until = "ON COMMIT DROP" if transaction.is_postgresql else ""
     for kept, source in _SOURCES.items():
@@ -58,7 +58,7 @@ def set_aside(transaction: Transaction) -> Iterator[None]:
 
 
 def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
-    """Return the restored keys that had ended before, each with its former state."""
+    """Return restored keys that had an end in the replaced database, each with its state there."""
     has_end = _KEYS.c.expires_at_s.is_not(None) | _KEYS.c.revoked_at_s.is_not(None)
     both = table_definitions.keys.join(_KEYS, table_definitions.keys.c.digest == _KEYS.c.digest)
     size = len(table_definitions.keys.columns)
@@ -77,7 +77,7 @@ def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
 
 
 def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | None) -> list[StoredKey]:
-    """Return the keys for this role, name and agent that the backup lacks."""
+    """Return keys of the replaced database for this role, name and agent that the backup lacks."""
     is_back = (
         select(table_definitions.keys.c.key_id)
         .where(table_definitions.keys.c.digest == _KEYS.c.digest)
@@ -98,7 +98,7 @@ def unknown_keys(transaction: Transaction) -> Iterator[StoredKey]:
 
 
 def limited_keys(transaction: Transaction) -> list[StoredKey]:
-    """Return the restored keys whose limit was set or lowered before, each with that limit."""
+    """Return restored keys with a lower limit in the replaced database, each with that limit."""
     there = table_definitions.keys
     is_lower = there.c.max_workers.is_(None) | (_KEYS.c.max_workers < there.c.max_workers)
     wanted = (
@@ -116,7 +116,7 @@ def limited_keys(transaction: Transaction) -> list[StoredKey]:
 
 
 def erased_agents(transaction: Transaction) -> list[str]:
-    """Return the ids of restored agents that had been erased since their record began.
+    """Return restored agents that the replaced database had erased after their record began.
 
     Agents without a record count since their first key.
     """
@@ -150,13 +150,13 @@ def keys_of_erased(transaction: Transaction) -> list[StoredKey]:
 
 
 def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
-    """Return the payloads, JSON, of the events about deleted webhooks."""
+    """Return the payloads (JSON) of the replaced database's events about deleted webhooks."""
     yield from transaction.connection.scalars(select(_DELETIONS.c.payload))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacedWebhook:
-    """Members of an earlier webhook that a restore keeps."""
+    """Members of a webhook of the replaced database that a restore keeps."""
 
     is_disabled: bool
     secrets: dict[str, Any]
@@ -164,7 +164,7 @@ class ReplacedWebhook:
 
 
 def replaced_webhooks(transaction: Transaction) -> dict[str, ReplacedWebhook]:
-    """Return the webhooks that were there, by their ids."""
+    """Return the webhooks of the replaced database, by their ids."""
     return {
         row.id: ReplacedWebhook(
             bool(row.is_disabled), {name: getattr(row, name) for name in webhooks.SECRETS}
@@ -174,7 +174,7 @@ def replaced_webhooks(transaction: Transaction) -> dict[str, ReplacedWebhook]:
 
 
 def opt_outs(transaction: Transaction) -> list[tuple[str, str]]:
-    """Return the origins with a proven opt-out that the restored database lacks; each with its token."""
+    """Return origins with a proven opt-out in the replaced database only; each with its token."""
     is_back = (
         select(table_definitions.opt_outs.c.origin)
         .where(

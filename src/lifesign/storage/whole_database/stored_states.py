@@ -123,7 +123,7 @@ def task_states(transaction: Transaction) -> Iterator[TaskState]:
 
 
 def link_states(transaction: Transaction) -> Iterator[ReplayedLink]:
-    """Read every stored link."""
+    """Return the stored state of every link."""
     last = 0
     while rows := stored_links.all_links(transaction, after=last, limit=PAGE):
         for row in rows:
@@ -174,11 +174,11 @@ def forget_holder(transaction: Transaction, holder: str) -> None:
 
 
 def remove_keys(transaction: Transaction, agent_id: str) -> None:
-    """Remove the keys that are an agent's own."""
+    """Delete the keys that belong to an agent."""
     transaction.connection.execute(delete(keys).where(keys.c.agent_id == agent_id))
 
 
 def remove_agent(transaction: Transaction, agent_id: str) -> None:
-    """Remove an agent's record with all that hangs on it, and its keys."""
+    """Delete an agent's record, all that depends on its row, and its keys."""
     remove_keys(transaction, agent_id)
     transaction.connection.execute(delete(agents).where(agents.c.agent_id == agent_id))

@@ -91,7 +91,7 @@ class Totals:
 
 
 def totals(transaction: Transaction, *, most_down: int) -> Totals:
-    """Count everything once; `most_down` agents that are down are named."""
+    """Count all that the metrics need; name at most `most_down` agents that are unhealthy or dead."""
     connection, now_s = transaction.connection, transaction.now_s
     handoffs = select(func.min(tasks.c.status_since_s)).where(tasks.c.status == "handoff")
     running = select(func.count()).where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s > now_s)
