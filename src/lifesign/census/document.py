@@ -44,7 +44,7 @@ class GroupCounts(_Shown):
 
     @property
     def alive_ratio(self) -> float | None:
-        """The share of the measured that is alive, 0 to 1; None if none was: no evidence is not zero."""
+        """Share of the measured targets that are alive, 0 to 1; None if none was measured."""
         return ratio(self.alive, self.measured)
 
 

@@ -17,7 +17,7 @@ from lifesign.domain.tasks.task_states import end_text
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import precise_text
 from lifesign.registry.serializers.key_names import keys_in, names_of_keys
-from lifesign.registry.serializers.target_names import places_in
+from lifesign.registry.serializers.target_names import names_of_targets
 from lifesign.storage.engine.transaction import Transaction
 
 MAX_POINTERS: Final = 3
@@ -103,7 +103,7 @@ class EventLine:
 
 def lines_of(transaction: Transaction, events: Sequence[Event]) -> list[EventLine]:
     """Return the dashboard's lines for events, with the names of keys and targets."""
-    names = names_of_keys(transaction, keys_in(events)) | places_in(transaction, events)
+    names = names_of_keys(transaction, keys_in(events)) | names_of_targets(transaction, events)
     return [line_of(event, names) for event in events]
 
 

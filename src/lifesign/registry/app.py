@@ -172,9 +172,9 @@ class Registry:
 
     @asynccontextmanager
     async def running(self, *beside: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-        """Sweep while the server runs; then store pending data and close the database.
+        """Run sweeps and other background work until the block ends.
 
-        Background work runs beside it.
+        Then store pending data and close the database.
         """
         use_enough_threads("registry-loop")
         loops = (

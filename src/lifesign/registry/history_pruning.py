@@ -62,7 +62,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class HistoryPruner:
-    """Tidies up, round after round; one per server process, or per crawl without a server."""
+    """Deletes expired data and continues stalled imports; one per server process or local crawl."""
 
     def __init__(self, database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
         self._database = database
@@ -70,7 +70,7 @@ class HistoryPruner:
         self._pruned_at_s: float | None = None
 
     async def run(self) -> None:
-        """Tidy up until cancelled; a round that fails is followed by the next one."""
+        """Call `tidy_up` regularly until cancelled, also after a failure."""
         while True:
             try:
                 await self.tidy_up()
@@ -81,7 +81,7 @@ class HistoryPruner:
             await asyncio.sleep(ROUND_SECONDS)
 
     async def tidy_up(self) -> None:
-        """Finish abandoned imports, and prune if the last time is long ago. Raise StoreUnavailable."""
+        """Continue stalled imports, create delayed events, and prune if due. Raises StoreUnavailable."""
         await finish_imports(self._database)
         await make_due_events(self._database)
         now_s = await self._database.read(lambda transaction: transaction.now_s)
@@ -92,7 +92,7 @@ class HistoryPruner:
 
 
 async def finish_imports(database: Database) -> None:
-    """Continue imports that made no progress for a while. Raise StoreUnavailable."""
+    """Continue imports that made no progress for a while. Raises StoreUnavailable."""
     states = (ImportState.ADDING, ImportState.REMOVING)
     idle = await database.read(
         lambda transaction: directories.unfinished(transaction, states, transaction.now_s - IDLE_SECONDS)

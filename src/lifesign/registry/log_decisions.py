@@ -29,7 +29,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class DecisionLog:
-    """Writes the lines of one server process."""
+    """Logs decisions and refused calls of one server process, one line each."""
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
         self._monotonic_s = monotonic_s

@@ -12,7 +12,7 @@ DEFAULT_MAX_WORKERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policies:
-    """Policies of a server; `DEFAULT_POLICIES` without a server."""
+    """Thresholds and limits of a server that several operations share."""
 
     mass_exit: MonitorPolicy = mass_exit_module.DEFAULT_POLICY
     mass_silence: MassSilencePolicy = network_silence.DEFAULT_POLICY

@@ -88,7 +88,7 @@ class Listening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Messages before the server is reachable."""
+    """Facts to show before the server is reachable."""
 
     database: str
     """Database without its password."""
@@ -137,7 +137,7 @@ def run_server(
 
 
 def check(settings: RegistrySettings, listening: Listening) -> None:
-    """Return if a server can start with these settings, as far as known. Raises InvalidValue."""
+    """Raise InvalidValue if a server evidently cannot start with these settings."""
     _check_database(settings.database)
     check_host(listening.host)
     _check_tls(listening)

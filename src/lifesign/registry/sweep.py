@@ -121,7 +121,7 @@ class _SweepResult:
 
 
 class Sweeper:
-    """Lets sweeps run, one after the other."""
+    """Runs sweeps, which apply due verdicts to agents and end expired leases and commands."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class Sweeper:
             await asyncio.sleep(self._period_s)
 
     async def sweep_once(self) -> None:
-        """Do all that is due by now, unless another process is just doing it."""
+        """Run one sweep of all that is due by now, unless another process is sweeping."""
         began_s = time.perf_counter()
         sweep = await self._database.write(self._begin)
         if sweep is not None and sweep.set_back_s < 0:

@@ -30,7 +30,7 @@ MAX_ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class ShownTable:
-    """A table and the drawings beside its rows; drawings are markup of ours."""
+    """A table of the census page, with a drawing beside each row."""
 
     table: Table
     rows: list[tuple[tuple[str, ...], Markup]]

@@ -30,7 +30,7 @@ class Departure(BaseModel):
 
 
 def with_drain(change: Change, now_s: float, timeout_s: float, explanation: str) -> Change:
-    """Return the change with a drain at its end; the next sweep decides whether the drain is complete."""
+    """Return a change that also drains the agent; the next sweep decides whether the drain is complete."""
     return replace(
         change,
         signals=(*change.signals, Signal.DRAIN_INITIATED),

@@ -63,7 +63,7 @@ class Maintenance(Body):
         return self
 
     def until_s(self, now_s: float) -> float:
-        """Return its end; InvalidRequest if that is past, or too far ahead."""
+        """Return the requested end (epoch); InvalidRequest if it is past, or too far ahead."""
         until_s = now_s + (self.seconds or 0.0) if self.until is None else self.until.timestamp()
         if not now_s < until_s <= now_s + MAX_OVERRIDE_SECONDS:
             expected = f"expected a time in the future, at most {MAX_OVERRIDE_SECONDS} s away"

@@ -60,7 +60,7 @@ class Arrival:
     """When it was sent at the earliest, by `time.monotonic`: it may have waited for us. None: just now."""
 
     def waited_s(self, now_s: float) -> float:
-        """Return for how long, at most, it has waited for us."""
+        """Return for how long, at most, the heartbeat has waited until this process read it."""
         return 0.0 if self.sent_after_s is None else max(0.0, now_s - self.sent_after_s)
 
 

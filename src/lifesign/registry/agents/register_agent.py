@@ -83,7 +83,7 @@ def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None
 
 
 def add_agent(transaction: Transaction, agent_id: str, body: DeclaredAgent, actor: str) -> StoredAgent:
-    """Store an agent that was not there, as active, with its first event."""
+    """Store a new agent as active, with its first event."""
     return add_agents(transaction, {agent_id: body}, actor)[0]
 
 
@@ -93,7 +93,7 @@ def add_agents(
     actor: str,
     explanation: str = "registered",
 ) -> list[StoredAgent]:
-    """Store agents that were not there, by their ids, as active, each with its first event."""
+    """Store new agents as active, each with its first event; `bodies` are indexed by agent id."""
     now_s = transaction.now_s
     first = {
         "status": Status.ACTIVE.value,
@@ -134,7 +134,7 @@ def begin_incarnation(
     *,
     supersede: bool = False,
 ) -> StoredAgent:
-    """Store an agent's next incarnation; AlreadyRegistered if it is alive and does not supersede.
+    """Store an agent's next incarnation; AlreadyRegistered if it is alive and `supersede` is false.
 
     Overrides by an operator stay in force.
     """

@@ -57,8 +57,12 @@ class RevokedCredentials:
     """Webhooks that receive events again although the replaced database did not contain them."""
 
 
-def keep_withdrawn(transaction: Transaction, actor: str, *, trusts_all_keys: bool) -> RevokedCredentials:
-    """Revoke again what was revoked; call it within `replaced_rows.set_aside`, once all rows are restored.
+def carry_over_revocations(
+    transaction: Transaction, actor: str, *, trusts_all_keys: bool
+) -> RevokedCredentials:
+    """Apply the revocations, erasures and opt-outs since the backup to the restored rows.
+
+    Call it within `replaced_rows.set_aside`, once all rows are restored.
 
     Keys that the replaced database does not know are suspended unless all are trusted.
     """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lifesign.domain.access.permissions import Role, is_current
 from lifesign.errors import LifesignError
-from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, keep_withdrawn
+from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, carry_over_revocations
 from lifesign.registry.keys.manage_keys import NewKey, create_key
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.storage.agents import agent_rows
@@ -87,7 +87,7 @@ def restore(
             _keep_installation(transaction, found)
             above = [] if found is None else [found.token_floor]
             epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
-            withdrawn = keep_withdrawn(transaction, actor, trusts_all_keys=trusts_all_keys)
+            withdrawn = carry_over_revocations(transaction, actor, trusts_all_keys=trusts_all_keys)
             admin_key = _admin_key(transaction, actor) if counts.get("keys") else None
     return Restored(header, agent_rows.count(transaction), epoch, withdrawn, admin_key)
 

@@ -36,7 +36,7 @@ class KnownIdentity:
 
     @classmethod
     def read(cls, file: MarkerFile) -> "KnownIdentity":
-        """Read it; InvalidValue if this user cannot, NewerMarker if this version cannot."""
+        """Read the marker file; InvalidValue if this user cannot, NewerMarker if this version cannot."""
         try:
             return cls(file.path, found_marker(file))
         except InvalidMarker as error:
@@ -74,7 +74,7 @@ def check_known(transaction: Transaction, known: KnownIdentity) -> None:
 
 
 def current_marker(transaction: Transaction) -> DatabaseMarker:
-    """Return the marker of the database as it is, which gets an installation id if it has none."""
+    """Return a marker of the present database; a database without an installation id gets one."""
     state = marker_state.find(transaction, None)
     if state.installation_id is None:
         registry_row.set_installation(transaction)
@@ -84,7 +84,7 @@ def current_marker(transaction: Transaction) -> DatabaseMarker:
 
 
 def adopt(transaction: Transaction, known: KnownIdentity, actor: str) -> int | None:
-    """Raise the epoch of a database that is not the known one; return it, or None for the known one.
+    """Accept a database that is not the known one, and return its raised epoch; None for the known one.
 
     Without a marker any database that has tables may be an old copy. An empty one is set up if there is a
     marker. All new fencing tokens are above those of the known database. Raises SchemaOutdated.

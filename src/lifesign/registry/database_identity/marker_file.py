@@ -82,7 +82,7 @@ def same_for_all_spellings(url: URL) -> str | None:
 
 
 class MarkerFile:
-    """The marker of one database."""
+    """File in which this host notes the identity and the last event of a database that it served."""
 
     def __init__(self, directory: Path, database: str) -> None:
         self.directory = directory.absolute()
@@ -111,7 +111,7 @@ class MarkerFile:
         return _read(content, str(self.path))
 
     def write(self, marker: DatabaseMarker) -> None:
-        """Put a marker in place of the one before. OSError, and then the one before is still there."""
+        """Replace the marker. Raises OSError; the previous marker is then unchanged."""
         self._make_directory()
         members = {
             "format": FORMAT,
@@ -126,7 +126,7 @@ class MarkerFile:
         _give_to_owner_of(self.directory, self.path)
 
     def check_writable(self) -> None:
-        """Return if a marker can be written. InvalidValue has the fault of the directory."""
+        """Raise InvalidValue unless a marker can be written."""
         try:
             self._make_directory()
             probe = self.directory / f".{os.getpid()}.probe"

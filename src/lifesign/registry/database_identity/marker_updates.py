@@ -36,7 +36,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class MarkerTracker:
-    """Compares and writes the marker for one server process."""
+    """Compares the database with this host's marker, and updates the marker; one per server process."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class MarkerTracker:
         self._file: MarkerFile | None = None
 
     async def begin(self) -> None:
-        """Compare before the first request is answered; the start is not delayed for long."""
+        """Compare the database with its marker before the first request, within LAST_SECONDS."""
         await self._within(LAST_SECONDS)
 
     async def run(self) -> None:
-        """Compare again and again until cancelled."""
+        """Compare the database with its marker regularly until cancelled."""
         while True:
             await self.track_once()
             await asyncio.sleep(TRACK_SECONDS)
 
     async def end(self) -> None:
-        """Write the events that this process has committed; this does not delay the end for long."""
+        """Write this process's last committed event into the marker, within LAST_SECONDS."""
         await self._within(LAST_SECONDS, is_last=True)
 
     async def track_once(self, *, is_last: bool = False) -> None:

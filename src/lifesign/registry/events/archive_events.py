@@ -47,7 +47,7 @@ class Archivist:
         self._directory = archive_directory(database, settings)
 
     async def run(self) -> None:
-        """Look once in an hour until cancelled. Without a retention nothing is archived; it may have been."""
+        """Archive and erase once an hour until cancelled; without a retention, only erase."""
         while True:
             if self._keep_s is not None:
                 await self._archive(self._keep_s)
@@ -170,7 +170,7 @@ def _removal(head: LogHead, archived: Checkpoint, states: str, file: str) -> Cal
 
 
 def replay_from(head: LogHead) -> Replay:
-    """Return a replay that begins where the events in the database do."""
+    """Return a replay that begins with the state before the first event in the database."""
     return Replay() if head.archived_states is None else Replay.from_json(head.archived_states)
 
 

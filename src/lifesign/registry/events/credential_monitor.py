@@ -26,10 +26,10 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class StillValid(Protocol):
-    """Returns those of some digests of keys or tokens that are still valid."""
+    """Function that returns which of these digests of keys or tokens are still valid."""
 
     def __call__(self, transaction: Transaction, digests: Collection[str]) -> Collection[str]:
-        """Return them."""
+        """Return the digests that are still valid."""
         ...
 
 
@@ -48,7 +48,7 @@ class CredentialMonitor:
 
     @contextmanager
     def following(self, who: str) -> Iterator[None]:
-        """Monitor a client that was just authenticated, until the block ends."""
+        """Check the credential with the digest `who` regularly until the block ends."""
         self._following[who] += 1
         if self._looking is None:
             self._known_at_s = time.monotonic()
@@ -65,7 +65,7 @@ class CredentialMonitor:
                 self._looking = None
 
     def is_good(self, who: str) -> bool:
-        """Return whether a client's credential is valid, as far as known."""
+        """Return whether the credential with the digest `who` is valid, as far as known."""
         is_known = time.monotonic() - self._known_at_s <= MAX_UNKNOWN_SECONDS
         return is_known and who not in self._ended
 

@@ -47,7 +47,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class WebhookCourier:
-    """Delivers to all webhooks; one per server process."""
+    """Delivers events to all webhooks; one per server process."""
 
     def __init__(
         self,

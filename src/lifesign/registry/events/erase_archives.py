@@ -31,7 +31,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 async def erase_archives(database: Database, directory: Path) -> None:
-    """Erase agents from the files in a directory, as far as the files exist and are not in use."""
+    """Erase the agents with pending erasures from the archives in a directory, except files in use."""
     last = 0
     while page := await database.read(partial(archive_erasures.after, sequence=last, limit=PAGE)):
         archived_sequence = await database.read(event_log.archived_sequence)
@@ -73,7 +73,7 @@ def _note(transaction: Transaction, file: Archived, sequences: Sequence[int]) ->
 
 
 def without(ranges: Sequence[Range], taken: Range) -> tuple[Range, ...]:
-    """Return the ranges of sequences without one of them."""
+    """Return these ranges of sequence numbers after removal of the range `taken`."""
     first, last = taken
     parts = [
         part for begin, end in ranges for part in ((begin, min(end, first - 1)), (max(begin, last + 1), end))

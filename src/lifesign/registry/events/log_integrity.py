@@ -29,14 +29,14 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class LogWatch:
-    """Checks the chain; the server's counters contain the result of the last round."""
+    """Checks the event log's hash chain; the server's counters contain the result of the last check."""
 
     def __init__(self, database: Database, counts: WorkCounts) -> None:
         self._database = database
         self._counts = counts
 
     async def run(self) -> None:
-        """Go round until cancelled."""
+        """Check the log regularly until cancelled."""
         while True:
             wait_s = RETRY_SECONDS
             try:

@@ -33,7 +33,7 @@ class Sent:
 
 
 async def safe_post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
-    """Send one POST request; a failure is returned, not raised."""
+    """Send a POST request to a public address or a network in `allowed`; a failure is returned."""
     try:
         async with asyncio.timeout(SEND_SECONDS), GuardedSessions(allowed) as sessions:
             return await _post(sessions, URL(url), body, headers)

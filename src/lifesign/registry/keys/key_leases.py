@@ -22,7 +22,7 @@ MAX_ENDED = 10_000
 
 
 def keys_with_leases(transaction: Transaction) -> list[str]:
-    """Return the ids of keys that ended within the longest lease, and of which a lease has not ended."""
+    """Return the ids of keys that were revoked or expired recently and still hold a lease."""
     ended = key_rows.ended_since(transaction, transaction.now_s - MAX_TTL_SECONDS, MAX_ENDED)
     if not ended:
         return []

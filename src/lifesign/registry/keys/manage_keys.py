@@ -316,7 +316,7 @@ def _add(  # noqa: PLR0917 - the members of a key
 
 
 def changed(event_type: EventType, key: StoredKey, actor: str) -> EventDraft:
-    """Return the event of a key that was changed, as it is now."""
+    """Return the event about a change of a key, with the key's state after the change."""
     payload = KeyChanged(
         key_id=key.key_id,
         name=key.name,

@@ -68,7 +68,7 @@ class Acquire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """The holder wants to extend its lease."""
+    """Request of a holder to extend its lease."""
 
     digest: bytes
     incarnation: int | None = None
@@ -151,7 +151,7 @@ def holder_of(caller: Principal) -> str:
 
 
 def check_end(transaction: Transaction, claim: Claim, now_s: float) -> None:
-    """Raise LeaseEndUncertain if only the next sweep knows whether the lease has ended."""
+    """Raise LeaseEndUncertain if the lease is overdue and only the next sweep knows whether it has ended."""
     if _uncertain(transaction, {0: claim}, now_s):
         raise LeaseEndUncertain(claim.resource)
 

@@ -59,7 +59,7 @@ class LeaseEndpoint:
         return scope["method"] == "DELETE" and _released(path) is not None
 
     def path_of(self, scope: Scope) -> str:
-        """Return the path of a request that is one of these, as the API describes it."""
+        """Return the path of such a request in the API's form, with the names of its parameters."""
         if scope["method"] == "DELETE":
             return LEASE_PATH
         return LEASES_PATH if scope["path"] == LEASES_PATH else RENEW_PATH

@@ -56,7 +56,7 @@ class Surroundings:
 
 
 def families(totals: Totals | None, sums: Sums, here: Surroundings) -> Iterator[Metric]:
-    """Return all families; `totals` is None before the database has answered for the first time."""
+    """Return all metrics; `totals` is None before the database has answered for the first time."""
     yield _gauge("build_info", "Version of lifesign.", {(("version", version("lifesign")),): 1})
     yield _number("processes", "Number of running server processes.", sums.processes)
     yield _number("database_up", "1 if the database answered the last request.", here.database_is_up)

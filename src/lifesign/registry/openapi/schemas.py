@@ -63,7 +63,7 @@ def with_one_name_each(definitions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_direction(name: str) -> str:
-    """Return the name of a model, or a reference to it, as the document has it."""
+    """Return a model's name or reference without pydantic's suffix `-Input` or `-Output`."""
     return name.removesuffix("-Input").removesuffix("-Output")
 
 

@@ -23,7 +23,7 @@ MAX_RUNS: Final = 100
 def begin_or_join(
     transaction: Transaction, run_id: str, name: str, deadlines: Deadlines | None
 ) -> StoredPass:
-    """Return the running pass of this name, else a new one; its id distinguishes them."""
+    """Return the running pass of this name, or begin a new one with this id."""
     census_counts.lock_runs(transaction)
     transaction = transaction.after_waiting()
     known = census_counts.runs(transaction, name, MAX_RUNS)
@@ -34,7 +34,7 @@ def begin_or_join(
 
 
 def join_pass(transaction: Transaction, run: StoredPass, deadlines: Deadlines | None) -> StoredPass:
-    """Return a pass with one more participant: one with other deadlines leaves it without deadlines."""
+    """Return a pass that one more prober joins; if its deadlines differ, the pass loses its own."""
     if run.deadlines is None or run.deadlines == deadlines:
         return run
     census_counts.forget_deadlines(transaction, run.run_id)
@@ -42,14 +42,14 @@ def join_pass(transaction: Transaction, run: StoredPass, deadlines: Deadlines | 
 
 
 def add_not_read(transaction: Transaction, run: StoredPass, names: Iterable[str]) -> StoredPass:
-    """Return a pass as it is with more directories that could not be read; too many are not all named."""
+    """Add directories that could not be read to a pass, `MAX_NOT_READ` at most; return the pass."""
     not_read = tuple(sorted({*run.not_read, *names})[:MAX_NOT_READ])
     census_counts.note_not_read(transaction, run.run_id, not_read)
     return replace(run, not_read=not_read)
 
 
 def may_resume(began_at_s: float, ended_at_s: float | None, now_s: float) -> bool:
-    """Return whether a pass was interrupted, and not too long ago. A start in the future does not count."""
+    """Return whether a pass has not ended and began not too long ago, nor in the future."""
     return (
         ended_at_s is None and now_s - began_at_s <= RESUMED_SECONDS and not is_in_future(began_at_s, now_s)
     )

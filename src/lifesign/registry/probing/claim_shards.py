@@ -132,7 +132,7 @@ def worker_holder(caller: Principal, worker: str) -> str:
 
 
 def prober_key(caller: Principal) -> str:
-    """Return the name of a prober's key."""
+    """Return the holder name of a prober's key: `key:` and its id."""
     return f"{KEY_ACTOR_PREFIX}{caller.key_id}"
 
 

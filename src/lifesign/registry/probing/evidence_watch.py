@@ -51,7 +51,7 @@ _WATCHED: TypeAdapter[EvidenceWatchState] = TypeAdapter(EvidenceWatchState)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvidenceTally:
-    """Result of one count."""
+    """Result of `count_evidence`."""
 
     classes: Mapping[str, Mapping[str, ClassCounts]]
     """Counts of targets by the prober key that reported them, and by class."""
@@ -66,17 +66,17 @@ class EvidenceTally:
 
 
 def watched_in(row: RegistryRow) -> EvidenceWatchState:
-    """Return the old evidence in a row."""
+    """Return from the registry's row what earlier counts found about old evidence."""
     return _WATCHED.validate_json(row.watched) if row.watched else EvidenceWatchState()
 
 
 def is_watch_due(row: RegistryRow, now_s: float, policies: Policies) -> bool:
-    """Return whether the next count is due."""
+    """Return whether the next `count_evidence` is due."""
     return is_due(watched_in(row).counted_at_s, now_s, policies.watch_seconds)
 
 
 def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTally:
-    """Count; changes nothing."""
+    """Count the targets that answer or are silent, and agents with old evidence; change nothing."""
     classes: Mapping[str, Mapping[str, ClassCounts]] = {}
     if liveness.is_any_silent(transaction, network_silence.MIN_ADDRESSES):
         classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
@@ -101,7 +101,7 @@ def _disallowed(transaction: Transaction) -> Sequence[DisallowedTargets]:
 
 
 def note_evidence(transaction: Transaction, counted: EvidenceTally, policies: Policies) -> None:
-    """Store a count and log its changes, unless another process has just counted."""
+    """Store the result of `count_evidence` and log changes, unless another process has just done it."""
     row = registry_row.lock(transaction)
     now_s = transaction.after_waiting().now_s
     if not is_watch_due(row, now_s, policies):

@@ -30,7 +30,7 @@ MAX_SHOWN = 100
 def missing_for(
     living: Sequence[StoredProber], holder: str, limit: int = MAX_MISSING
 ) -> list[MissingCredential]:
-    """Return the places for which a prober has no credential, and another living one has.
+    """Return the origins and paths for which a prober lacks a credential that another living one has.
 
     If the prober's own credential has a fault, it lacks one only if that of another prober works: the others
     have not used theirs if no target of theirs needs it.
@@ -51,7 +51,7 @@ def missing_for(
 
 
 def all_missing(living: Sequence[StoredProber]) -> list[MissingCredential]:
-    """Return which living probers lack a credential that another one has, in the order of their names."""
+    """Return the credentials that a living prober lacks and another one has, by the lacking prober's name."""
     found: list[MissingCredential] = []
     for prober in sorted(living, key=lambda each: each.holder):
         if len(found) < MAX_SHOWN:
@@ -77,7 +77,7 @@ def credential_reports(living: Sequence[StoredProber]) -> list[WorkerCredentialR
 
 
 def credential_changed(change: CredentialChange) -> EventDraft:
-    """Return the event about a fault that began or ended."""
+    """Return the event about a fault of a credential that began or ended."""
     each = change.credential
     payload = CredentialFaultChanged(
         key_id=each.key,
@@ -94,7 +94,7 @@ def credential_changed(change: CredentialChange) -> EventDraft:
 
 
 def shown_faults(watched: Sequence[WatchedCredential]) -> list[CredentialFaultShown]:
-    """Return the faults of credentials that last."""
+    """Return the faults of credentials that have lasted long enough to be shown."""
     return [
         CredentialFaultShown(
             key_id=each.key,

@@ -44,7 +44,7 @@ class News:
 
 
 def news_for_probers(row: RegistryRow | None, prober_key: str, now_s: float) -> News:
-    """Return the classes in mass silence for a prober's key, and those that an operator confirmed.
+    """Return, for a prober's key, the network classes in mass silence and those with a confirmed outage.
 
     A confirmation in the future, since the clock was set back, is left out until a sweep has moved it.
     """
@@ -59,12 +59,12 @@ def news_for_probers(row: RegistryRow | None, prober_key: str, now_s: float) -> 
 
 
 def mass_silence_in(row: RegistryRow) -> MassSilence:
-    """Return the mass silence in a row."""
+    """Return the network classes in mass silence from the registry's row."""
     return _MASS_SILENCE.validate_json(row.mass_silence) if row.mass_silence else MassSilence()
 
 
 def mass_silence_json(silence: MassSilence) -> str:
-    """Return mass silence in the form of a row."""
+    """Return the network classes in mass silence as JSON for the registry's row."""
     return _MASS_SILENCE.dump_json(silence).decode()
 
 
@@ -86,7 +86,7 @@ def hand_out(
     silent_classes: Collection[str],
     policies: Policies,
 ) -> list[HandedOutWitness]:
-    """Return targets to which the caller may send one request as witnesses.
+    """Return targets to each of which the caller may send one request, to test its own network.
 
     Each goes to one prober at a time.
 

@@ -24,7 +24,7 @@ Answer = TypeVar("Answer")
 
 
 class Batcher(Generic[Asked, Answer]):
-    """Collects requests while others are carried out, `most` of them in one transaction."""
+    """Collects requests while earlier ones are executed; then executes up to `most` in one transaction."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Batcher(Generic[Asked, Answer]):
         return await answer
 
     async def close(self) -> None:
-        """Execute the waiting requests."""
+        """Return once all waiting requests are executed."""
         while self._working is not None:
             await asyncio.shield(self._working)
 

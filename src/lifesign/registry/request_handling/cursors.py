@@ -20,7 +20,7 @@ Cursor = Annotated[str, Field(max_length=MAX_CURSOR_CHARACTERS)]
 
 
 def cursor_at(listed: str, *place: int | str) -> str:
-    """Return the cursor after a position. `listed` names the list and its order: other lists refuse it."""
+    """Return the cursor after a position. It is valid only for the list and order that `listed` names."""
     return base64.urlsafe_b64encode(json.dumps([listed, *place]).encode()).decode().rstrip("=")
 
 
@@ -37,7 +37,10 @@ def text_in(cursor: str, listed: str, most_characters: int = MAX_ID_CHARACTERS) 
 def numbers_and_text_in(
     cursor: str, listed: str, how_many: int, most_characters: int
 ) -> tuple[list[int], str]:
-    """Return the numbers in a cursor of this list, and the text behind them; InvalidRequest as above."""
+    """Return the numbers and the text after them in a cursor of this list.
+
+    Raises InvalidRequest for any other text.
+    """
     place = _decode(cursor, listed)
     return _numbers(place[:how_many], how_many), _text(place[how_many:], most_characters)
 

@@ -197,7 +197,10 @@ class OperationDispatcher:
         digest: bytes,
         check: Callable[[Principal], None],
     ) -> Model:
-        """Return a request's body in its type; BodyNotJson, InvalidRequest, and the errors of `read_body`."""
+        """Return a request's body as an instance of the model.
+
+        Raises BodyNotJson, InvalidRequest, and the errors of `read_body`.
+        """
         body = await self.read_body(receive, headers, most, digest=digest, check=check)
         read: Model | InvalidRequest
         try:
@@ -368,7 +371,7 @@ def checked_query(model: type[BaseModel], request: Request) -> BaseModel:
 
 
 def faults_of(error: ValidationError) -> list[Finding]:
-    """Return the place and the expectation of each fault, without the value: it may be a secret.
+    """Return where each fault is and what was expected, without the value: it may be a secret.
 
     Only a value of a closed list decides which of the allowed values are named.
     """

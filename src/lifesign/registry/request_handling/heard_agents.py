@@ -36,7 +36,7 @@ class HeardAgents:
         self._refused_s = self._monotonic_s()
 
     def store(self, transaction: Transaction, process: str) -> None:
-        """Store both times by the database's clock, if one of them is newer than the last time."""
+        """Store both times by the database's clock, if one has changed since they were last stored."""
         latest_s = self._heard_s, self._refused_s
         if latest_s == self._stored_s:
             return
@@ -61,7 +61,7 @@ class MissedHeartbeat:
 def unwitnessed(
     transaction: Transaction, missed: Iterable[MissedHeartbeat], policy: MonitorPolicy
 ) -> Sequence[MissedHeartbeat]:
-    """Return those whose missed heartbeats are not confirmed by a request of any agent."""
+    """Return the agents whose missed heartbeats are not confirmed by a later request of any agent."""
     heard_at_s, refused_at_s = last_requests.last(transaction)
     silent_s = transaction.now_s - LATE_SECONDS
     # Companions are read only for those that would be unwitnessed if they had one.

@@ -63,17 +63,17 @@ class Call:
         return self.caller.agent_id or f"{KEY_ACTOR_PREFIX}{self.caller.key_id}"
 
     def body_as(self, model: type[T]) -> T:
-        """The body; the operation says which model it is of."""
+        """Return the body, which is an instance of this model of the operation."""
         assert isinstance(self.body, model)  # noqa: S101 - the operation's own model has checked it
         return self.body
 
     def query_as(self, model: type[T]) -> T:
-        """The query; the operation says which model it is of."""
+        """Return the query, which is an instance of this model of the operation."""
         assert isinstance(self.query, model)  # noqa: S101 - the operation's own model has checked it
         return self.query
 
     def check_version(self, incarnation: int, version: int, etag: str, *, is_required: bool) -> None:
-        """Compare If-Match with a record's tag; StaleVersion, or VersionRequired if it is absent."""
+        """Raise StaleVersion unless If-Match names a record's tag; VersionRequired if required and absent."""
         wanted = self.headers.get("if-match")
         if wanted is None:
             if is_required:
@@ -87,7 +87,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationReply:
-    """Answer of a function."""
+    """Answer of an operation's function."""
 
     content: BaseModel | Mapping[str, Any] | Sequence[Any] | None = None
     status: int = 200
@@ -102,7 +102,7 @@ Prefetch = Callable[[Transaction, Call], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One method at one path."""
+    """One operation of the API: one method at one path."""
 
     method: str
     path: str

@@ -22,7 +22,7 @@ MAX_TOTALS = 256
 
 
 class RecentTotals:
-    """Totals of one server process, for all its threads."""
+    """Cached numbers of agents that match filters; one per server process, for all its threads."""
 
     def __init__(self) -> None:
         self._counted: OrderedDict[AgentFilter, tuple[int, float]] = OrderedDict()

@@ -19,7 +19,7 @@ MAX_STALLS: Final = 16
 
 
 class StallDetector:
-    """Stalls of one server process; run `run` in parallel to the server."""
+    """Detects times in which the server process did not run; `run` it in parallel to the server."""
 
     def __init__(self) -> None:
         self._beat_at_s: float | None = None
@@ -28,7 +28,7 @@ class StallDetector:
         """Start of each stall, and the end of the time in which requests from it may still be read."""
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Call `tick` regularly until cancelled."""
         while True:
             self.tick(time.monotonic())
             await asyncio.sleep(INTERVAL_SECONDS)
@@ -40,7 +40,7 @@ class StallDetector:
         self._beat_at_s = now_s
 
     def sent_after_s(self, now_s: float) -> float:
-        """Return the earliest time at which a request was sent that is read now.
+        """Return the earliest time at which a request that is read now may have been sent.
 
         `now_s` if it did not wait.
         """

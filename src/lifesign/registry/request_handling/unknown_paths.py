@@ -63,7 +63,7 @@ class ErrorPages:
         return self._error_page(request, 500, INTERNAL_ERROR_TEXT)
 
     async def no_such_path(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer at a path that nothing can have; an ASGI app."""
+        """Answer 404 at a path that no route can have; an ASGI app."""
         await self._error_page(Request(scope), 404, "Not Found")(scope, receive, send)
 
     def _error_page(

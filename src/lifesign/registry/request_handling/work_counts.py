@@ -38,7 +38,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class WorkKind(StrEnum):
-    """Events that are counted one by one."""
+    """Counters that have no labels, such as the number of sweeps and their duration."""
 
     RATE_LIMITED = "rate_limited"
     """Requests that were refused by the rate limit of their key."""
@@ -84,7 +84,7 @@ class SharedCounts:
 
 
 def shared_counts(processes: int) -> SharedCounts:
-    """Return empty counts for so many processes, which are started by the way of `spawn`."""
+    """Return new counters for so many processes, which must be started with `spawn`."""
     context = multiprocessing.get_context("spawn")
     return SharedCounts(context.RawArray("Q", ROW_CELLS * ROWS_PER_PROCESS * processes), context.Lock())
 
@@ -116,7 +116,7 @@ class PathCounts:
 
 
 class WorkCounts:
-    """The counts of this process; without shared memory, it is the only one.
+    """Counters of this server process, in memory that all processes of the server share.
 
     Written to in one thread. Counting takes about a microsecond.
     """
@@ -137,7 +137,7 @@ class WorkCounts:
         self._places = {path: place for place, path in enumerate(self._paths)}
 
     def place_of(self, method: str, path: str) -> int:
-        """Return the row for requests of this method at this path."""
+        """Return the number under which requests of this method at this path are counted."""
         return self._places.get((method, path), 0)
 
     def note_request(self, place: int, status: int, seconds: float) -> None:

@@ -67,7 +67,7 @@ class LeaseRenewal(Body):
 
 
 def lease_record(claim: Claim, now_s: float) -> LeaseRecord:
-    """Return a claim for an answer; an overdue one is shown as expired even before it is ended."""
+    """Return a lease as answers show it; an overdue one is expired even before a sweep ends it."""
     claim = ended(claim, EndReason.EXPIRED, now_s) if claim.expires_at_s <= now_s else claim
     return LeaseRecord(
         lease_id=claim.lease_id or "",
@@ -82,7 +82,7 @@ def lease_record(claim: Claim, now_s: float) -> LeaseRecord:
 
 
 def lease_json(claim: Claim) -> bytes:
-    """Return a running claim as the JSON of its LeaseRecord, in a third of the time."""
+    """Return a running claim as the JSON of its LeaseRecord, faster than by the model."""
     return to_json(
         {
             "lease_id": claim.lease_id,

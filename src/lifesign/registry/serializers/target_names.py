@@ -12,12 +12,12 @@ from lifesign.storage.engine.transaction import Transaction
 def visible_target_names(
     transaction: Transaction, caller: Principal, events: Iterable[Event]
 ) -> dict[str, str]:
-    """Return URLs of targets for callers that may read all events; otherwise nothing."""
-    return places_in(transaction, events) if may(caller, Permission.READ_EVENTS) else {}
+    """Return the names of targets in events, if the caller may read all events; otherwise nothing."""
+    return names_of_targets(transaction, events) if may(caller, Permission.READ_EVENTS) else {}
 
 
-def places_in(transaction: Transaction, events: Iterable[Event]) -> dict[str, str]:
-    """Return the URLs of targets whose ids do not show them."""
+def names_of_targets(transaction: Transaction, events: Iterable[Event]) -> dict[str, str]:
+    """Return the names of the targets in events whose ids are not readable, by these ids."""
     ids = {agent_id for event in events if (agent_id := agent_of(event)) and not has_readable_id(agent_id)}
     found = agent_rows.names_of(transaction, sorted(ids)) if ids else []
     return {agent_id: display_name(agent_id, name, target_url) for agent_id, name, target_url in found}

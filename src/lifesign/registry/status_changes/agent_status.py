@@ -147,7 +147,7 @@ def _events(
 def lifecycle_event(
     previous_status: str, agent: StoredAgent, reason: Reason, now_s: float, actor: str
 ) -> EventDraft:
-    """Return the event of one step, with the agent as it is after it (RFC-0016 2.3)."""
+    """Return the event of one transition, with the agent as it is afterwards (RFC-0016 2.3)."""
     payload = AgentLifecycle(
         agent_id=agent.agent_id,
         previous_status=Status(previous_status),

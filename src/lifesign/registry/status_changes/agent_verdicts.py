@@ -46,7 +46,7 @@ class Change:
 
     @property
     def track(self) -> Track:
-        """Track with which the agent is counted if it falls silent."""
+        """Evidence that the agent lacks if it falls silent: heartbeats or probes."""
         return Track.PROBE if self.agent.monitoring == DecidingEvidence.PROBE else Track.HEARTBEAT
 
     @property
@@ -75,7 +75,7 @@ class VerdictContext:
 def judge_agents(
     transaction: Transaction, agents: Sequence[StoredAgent], verdict_context: VerdictContext
 ) -> list[Change]:
-    """Return for each agent the consequences at the transaction's time."""
+    """Return the change of each agent by its verdict at the transaction's time."""
     leases_by_agent = leases_of_draining(transaction, agents)
     return [
         change_of(

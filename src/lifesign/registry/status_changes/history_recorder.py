@@ -11,9 +11,9 @@ from lifesign.storage.engine.transaction import Transaction
 
 
 def store_half_hours(transaction: Transaction, over: Mapping[int, Sequence[OpenSlot]]) -> None:
-    """Add finished half hours to the histories of agents, which no other transaction changes meanwhile.
+    """Add finished half hours to the histories of agents, which the caller has locked.
 
-    Indexed by our numbers of the agents; each agent's in order.
+    `over`: half hours in order, by the row numbers of the agents.
     """
     if not over:
         return

@@ -29,7 +29,7 @@ _SHARD_PREFIX = f"{ResourceKind.SHARD}:"
 
 
 def acquired(claim: Claim, actor: str) -> EventDraft:
-    """Return the event of a grant."""
+    """Return the event of an acquired lease."""
     payload = LeaseAcquired(
         resource=claim.resource,
         lease_id=claim.lease_id or "",
@@ -104,7 +104,7 @@ def write_rejected(
 
 
 def intent_of(resource: str) -> str | None:
-    """Return the intent that a resource is a scope of; None for any other, or if the id is too long."""
+    """Return the intent's id in `intent:{id}/{scope}`; None for other resources, and for too long ids."""
     if kind_of(resource) is not ResourceKind.INTENT_SCOPE:
         return None
     intent_id = resource.removeprefix(_PREFIX).partition("/")[0]

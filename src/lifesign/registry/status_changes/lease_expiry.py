@@ -36,7 +36,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class Reaper:
-    """Ends expired leases, again and again; one per server process."""
+    """Ends expired leases regularly; one per server process."""
 
     def __init__(self, database: Database, period_s: float, monotonic_s: Clock) -> None:
         self._database = database
@@ -48,7 +48,7 @@ class Reaper:
         """Time on this process's clock."""
 
     async def run(self) -> None:
-        """Reap until cancelled; a round that fails is followed by the next one."""
+        """Call `reap_once` regularly until cancelled, also after a failure."""
         is_unreachable = False
         while True:
             try:
@@ -63,7 +63,7 @@ class Reaper:
             await asyncio.sleep(self._period_s)
 
     async def reap_once(self) -> None:
-        """End expired leases, unless the clock may have been set: a sweep returns that time first."""
+        """End expired leases, unless the clock may have been set: a sweep must first extend them."""
         wall_s = await self._database.read(lambda transaction: transaction.now_s)
         before, now = self._reference, Reference(wall_s, self._monotonic_s())
         self._reference = now

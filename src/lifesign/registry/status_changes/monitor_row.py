@@ -48,12 +48,12 @@ _CONFIRMED: TypeAdapter[dict[str, float]] = TypeAdapter(dict[str, float])
 
 
 def verdict_context(transaction: Transaction) -> VerdictContext:
-    """Return the common facts of all agents, for any function but the sweep."""
+    """Return the facts for verdicts outside a sweep, by which silence makes no agent unhealthy or dead."""
     return verdict_context_in(registry_row.find(transaction))
 
 
 def verdict_context_in(row: RegistryRow | None) -> VerdictContext:
-    """Return the common facts of all agents by this row, for any function but the sweep.
+    """Return the facts for verdicts outside a sweep from the registry's row.
 
     There, silence makes no agent unhealthy or dead: only the sweep checks first whether the monitoring is at
     fault. An agent that is found silent is due at the next sweep, since its `assess_at_s` has passed.
@@ -65,14 +65,14 @@ def verdict_context_in(row: RegistryRow | None) -> VerdictContext:
 
 
 def monitors_in(row: RegistryRow, now_s: float) -> Monitors:
-    """Return the tracks in a row; new ones if no sweep has run yet."""
+    """Return the states of the monitor from the registry's row, by track; new ones before the first sweep."""
     return (
         verdict_suspension.from_json(row.monitor) if row.monitor else verdict_suspension.new_monitors(now_s)
     )
 
 
 def excluded_time_in(row: RegistryRow) -> ExcludedTime:
-    """Return the excluded time in a row."""
+    """Return the excluded time from the registry's row."""
     return _EXCLUDED.validate_json(row.excluded_downtime) if row.excluded_downtime else ExcludedTime()
 
 
@@ -102,7 +102,7 @@ _TURNS = MappingProxyType(
 
 
 def with_monitors(row: RegistryRow, monitors: Monitors) -> RegistryRow:
-    """Return the row with these tracks."""
+    """Return the row with these states of the monitor."""
     return replace(row, monitor=verdict_suspension.to_json(monitors))
 
 
@@ -120,14 +120,14 @@ def with_assessment(row: RegistryRow, track: Track, assessment: Assessment, now_
 
 
 def with_span(row: RegistryRow, span: ExcludedSpan, now_s: float) -> RegistryRow:
-    """Return the row with more time that is excused for all."""
+    """Return the row with one more period that does not count as missed heartbeats of any agent."""
     excluded_downtime = excluded_time_in(row)
     spans = add_span(excluded_downtime.spans, span, now_s, EXCLUDED_FOR_SECONDS)
     return _with_excluded(row, replace(excluded_downtime, spans=spans))
 
 
 def with_excluded_downtime(row: RegistryRow, excluded: ExcludedDowntime | None, now_s: float) -> RegistryRow:
-    """Return the row with an ended suspension; unchanged without one."""
+    """Return the row with the excluded time of an ended suspension; unchanged if it is None."""
     if excluded is None:
         return row
     excluded_downtime = excluded_time_in(row)
@@ -156,17 +156,17 @@ def _with_excluded(row: RegistryRow, excluded_downtime: ExcludedTime) -> Registr
 
 
 def confirmed_in(row: RegistryRow) -> dict[str, float]:
-    """Return the classes that operators confirmed, each with when."""
+    """Return from the registry's row the network classes with a confirmed outage, each with the time."""
     return _CONFIRMED.validate_json(row.confirmed) if row.confirmed else {}
 
 
 def confirmed_json(confirmed: dict[str, float]) -> str:
-    """Return confirmed classes in the form of a row."""
+    """Return confirmed network classes as JSON for the registry's row."""
     return _CONFIRMED.dump_json(confirmed).decode()
 
 
 def with_moved_confirmations(row: RegistryRow, by_s: float, now_s: float) -> RegistryRow:
-    """Return the row with future confirmations moved by `by_s`, below 0."""
+    """Return the row with the future times of confirmations moved by `by_s`, which is negative."""
     if row.confirmed is None:
         return row
     moved = {name: at_s + by_s if at_s > now_s else at_s for name, at_s in confirmed_in(row).items()}

@@ -27,7 +27,7 @@ from lifesign.storage.whole_database import clock_shift
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Values of two clocks at one moment."""
+    """The database's clock and this process's monotonic clock at one moment."""
 
     wall_s: float
     """The database's."""
@@ -72,17 +72,17 @@ def note_gap(
 
 
 def move_some_agents_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
-    """Correct some agents' times that are in the future; see `clock_shift.move_agents_back`."""
+    """Correct future times of some agents; see `clock_shift.move_agents_back`."""
     return clock_shift.move_agents_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
 
 
 def move_some_targets_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
-    """Bring back the times of some targets' results; see `clock_shift.move_targets_back`."""
+    """Correct future times of some targets' results; see `clock_shift.move_targets_back`."""
     return clock_shift.move_targets_back(transaction, by_s, transaction.now_s, after=after, limit=limit)
 
 
 def note_set_back(transaction: Transaction, by_s: float) -> None:
-    """Correct all other times and log it, once all agents are done.
+    """Correct the remaining times after the clock was set back, and log it; call it after all agents.
 
     Nothing if another process has done it.
     """

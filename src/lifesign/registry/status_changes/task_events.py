@@ -39,7 +39,7 @@ def lifecycle(
     exit_reason: ExitReason | None = None,
     exit_code: int | None = None,
 ) -> EventDraft:
-    """Return the event of one step, with the task as it is after it."""
+    """Return the event of one transition, with the task as it is afterwards."""
     payload = TaskLifecycle(
         task_id=task.task_id,
         previous_status=TaskStatus(previous_status),
@@ -60,7 +60,7 @@ def reported(task: StoredTask, report: StoredReport, actor: str) -> EventDraft:
 
 
 def budget_changed(task: StoredTask, budget: Budget, actor: str) -> EventDraft:
-    """Return the event of a larger envelope."""
+    """Return the event of an increased budget."""
     payload = TaskBudgetChanged(
         task_id=task.task_id, tokens=budget.envelope.tokens, micro_usd=budget.envelope.micro_usd
     )

@@ -93,7 +93,7 @@ def move_all(
 
 
 def lose_tasks(transaction: Transaction, lost: Iterable[Claim], actor: str) -> dict[str, list[EventDraft]]:
-    """Move tasks whose leases have ended by themselves; return the events of each, by resource.
+    """Move tasks whose leases expired or were revoked; return the events of each, by resource.
 
     The leases are locked, and stored as ended. Resources that are no tasks of the registry are ignored.
     """

@@ -47,7 +47,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class OptOutChecker:
-    """Looks for proofs; one per server process."""
+    """Checks whether origins still serve the proofs of their opt-outs; one per server process."""
 
     def __init__(self, database: Database, settings: RegistrySettings) -> None:
         self._database = database
@@ -88,12 +88,12 @@ async def repeat(check: Callable[[], Awaitable[None]], what: str) -> None:
 
 
 async def served_proof(origin: str, allowed: Sequence[Network]) -> bytes | None:
-    """Return the content of an origin's proof file; None if there is none that could be a proof."""
+    """Return the file that an origin serves as a proof; None if it serves none or does not answer."""
     return (await served_file(origin, allowed)) or None
 
 
 async def served_file(origin: str, allowed: Sequence[Network]) -> bytes | None:
-    """Return the same; empty if the origin answers that there is no file, None if that is unknown."""
+    """Return the file that an origin serves as a proof; empty if there is none, None if that is unknown."""
     headers = {"Accept": "text/plain", "Accept-Encoding": "identity", "User-Agent": user_agent()}
     try:
         place = URL(origin + PROOF_PATH)

@@ -119,7 +119,7 @@ def _shown(row: FeedRow, prober_key: str, ended_keys: Collection[str]) -> dict[s
 
 
 def remembered(row: FeedRow) -> ProbeMemory:
-    """Return the memory for the next probe of a target; `ProbeMemory()` if there is none.
+    """Return the memory to send with a target for its next probe; `ProbeMemory()` if there is none.
 
     A target whose agent is alive has something to lose, also if its memory does not show it: the memory was
     lost with an earlier URL, it cannot be read, or the agent never answered a prober. A failure then needs a
@@ -135,7 +135,7 @@ def remembered(row: FeedRow) -> ProbeMemory:
 
 
 def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:
-    """Return the memory of a target; None without one, and for an unreadable one, which is reported.
+    """Return a target's stored memory for probes; None if there is none, or if it is unreadable (logged).
 
     Such a target starts again without history, and its next probe stores a readable memory: no other target
     waits.

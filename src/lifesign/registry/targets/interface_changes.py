@@ -150,7 +150,7 @@ def _drafts(transaction: Transaction, notices: Sequence[_Notice]) -> list[EventD
 
 
 async def make_due_events(database: Database) -> None:
-    """Make the events that waited for a day to pass since the one before. Raises StoreUnavailable."""
+    """Create the events that were delayed to one per target and day. Raises StoreUnavailable."""
     if await database.read(lambda transaction: interface_versions.due_targets(transaction, 1)):
         while await database.write(_make_some) == DUE_AT_ONCE:
             pass

@@ -25,7 +25,7 @@ MAX_CHECKS = 10
 
 
 class LinkChecker:
-    """Decides which agents and targets are linked, and requests their tokens; one per server process."""
+    """Looks for the tokens that link agents to targets, and decides the links; one per server process."""
 
     def __init__(self, database: Database, settings: RegistrySettings) -> None:
         self._database = database
@@ -39,7 +39,7 @@ class LinkChecker:
     async def check_some(self) -> None:
         """Search for some of the tokens that are due, then decide the claims that are due.
 
-        StoreUnavailable.
+        Raises StoreUnavailable.
         """
         if await self._database.read(_are_checks_due):
             found = await self._database.write(_claim_checks)

@@ -47,7 +47,7 @@ MAX_CARDS = 16
 
 
 def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
-    """Return a stored claim in the form of the rule; `public_url` is this registry's."""
+    """Return a stored claim in the form that the rule for links takes; `public_url` is this registry's."""
     urls = claimed_urls(stored.card_url, stored.endpoint)
     is_proof = is_same_registry(stored.registry, public_url) and can_card_prove(stored.card_url, stored.url)
     return LinkClaim(

@@ -202,7 +202,7 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
 def require_for_target(
     transaction: Transaction, caller: Principal, action: Permission, target_id: str
 ) -> None:
-    """Raise NotAllowed unless the caller may do this to a target; an agent owns its linked ones."""
+    """Raise NotAllowed unless the caller may do this to a target; linked targets count as the agent's own."""
     agent_id = caller.agent_id
     is_own = agent_id is not None and target_links.agent_of(transaction, target_id) == agent_id
     require(caller, action, agent_id if is_own else target_id)

@@ -145,7 +145,7 @@ def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool
 
 
 def retire_opted_out(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
-    """Retire those of these newly listed targets whose owners opted out; URLs by their ids."""
+    """Retire those of these newly listed targets whose owners opted out; `urls` is indexed by target id."""
     proven = opt_outs.proven_by_host(transaction)
     if not proven:
         return

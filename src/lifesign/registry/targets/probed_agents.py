@@ -27,7 +27,10 @@ RECHECK_SECONDS = Cadence().recheck_every_s
 
 
 def url_to_probe(monitoring: str, card_url: str | None) -> str | None:
-    """Return the URL at which an agent is probed; None if it is not. InvalidRequest if that is impossible."""
+    """Return the URL at which an agent is to be probed; None if it is not.
+
+    Raises InvalidRequest if the URL may not be probed.
+    """
     if monitoring == DecidingEvidence.HEARTBEAT or card_url is None:
         return None
     url = read_target(card_url)
@@ -90,19 +93,19 @@ def _without_failures(memory: str) -> str | None:
 
 
 def publish_thresholds(transaction: Transaction, agent_id: str) -> None:
-    """Publish an agent's thresholds to its prober; call it before anything is logged."""
+    """Let probers read an agent's changed thresholds; call it before events are logged."""
     if numbers := target_rows.of_agent(transaction, agent_id):
         target_rows.touch_targets(transaction, numbers, target_rows.next_version(transaction))
 
 
 def request_rechecks(transaction: Transaction, agent_ids: Sequence[str]) -> None:
-    """Have agents probed now, each at most once in RECHECK_SECONDS; before anything is logged."""
+    """Request probes of agents now, each at most once in RECHECK_SECONDS; call it before logging events."""
     if agent_ids and (numbers := target_rows.of_agents(transaction, agent_ids)):
         version = target_rows.next_version(transaction)
         target_rows.request_rechecks(transaction, numbers, version, RECHECK_SECONDS)
 
 
 def has_registered_itself(transaction: Transaction, agent_id: str) -> bool:
-    """Return whether an agent is a target by its own request."""
+    """Return whether an agent is a target because it registered to be probed."""
     known = target_rows.find(transaction, agent_id)
     return known is not None and known.is_registered

@@ -32,7 +32,7 @@ _WORKING = frozenset({ImportState.ADDING, ImportState.REMOVING})
 def begin(
     transaction: Transaction, directory: StoredDirectory, found: StoredImport, pages: int
 ) -> StoredImport:
-    """Begin to add the entries of so many pages; older open imports then have no effect.
+    """Begin to apply an import of so many pages; older open imports of the directory then have no effect.
 
     InvalidRequest if a page is missing. The directory and the import must be locked, here and below.
     """
@@ -51,7 +51,10 @@ def begin(
 def confirm(
     transaction: Transaction, directory: StoredDirectory, held: StoredImport, actor: str
 ) -> StoredImport:
-    """Begin to retire the missing targets of a suspended list; its key may remove targets from now on."""
+    """Confirm a suspended import, so that the targets that its list lacks are retired.
+
+    The key that sent the import may remove targets of the directory from now on.
+    """
     if held.importer is not None:
         directories.set_owner(transaction, directory.id, held.importer)
     confirmed = _in_state(transaction, held, ImportState.REMOVING, place=0, removed=0)

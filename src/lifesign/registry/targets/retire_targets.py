@@ -21,7 +21,7 @@ Targets = Mapping[str, int]
 
 
 def lock_agents(transaction: Transaction, subject_ids: Iterable[str]) -> None:
-    """Keep others from changing the records of targets that may have to go."""
+    """Lock the agent records of targets that may be retired."""
     agent_rows.find_named(transaction, sorted(subject_ids), to_change=True)
 
 
@@ -33,7 +33,7 @@ def retire(
     *,
     ends_with: Callable[[str], bool] = lambda _: True,
 ) -> list[StoredAgent]:
-    """Retire targets, and return the records that end with them, for `end_records`.
+    """Retire targets, and return the agents that `end_records` has to deregister.
 
     `ends_with` returns for an id whether its record ends. Call `lock_agents` first.
     """
@@ -46,7 +46,7 @@ def retire(
 def end_records(
     transaction: Transaction, ending: Iterable[StoredAgent], explanation: str, actor: str
 ) -> None:
-    """End the records of retired targets; this is last, since it is logged."""
+    """Deregister the agents of retired targets; call it last, since it logs events."""
     changes = [
         Change(
             agent=agent,

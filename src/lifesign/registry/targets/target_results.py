@@ -62,7 +62,7 @@ class Results:
         receipt: Receipt,
         order: tuple[int, int],
     ) -> bool:
-        """Take one probe of a target in; whether it counts. `order` is its token and its number."""
+        """Add one probe of a target; return whether it counts. `order` is its token and its number."""
         assert subject.target is not None  # noqa: S101 - who is no target has no results
         if subject.token is not None and order <= (subject.token, subject.number or 0):
             return False
@@ -98,7 +98,7 @@ class Results:
         return True
 
     def store(self, transaction: Transaction) -> None:
-        """Write all but the sums."""
+        """Store all changes except the sums."""
         probe_results.store(transaction, [*self.left.values()])
         liveness.note(transaction, [*self.answered.values()], [*self.silent.values()])
         # Also of answers without an address, which `note` leaves out.
@@ -106,7 +106,7 @@ class Results:
         result_history.add_changes(transaction, self.changes)
 
     def store_sums(self, transaction: Transaction) -> None:
-        """Write the sums; last of all."""
+        """Store the sums; call it last in a transaction."""
         result_history.add_sums(transaction, self.sums)
 
     def _note_liveness(
@@ -168,6 +168,6 @@ class Results:
 
 
 def last_of(stored: str) -> list[tuple[Layer, ResultClass]]:
-    """Return the last informative result of each layer, in its stored form, in the order of requests."""
+    """Return the last informative result of each layer from its stored form, in the order of requests."""
     parts = zip(STORED_LAYERS, stored.split(_SEPARATOR), strict=True)
     return [(layer, ResultClass(result)) for layer, result in parts if result]

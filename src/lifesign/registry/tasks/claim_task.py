@@ -49,7 +49,7 @@ class TaskClaimant:
 
 
 def seconds_until_task(transaction: Transaction, seeker: TaskClaimant) -> float | None:
-    """Return in how many seconds there is a task for this agent, at most 0 for now; None for none at all.
+    """Return in how many seconds the agent can get a task, 0 or less: now; None if there is none for it.
 
     Changes nothing and locks nothing. Raises why the agent may not have one.
     """

@@ -79,7 +79,7 @@ def _digest(wanted: TaskCreation) -> str:
 def add_task(
     transaction: Transaction, wanted: TaskRequest, envelope: Amount, origin: TaskOrigin
 ) -> tuple[StoredTask, Sequence[EventDraft]]:
-    """Store a new task with its lease's row and its budget; return it, and the event of it."""
+    """Store a new task, the row of its lease and its budget; return the task and its event."""
     task_id = f"task_{str(ULID()).lower()}"
     (number,) = leases.lock(transaction, to_hold=[task_resource(task_id)])
     now_s = transaction.now_s

@@ -83,7 +83,7 @@ def lock_task(transaction: Transaction, call: Call, *, with_parent: bool = False
 def enter_run(
     transaction: Transaction, call: Call, *, is_end: bool = False
 ) -> AuthorizedRun | OperationReply | LifesignError:
-    """Return the run that a request shows, if it may write; else its first answer, or why not.
+    """Return the run that a request names, if it may write; a repeated write's first answer; or a refusal.
 
     TaskNotFound if the caller has never had the task, whether the task exists or not. A refusal is returned,
     not raised: its event has to be committed. `is_end`: the write ends the run.
@@ -122,7 +122,7 @@ def has_worked(transaction: Transaction, call: Call, claim: Claim, number: int) 
 def authorize_run(
     transaction: Transaction, task: StoredTask, claim: Claim, call: Call, *, token: int, run_id: str
 ) -> StoredTaskRun | Refusal:
-    """Return the run of this id and token if it has the task now and is the caller's."""
+    """Return the run of this id and token if it has the task now and is the caller's; else a refusal."""
     held = None if claim.lease_id is None else claim
     refusal = check_write(held, holder_of(call.caller), token, transaction.now_s)
     if refusal is not None:
@@ -153,7 +153,7 @@ def rejected(
 def answer_once(
     entered: AuthorizedRun, call: Call, answer: BaseModel, *, status: int = 200
 ) -> OperationReply:
-    """Store the answer to a write for repeated requests, and return it."""
+    """Store the answer to a write, so that a repeated request gets the same one; return it."""
     written = call.body_as(FencedWrite)
     stored_write = StoredRunWrite(
         task=entered.task.number,

@@ -25,7 +25,7 @@ _log = logging.getLogger("lifesign.registry")
 
 
 class TaskNotifier:
-    """Notifier of one server process; `run` it. Without waiting claims nothing is read."""
+    """Wakes waiting claims when a task may have been queued; `run` one per server process."""
 
     def __init__(self, database: Database, feed: EventFeed) -> None:
         self.number = 0
