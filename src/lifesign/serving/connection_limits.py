@@ -276,7 +276,7 @@ class _Complaints(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: object, kwargs: MutableMapping[str, Any]
     ) -> tuple[object, MutableMapping[str, Any]]:
-        """The process that refused the client."""
+        """Return a log message with the client's address as an additional member of the record."""
         client = self._protocol.client
         return msg, {**kwargs, "extra": {"client": "" if client is None else client[0]}}
 

@@ -150,7 +150,7 @@ def _drafts(transaction: Transaction, notices: Sequence[_Notice]) -> list[EventD
 
 
 async def make_due_events(database: Database) -> None:
-    """Create the events that were delayed to one per target and day. Raises StoreUnavailable."""
+    """Create the events that were delayed because a target has one per day. Raises StoreUnavailable."""
     if await database.read(lambda transaction: interface_versions.due_targets(transaction, 1)):
         while await database.write(_make_some) == DUE_AT_ONCE:
             pass
