@@ -139,7 +139,10 @@ class AgentLink:
         self._note_incarnation(incarnation)
 
     def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has logged it
-        """Do nothing: requests in progress continue, since no other agent can answer their callers."""
+        """Clear the workers' incarnation. Requests in progress continue, as no other agent has them.
+
+        Requests in progress continue: no other agent can answer their callers.
+        """
         self._note_incarnation(None)
 
     def on_standby(self) -> None:

@@ -45,7 +45,7 @@ class AssignmentSource(Protocol):
         """Called when the handler raised `error`, or was stopped (WorkDropped)."""
 
     def close(self, why: str) -> None:
-        """Return no further work, because the agent is about to end."""
+        """Let `take` give out no more work, because the agent is about to end."""
 
 
 class HandedIn:
@@ -79,7 +79,7 @@ class HandedIn:
             await self._has_come.wait()
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
-        """Return the handler's result to the caller of `assign`."""
+        """Pass the handler's result to the caller of `assign`."""
         if assignment.outcome is not None and not assignment.outcome.done():
             assignment.outcome.set_result(result)
 

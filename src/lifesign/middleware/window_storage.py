@@ -89,7 +89,7 @@ class _PrivateWindows:
 
 
 def open_windows(settings: RecorderSettings, clock: RecorderClock, now_ns: int) -> Windows:
-    """Open the shared counts of the workers; if the disk fails, counts in memory, with a warning."""
+    """Open the workers' counts as the settings require; in memory, with a warning, if the disk fails."""
     if settings.state_dir is None:
         return _PrivateWindows(now_ns)
     # Imported late: only sharing needs POSIX.

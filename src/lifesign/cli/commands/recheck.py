@@ -45,7 +45,7 @@ class RecheckResult:
 
     @property
     def has_new_result(self) -> bool:
-        """Whether the target's result comes from a probe that began after the request."""
+        """Whether the target's result comes from a probe that was made since the request."""
         seen, before = self.target.observed, self.asked.observed_at
         return self.is_new and seen is not None and (before is None or seen.observed_at > before)
 

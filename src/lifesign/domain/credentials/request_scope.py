@@ -43,7 +43,7 @@ class Purpose(StrEnum):
 
 
 class Sending(StrEnum):
-    """Whether a credential is sent with each request, or only after a refusal."""
+    """Whether a credential is sent with each request, only after a refusal, or never."""
 
     ALWAYS = "always"
     AFTER_REFUSAL = "after_refusal"

@@ -34,7 +34,7 @@ class LeaseAcquired(Payload):
 
 
 class LeaseEnded(Payload):
-    """A lease was released or expired. The event's type says which."""
+    """A lease ended: it was released, or ended in another way. The event's type says which."""
 
     resource: Resource
     lease_id: OwnId

@@ -12,7 +12,7 @@ from lifesign.domain.lifecycle.verdict_suspension import MonitorChange, MonitorS
 
 
 class MonitorStateChanged(Payload):
-    """The verdicts on one track were suspended or resumed. The event's type names the new state.
+    """The state of the verdicts on one track changed. The event's type names the new state.
 
     A track contains the agents that send heartbeats (`heartbeat`), or all others (`probe`).
     """

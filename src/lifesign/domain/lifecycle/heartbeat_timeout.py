@@ -44,7 +44,7 @@ class ExcludedSpan:
 
 @fast_dataclass()
 class Thresholds:
-    """Times without a heartbeat after which an agent is unhealthy or dead, in seconds (RFC-0016 1.1).
+    """Times of silence after which an agent is unhealthy or dead, in seconds (RFC-0016 1.1).
 
     The time to unhealthy is at least twice the interval, and the time to dead at least twice that (RFC-0016
     3.3); other values raise InvalidValue with the JSON name.

@@ -103,7 +103,7 @@ class Track(StrEnum):
 
 
 class MonitorState(StrEnum):
-    """Whether verdicts by silence are made, or suspended."""
+    """Whether verdicts by silence are made, suspended, or about to resume."""
 
     NORMAL = "normal"
     """Silence counts."""

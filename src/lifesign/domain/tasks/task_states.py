@@ -57,7 +57,7 @@ FINISHED = frozenset({TaskStatus.DONE, TaskStatus.CANCELLED})
 
 
 class TaskSignal(StrEnum):
-    """Something that happens to a task and changes its status."""
+    """Something that happens to a task and may change its status."""
 
     GRANTED = "granted"
     REPORTED = "reported"

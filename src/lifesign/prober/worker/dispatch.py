@@ -59,7 +59,7 @@ class Probes(Protocol):
     """Probes one target: a `Prober`, or a replacement in tests."""
 
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
-        """Probe a target, which is due at `at_s`; AddressBusy if its address is at the limit of probes."""
+        """Probe a target now; `at_s` is the present time. AddressBusy if its address is at the limit."""
         ...
 
 
