@@ -1,6 +1,7 @@
 import json
 import logging
 from datetime import UTC, datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,22 @@ async def test_internal_error_in_a_layer_does_not_prevent_other_layers(
     report = await Prober(Played(card=served, rpc=defect), definition()).probe(target, AT_S)
     assert results(report.observation) == {"discovery": "internal"}
     assert report.memory.interface_url is None
+
+
+@pytest.mark.parametrize(("canaries", "unreached"), [([], ()), (["http://10.1.0.9/"], ("transport",))])
+async def test_interface_at_another_address_is_unreached_if_its_class_has_canaries(
+    canaries: list[str], unreached: tuple[str, ...]
+) -> None:
+    network = "10.1.0.0/16"
+    wanted = definition(networks={"allow": [network]}, canaries={network: canaries} if canaries else {})
+    about = {"status": 200, "content_type": "application/json", "address": ip_address("10.1.0.1")}
+    body = json.dumps(card(url="https://rpc.example/rpc")).encode()
+    played = Played(
+        card=always(ResultClass.OK, body=body, **about),
+        rpc=always(ResultClass.TIMEOUT, address=ip_address("10.1.0.2")),
+    )
+    report = await Prober(played, wanted).probe(entry("https://agent.example"), AT_S)
+    assert report.contact.unreached_layers == unreached
 
 
 def busy(_: Request) -> Fetched:
