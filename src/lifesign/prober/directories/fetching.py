@@ -21,7 +21,7 @@ ACCEPTED: Final = (
 
 
 def fetching_with(fetcher: Fetcher) -> Get:
-    """Return a function that reads directories through a prober's fetcher, with its `TIMEOUTS`."""
+    """Return a function that requests documents of directories through a fetcher, with its `TIMEOUTS`."""
 
     async def get(wanted: WantedDocument) -> Fetched:
         return await fetcher.fetch(
