@@ -215,7 +215,7 @@ async def test_answer_without_a_token_fails_no_assertion(status: int) -> None:
     assert status_of_acme.state == NO_TOKEN
 
 
-@pytest.mark.parametrize("status", [404, 410, 418])
+@pytest.mark.parametrize("status", [404, 410, 418, 500])
 async def test_hidden_interface_without_a_token_is_no_failure(status: int) -> None:
     async with serving({TOKEN_PATH: answer(503), RPC: answer(404)}) as server:
         server.replies[CARD_PATH] = answer(401)
@@ -239,7 +239,7 @@ async def test_token_is_sent_only_to_its_origin() -> None:
 
 
 async def test_unreachable_agent_is_a_failure_with_or_without_a_token() -> None:
-    async with serving({TOKEN_PATH: answer(503), RPC: answer(500)}) as server:
+    async with serving({TOKEN_PATH: answer(503), RPC: answer(502)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         async with probing(**settings(server)) as probes:
             assert await transport(probes, server.url) == "http_error"

@@ -66,8 +66,8 @@ class ResultClass(StrEnum):
     TOKEN_ERROR = "token_error"  # noqa: S105 - a result
     """401 or 403 to a request without a credential, because the prober got no token for it.
 
-    Another failure that such an answer states counts alike, except a 5xx. The prober's configuration is at
-    fault. The answer counts as `gated`.
+    Another failure that such an answer states counts alike, up to status 500. The prober's configuration is
+    at fault. The answer counts as `gated`.
     """
     NOT_AN_AGENT = "not_an_agent"
     """404, 410, a page for people, an empty answer, or JSON of another kind."""

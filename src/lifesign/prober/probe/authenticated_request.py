@@ -25,6 +25,7 @@ BAD_REQUEST: Final = 400
 """Answer of nginx to a client without a certificate."""
 _HEADERS_TOO_LARGE: Final = 431
 _SERVER_ERROR: Final = 500
+"""Answer of many agents that read the missing header; a proxy answers 502 to 504 in place of an agent."""
 _STATED: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,
 })  # fmt: skip
@@ -81,8 +82,8 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
 
     A refusal of a request with a credential is `credentials_rejected`, as is 431: a secret may be longer than
     the server allows. A refusal of one without it, for want of a token, is `token_error`. So is any other
-    failure that an answer to the latter states, except one of the server: what is behind a login may be
-    hidden by a 404 or a page.
+    failure that an answer to the latter states, up to status 500: what is behind a login may be hidden by a
+    404 or a page, and an agent may fail without the header.
     """
     is_refused = result is ResultClass.GATED and (
         fetched.status in REJECTED or fetched.is_certificate_refused
@@ -100,7 +101,7 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
 
 def _may_be_login(status: int | None, result: ResultClass) -> bool:
     """Return whether a failed answer to a request without its credential may be due to that."""
-    return status is not None and status < _SERVER_ERROR and result in _STATED
+    return status is not None and status <= _SERVER_ERROR and result in _STATED
 
 
 def rejection(fetched: Fetched) -> str:
