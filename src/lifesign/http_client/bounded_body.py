@@ -6,6 +6,7 @@ from typing import Final, Protocol
 
 import aiohttp
 
+from lifesign.domain.parsing.event_framing import end_of_last_event
 from lifesign.http_client.answer import WithHeader
 from lifesign.http_client.byte_counter import ByteCounter
 from lifesign.http_client.failures import FAILURES, X_GZIP, TooManyBytes
@@ -87,7 +88,8 @@ async def read_until(
         if len(body) > max_bytes:
             return None, True
         if is_enough(piece):
-            return bytes(body), True
+            whole = bytes(body)
+            return whole[: end_of_last_event(b"", whole)], True
     return bytes(body), False
 
 

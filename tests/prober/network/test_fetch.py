@@ -74,6 +74,13 @@ async def test_fetched_answer_has_status_headers_timing_and_address(
 
 
 @on_both_loops
+async def test_event_that_is_cut_off_is_left_out() -> None:
+    stream = answer(200, b"data: 1\n\ndata: half a sec", Content_Type="text/event-stream")
+    async with serving({"/": stream}) as server, asking() as asker:
+        fetched = await asker.get(f"{server.url}/", is_enough=lambda piece: b"\n\n" in piece)
+    assert (fetched.body, fetched.is_part) == (b"data: 1\n\n", True)
+
+
 async def test_requests_have_user_agent_and_supported_encodings() -> None:
     async with serving({"/": as_json({})}) as server, asking() as asker:
         await asker.get(f"{server.url}/", accept="application/linkset+json", headers={"A2A-Version": "1.0"})
