@@ -229,16 +229,29 @@ def test_own_directory_readable_by_others_becomes_private(tmp_path: Path, clock:
     again.close()
 
 
-def test_removed_directory_does_not_stop_workers_that_opened_it(tmp_path: Path, clock: HandClock) -> None:
-    first, second = agent(clock, state_dir=tmp_path), agent(clock, state_dir=tmp_path)
-    record(first, 3)
-    record(second, 4)
-    assert samples(first) == 7
+@pytest.mark.parametrize("is_on_grid", [False, True])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_status_is_unknown_once_the_files_were_removed(
+    tmp_path: Path, clock: HandClock, caplog: pytest.LogCaptureFixture, *, is_on_grid: bool, replaced: bool
+) -> None:
+    """A worker that has not read the file of a failing one must not publish only its own good answers."""
+    failing, good = agent(clock, state_dir=tmp_path), agent(clock, state_dir=tmp_path)
+    failing.is_on_grid = good.is_on_grid = is_on_grid
+    record(failing, 20, "server_fault")
+    record(good, 1)
+    assert samples(failing) == 21
     shutil.rmtree(tmp_path)
-    record(second, 1)
-    assert samples(first) == 8
-    first.close()
-    second.close()
+    if replaced:
+        tmp_path.write_text("notes")
+    clock.advance(120)
+    record(good, 20)
+    for worker in (good, failing, good):
+        assert worker.document().health.status is HealthStatus.UNKNOWN
+        assert published(worker).health.status is HealthStatus.UNKNOWN
+        clock.advance(120)
+    assert len(warnings(caplog)) == 2
+    failing.close()
+    good.close()
 
 
 def _link(directory: Path) -> None:

@@ -122,6 +122,7 @@ class AgentHealth:
         one.
         """
         self._has_noted_compressed = False
+        self._has_warned_of_removed_files = False
         self._begin()
         check_state_dir(self.settings.state_dir)
         _recorders.add(self)
@@ -309,6 +310,17 @@ class AgentHealth:
         if now_ns >= self._log_due_ns.get(what, 0):
             self._log_due_ns[what] = now_ns + _LOG_INTERVAL_NS
             _log.exception("lifesign: %s (not logged again for a minute)", what)
+
+    def _warn_of_removed_files(self) -> None:
+        if not self._has_warned_of_removed_files:
+            self._has_warned_of_removed_files = True
+            _log.warning(
+                (
+                    "lifesign: %s: the files in the state directory were removed; the status is unknown "
+                    "until all workers have been restarted"
+                ),
+                self.settings.agent_id,
+            )
 
     def _begin(self) -> None:
         self._lock = threading.RLock()
@@ -530,6 +542,10 @@ class AgentHealth:
 
     def _report(self, windows: Windows, now_ns: int, wall_ns: int) -> HealthDocument:
         """Return the document as of a moment, given on both clocks."""
+        if windows.is_removed():
+            # Each worker may have read the files of other workers than the next one.
+            self._warn_of_removed_files()
+            return no_report(self.settings.agent_id, _utc(wall_ns))
         time_ns = now_ns + windows.offset_ns
         notice = windows.published_document()
         healthy_ms = max(self._healthy_ms, notice.last_healthy_ms if notice else 0)

@@ -96,6 +96,13 @@ class WindowFiles:
         self._find_peers(now_ns)
         return [self.block, *(peer.block for peer in self._peers.values())]
 
+    def is_removed(self) -> bool:
+        """Return whether the file of this worker is no longer in its place. Its mapping still works."""
+        try:
+            return not is_at(self._own.fd, self._own.path)
+        except OSError:
+            return True
+
     def oldest_living_start_ns(self) -> int:
         """Return when the oldest living worker process started."""
         starts = (peer.started_ns for peer in self._peers.values() if peer.has_owner())

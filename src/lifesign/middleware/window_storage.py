@@ -43,6 +43,9 @@ class Windows(Protocol):
     def blocks(self, now_ns: int) -> list[memoryview]:
         """Return the counts of all workers."""
 
+    def is_removed(self) -> bool:
+        """Return whether other workers can no longer find the block of this one."""
+
     def oldest_living_start_ns(self) -> int:
         """Return when the oldest living worker process started."""
 
@@ -71,6 +74,9 @@ class _PrivateWindows:
 
     def blocks(self, now_ns: int) -> list[memoryview]:  # noqa: ARG002 - as shared windows take it
         return [self.block]
+
+    def is_removed(self) -> bool:
+        return False
 
     def oldest_living_start_ns(self) -> int:
         return self._started_ns
