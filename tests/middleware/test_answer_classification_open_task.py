@@ -86,7 +86,19 @@ async def test_stream_that_ends_with_its_task_is_an_answer(state: str) -> None:
 
 async def test_state_marked_final_ends_the_stream() -> None:
     assert await outcomes_of(rpc_event(status("submitted", final=True))) == {"answered"}
-    assert await outcomes_of(rpc_event(status("working", final=False))) == {"unfinished"}
+    working, last = (rpc_event(status("working", final=is_final)) for is_final in (False, True))
+    assert await outcomes_of(working) == {"unfinished"}
+    for count in (1, 2, 20):
+        assert await outcomes_of(*[working] * count, last) == {"answered"}
+        assert await outcomes_of(*[last] * count, working) == {"unfinished"}
+
+
+async def test_last_state_decides_also_if_many_events_had_it_before() -> None:
+    waits, works = (rpc_event(status(f"TASK_STATE_{state}")) for state in ("INPUT_REQUIRED", "WORKING"))
+    changes = [rpc_event(ARTIFACT), works, rpc_event(ARTIFACT), waits] * 2
+    assert await outcomes_of(*changes, works, waits) == {"answered"}
+    assert await outcomes_of(*changes[::-1], waits, works) == {"unfinished"}
+    assert await outcomes_of(works, *changes[::-1], waits, works) == {"unfinished"}
 
 
 @pytest.mark.parametrize(("state", "outcome"), [(OPEN[1], "unfinished"), (CLOSED[0], "answered")])

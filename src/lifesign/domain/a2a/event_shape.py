@@ -20,8 +20,9 @@ _REST_UPDATE = rb'(?:"artifactUpdate": ?+\{|"statusUpdate": ?+\{' + _MEMBERS + _
 # protocol.
 _UPDATE = re.compile(
     rb"data: ?+\{" + _MEMBERS + rb"(?:" + _REST_UPDATE + rb'|"result": ?+\{' + _MEMBERS + rb"(?:"
-    + _REST_UPDATE + rb'|"artifact": ?+\{|' + _STATE + rb"))"
+    + _REST_UPDATE + rb'|"artifact": ?+\{|(' + _STATE + rb")))"
 )  # fmt: skip
+_FINAL = b'"final":'
 _MAY_DECIDE = (b'"error"', b'"isError"')
 _CLOSING = re.compile(rb"(?<![}\]])[}\]]++(\r\n\r\n|\n\n)\Z")
 
@@ -52,5 +53,8 @@ def shape_of(event: bytes) -> Shape | None:
     if begins is None or ends is None or begins.end() > ends.start():
         return None
     prefix, suffix, line_ends = begins[0], ends[0], ends[1]
+    if begins[1] and _FINAL not in prefix:
+        # In A2A 0.x, the next event may be the last one of the same state.
+        return None
     head, tail = slice(len(prefix)), slice(-len(suffix), MAX_SHAPED_BYTES)
     return head, prefix, tail, suffix, slice(len(prefix), -len(line_ends))

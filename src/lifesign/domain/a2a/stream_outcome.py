@@ -321,7 +321,7 @@ class EventStreamReader:
             self._miss(Inspection.COMPLEX, ended)
             return
         # The last state may be in an event that is not parsed.
-        self._is_open = False
+        self._note_open(is_open=False)
         self._is_rest = True
         self._is_rpc = self._is_rpc or b'"jsonrpc"' in ended
         self._has_events = self._has_json = self._has_events or b"data:" in ended
@@ -459,7 +459,7 @@ class EventStreamReader:
         if state is not None:
             self._has_task = True
             self._last = TASK_FAILED if is_failed(state) else ANSWERED
-            self._is_open = is_open(state) and not is_final(message)
+            self._note_open(is_open=is_open(state) and not is_final(message))
         elif is_rpc:
             answer = judge_message(message)
             if answer is not self._answer:
@@ -472,6 +472,13 @@ class EventStreamReader:
             # From here on, an event of the shape would be a change.
             self._shape = None
             self._lessons_left = 0
+
+    def _note_open(self, *, is_open: bool) -> None:
+        """Note whether the agent still has to work on the task."""
+        if is_open is not self._is_open:
+            # As above.
+            self._shape = None
+        self._is_open = is_open
 
 
 def read_event_stream(body: bytes) -> StreamEnd:
