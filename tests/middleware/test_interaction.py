@@ -125,6 +125,20 @@ def test_decorated_function_is_counted_at_each_call(health: AgentHealth, clock: 
     assert answer.__name__ == "answer"
 
 
+class _AsyncTool:
+    async def __call__(self) -> str:
+        await asyncio.sleep(0)
+        raise LookupError
+
+
+async def test_coroutine_of_another_function_is_counted_when_it_ends(health: AgentHealth) -> None:
+    coroutine = health.interaction()(_AsyncTool())()
+    assert outcomes(health) == {}
+    with pytest.raises(LookupError):
+        await coroutine
+    assert outcomes(health) == {"raised": 1}
+
+
 async def test_decorated_coroutine_function_is_counted_when_it_ends(
     health: AgentHealth, clock: HandClock
 ) -> None:

@@ -1,8 +1,9 @@
 """Interactions of an agent without ASGI: each is timed, and counted by how it ends."""
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
@@ -54,8 +55,13 @@ class Interaction:
 
         @functools.wraps(function)
         def counted(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-            with Interaction(health):
-                return function(*args, **kwargs)
+            with contextlib.ExitStack() as ending:
+                ending.enter_context(Interaction(health))
+                result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    # As of an `async def` behind another decorator: its work has not begun.
+                    return _end_with(ending.pop_all(), result)  # type: ignore[return-value]
+                return result
 
         return counted
 
@@ -92,3 +98,9 @@ class Interaction:
         latency_ns = now_ns - self._began_ns if self._first_byte_ns is None else self._first_byte_ns
         first_byte_ms = None if self._first_byte_ns is None else self._first_byte_ns / 1e6
         self._health.record(outcome, latency_ms=latency_ns / 1e6, first_byte_ms=first_byte_ms)
+
+
+async def _end_with(ending: contextlib.ExitStack, coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Return the result of a coroutine, and end an interaction with it."""
+    with ending:
+        return await coroutine
