@@ -92,12 +92,12 @@ class RegistrySettings(BaseModel):
     mass_exit_cadence_seconds: Annotated[float, Field(ge=1, le=3600)] = _MASS_EXIT.cadence_seconds
     """Length of a cadence: agents that fall silent within it are counted together."""
     mass_exit_min_exits: Annotated[int, Field(ge=1, le=1_000_000_000)] = _MASS_EXIT.min_exits
-    """Number of agents that may fall silent within a cadence before verdicts are suspended."""
+    """A mass exit, which suspends verdicts, needs more than this number of silent agents in a cadence."""
     mass_exit_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.factor
-    """Verdicts are suspended if more than this multiple of the usual number of agents fall silent."""
+    """A mass exit needs more than this multiple of the usual number of silent agents in a cadence."""
     mass_exit_end_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.end_factor
-    """A suspension ends once fewer than this multiple of the usual number of agents wait; at most the factor
-    above.
+    """A cadence is quiet if fewer agents wait for a verdict than this multiple of the usual number, or than
+    `mass_exit_min_exits`; at most the factor above.
     """
     mass_exit_quiet_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.quiet_cadences
     """Number of quiet cadences in a row that end a suspension."""

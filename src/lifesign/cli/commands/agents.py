@@ -61,7 +61,10 @@ def list_agents(
             "--status",
             metavar="STATUS",
             autocompletion=offering(*STATUSES, "all"),
-            help=f"Status: {', '.join(STATUSES)} or all; may be repeated. Without it: active.",
+            help=(
+                f"Only agents with this status: {', '.join(STATUSES)} or all; may be repeated. Without it: "
+                "active."
+            ),
         ),
     ] = None,
     capability: Annotated[
@@ -78,7 +81,7 @@ def list_agents(
             "--health",
             metavar="HEALTH",
             autocompletion=offering(*HEALTHS),
-            help="Health: healthy, degraded, unhealthy or unknown; may be repeated.",
+            help=("Only agents with this health: healthy, degraded, unhealthy or unknown; may be repeated."),
         ),
     ] = None,
     pool: Annotated[
@@ -94,14 +97,16 @@ def list_agents(
         ),
     ] = None,
     max_evidence_age: MaxEvidenceAge = None,
-    least_loaded: Annotated[bool, typer.Option("--least-loaded", help="The least loaded first.")] = False,
+    least_loaded: Annotated[
+        bool, typer.Option("--least-loaded", help="List the least loaded agents first.")
+    ] = False,
     limit: Limit = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List matching agents, with their total.
+    """List the agents that match the options, and show their number.
 
     \b
     Examples:
@@ -224,7 +229,7 @@ def show_agent(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show the complete record of one agent: reported and observed facts.
+    """Show the complete record of one agent: what the agent reported, and what probes observed.
 
     \b
     Examples:
@@ -273,7 +278,10 @@ def register_agent(
     ] = None,
     *,
     pool: Annotated[
-        str | None, typer.Option("--pool", metavar="POOL", help="Pool of agents that do the same work.")
+        str | None,
+        typer.Option(
+            "--pool", metavar="POOL", help="Pool that the agent joins: agents that do the same work."
+        ),
     ] = None,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Name of the agent, for people.")
@@ -302,11 +310,18 @@ def register_agent(
             "--monitoring",
             metavar="heartbeat|probe|both",
             autocompletion=offering("heartbeat", "probe", "both"),
-            help="How the registry observes the agent. Without it: heartbeat.",
+            help=(
+                "How the registry observes the agent: by heartbeats, by probes, or by both. Without "
+                "it: heartbeat."
+            ),
         ),
     ] = None,
     supersede: Annotated[
-        bool, typer.Option("--supersede", help="End the present incarnation of this id.")
+        bool,
+        typer.Option(
+            "--supersede",
+            help="Register even if an agent with this id is alive. Its present incarnation ends.",
+        ),
     ] = False,
     write_key: WriteKey = None,
     as_json: AsJson = False,
@@ -314,7 +329,7 @@ def register_agent(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Register an agent, or begin its next incarnation.
+    """Register an agent. If its id is known from an earlier run, its next incarnation begins.
 
     The agent's own key is shown only once. It can send heartbeats, drain, hold leases and register again, for
     this agent only.

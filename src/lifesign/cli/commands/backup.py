@@ -75,9 +75,17 @@ def restore(
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     state_dir: StateDir = None,
-    is_forced: Annotated[bool, typer.Option("--force", help="Replace everything in the database.")] = False,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="Replace a database that is not empty. Its content is lost.")
+    ] = False,
     trusts_all_keys: Annotated[
-        bool, typer.Option("--trust-all-keys", help="Suspend no key. Use it to move to another database.")
+        bool,
+        typer.Option(
+            "--trust-all-keys",
+            help=(
+                "Keep all keys of the backup valid. Use this option to move the registry to another database."
+            ),
+        ),
     ] = False,
     write_key: WriteKey = None,
     as_json: AsJson = False,

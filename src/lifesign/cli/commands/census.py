@@ -76,8 +76,8 @@ def census(
             "--contact",
             metavar="CONTACT",
             help=(
-                "For a list: your address for the operators of the agents, mailto:...; required if an "
-                "agent is public."
+                "If the source is a list: your address for the operators of the agents, mailto:...; "
+                "required if an agent is public."
             ),
         ),
     ] = None,
@@ -86,7 +86,7 @@ def census(
         typer.Option(
             "--allow-network",
             metavar="NETWORK",
-            help="For a list: private network that the prober may contact; may be repeated.",
+            help=("If the source is a list: private network that the prober may contact; may be repeated."),
         ),
     ] = None,
     kind: Annotated[
@@ -94,7 +94,10 @@ def census(
         typer.Option(
             "--kind",
             metavar=KINDS,
-            help="For a list: kind of the entries to probe. Entries without a kind count as this kind.",
+            help=(
+                "If the source is a list: kind of the entries to probe. Entries without a kind count "
+                "as this kind."
+            ),
         ),
     ] = None,
     timeout_seconds: Timeout = None,
@@ -105,7 +108,10 @@ def census(
         typer.Option(
             "--database",
             metavar="URL",
-            help="Database for the results. Without it: NAME.db in the working directory.",
+            help=(
+                "Database for the results. Without it: a file in the working directory, named after "
+                "the source: NAME.db."
+            ),
         ),
     ] = None,
     registry: Annotated[
@@ -113,7 +119,7 @@ def census(
         typer.Option(
             "--registry",
             metavar="URL",
-            help=f"Report what a registry knows, and probe for it. Without a list: ${URL_VARIABLE}.",
+            help=f"Registry for the results, whose census is reported. Without a source: ${URL_VARIABLE}.",
         ),
     ] = None,
     key_file: KeyFile = None,

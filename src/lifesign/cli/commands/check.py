@@ -74,7 +74,8 @@ def check(
     token_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=f"File with a token for full detail. Without it: ${TOKEN_VARIABLE}."
+            metavar="FILE",
+            help=f"File with the token for the agent's full health document. Without it: ${TOKEN_VARIABLE}.",
         ),
     ] = None,
     allow_network: Annotated[
@@ -82,7 +83,7 @@ def check(
         typer.Option(
             "--allow-network",
             metavar="NETWORK",
-            help="Private network to which the agent may redirect; may be repeated.",
+            help="Private network to which the agent's redirects may lead; may be repeated.",
         ),
     ] = None,
 ) -> int:

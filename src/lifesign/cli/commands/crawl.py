@@ -44,8 +44,8 @@ CrawlDatabase = Annotated[
         metavar="URL",
         envvar="LIFESIGN_PROBER_DATABASE",
         help=(
-            "Database for the results: sqlite:///FILE or postgresql://USER@HOST/DATABASE. Without it: "
-            "NAME.db in the working directory."
+            "Database for the results: sqlite:///FILE or postgresql://USER@HOST/DATABASE. Without "
+            "it: a file in the working directory, named after the definition: NAME.db."
         ),
     ),
 ]
@@ -86,7 +86,7 @@ CrawlKeyFile = Annotated[
         "--key-file",
         envvar="LIFESIGN_PROBER_KEY_FILE",
         metavar="FILE",
-        help=f"File with the key. Without it: ${KEY_VARIABLE}.",
+        help=f"File with the key for the registry. Without it: the key in ${KEY_VARIABLE}.",
     ),
 ]
 
@@ -130,7 +130,10 @@ def crawl(
             "--registry",
             metavar="URL",
             envvar="LIFESIGN_PROBER_REGISTRY",
-            help="Registry whose targets are probed, together with its other probers. Needs no database.",
+            help=(
+                "Registry whose targets this command probes, as one of its probers. The results go to "
+                "the registry."
+            ),
         ),
     ] = None,
     key_file: CrawlKeyFile = None,
@@ -147,7 +150,7 @@ def crawl(
         ),
     ] = LogFormat.CONSOLE,
 ) -> int:
-    """Probe all targets of a definition: continuously, each at its own time, or once.
+    """Probe all targets of a definition, either continuously, each at its own time, or only once.
 
     Results are stored in one SQLite file, named like the definition. It is a registry's database: the results
     decide which agents are active, unhealthy or dead, and `lifesign serve` shows them.

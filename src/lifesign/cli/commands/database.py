@@ -42,7 +42,7 @@ def adopt(
     state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Accept the database as it is, and write this host's marker for it.
+    """Accept a database that the server refuses, and write the marker by which this host knows it.
 
     `lifesign serve` refuses a database that is empty, older than this host remembers, or of another
     installation. If such a database is the one to serve, adopt it. An empty one is set up. On a host without

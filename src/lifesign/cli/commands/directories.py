@@ -33,7 +33,7 @@ DirectoryName = Annotated[str, typer.Argument(metavar="NAME", help="Name of the 
 
 directories = typer.Typer(
     name="directories",
-    help="List the probed directories, and confirm lists that have shrunk.",
+    help="List and remove directories (lists of agents), and confirm lists that have shrunk.",
     rich_markup_mode=None,
     no_args_is_help=False,
 )
@@ -82,7 +82,7 @@ def confirm_directory(
     allow_plain_http: PlainHttp = False,
     as_json: AsJson = False,
 ) -> None:
-    """Retire the missing targets of a directory that lost more than half of its entries at once.
+    """Stop probing the missing targets of a directory that lost more than half of its entries at once.
 
     \b
     Examples:
@@ -109,7 +109,7 @@ def remove_directory(
     allow_plain_http: PlainHttp = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a directory: targets without another directory are no longer probed.
+    """Remove a directory: targets that no other directory lists are no longer probed.
 
     A crawl whose definition names it reads it again.
 

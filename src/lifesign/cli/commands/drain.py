@@ -24,7 +24,7 @@ DrainTimeout = Annotated[
         "--drain-timeout",
         least_s=1,
         most_s=MAX_DURATION_SECONDS,
-        help="Time limit for the drain. Without it: as registered.",
+        help=("Time limit for the drain. Without it: the drain timeout of the agent's registration."),
     ),
 ]
 Reason = Annotated[
@@ -94,7 +94,7 @@ def deregister_agent(
 
 def send_command(
     agent_id: AgentIdArgument,
-    command: Annotated[str, typer.Argument(metavar="drain", help="The command.")],
+    command: Annotated[str, typer.Argument(metavar="drain", help="Command to queue.")],
     *,
     reason: Reason = None,
     drain_timeout: DrainTimeout = None,
@@ -104,7 +104,10 @@ def send_command(
             "--expires-in",
             least_s=1,
             most_s=MAX_DURATION_SECONDS,
-            help="Time in which the agent must fetch the command. Without it: 1h.",
+            help=(
+                "Time after which the command expires if the agent has not fetched it. Without it: "
+                "the registry's --command-ttl, by default 1h."
+            ),
         ),
     ] = None,
     as_json: AsJson = False,
@@ -112,7 +115,7 @@ def send_command(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Queue a command for an agent; it is sent in the response to the next heartbeat.
+    """Queue a command, which the agent gets in the response to its next heartbeat.
 
     \b
     Examples:

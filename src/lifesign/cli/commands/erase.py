@@ -32,7 +32,7 @@ def erase(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """Erase an agent permanently; `deregister` keeps its record instead.
+    """Erase an agent and its record permanently. To keep the record, use `deregister`.
 
     The registry deletes the agent's record, keys, commands, leases and target, and the payloads of its
     events. The id stays in the log, because the hash chain covers it. Tasks and intent states stay without

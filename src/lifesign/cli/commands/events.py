@@ -50,14 +50,16 @@ PAGE = 1_000
 Types = Annotated[
     list[str] | None,
     typer.Option(
-        "--type", metavar="EVENT_TYPE", help="Event type, such as agent.lifecycle; may be repeated."
+        "--type",
+        metavar="EVENT_TYPE",
+        help="Only events of this type, such as agent.lifecycle; may be repeated.",
     ),
 ]
 OfAgent = Annotated[
     str | None, typer.Option("--agent", metavar="AGENT_ID", help="Only events about this agent.")
 ]
 
-events = typer.Typer(name="events", help="Commands about the event log.", rich_markup_mode=None)
+events = typer.Typer(name="events", help="List, follow and verify the event log.", rich_markup_mode=None)
 
 
 @events.command("list")
@@ -145,7 +147,7 @@ def tail_events(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show events as they happen, until Ctrl-C or SIGTERM; after a lost connection it continues where it was.
+    """Show events as they happen, until Ctrl-C or SIGTERM. No event is left out after a lost connection.
 
     \b
     Examples:
@@ -204,7 +206,7 @@ def verify_events(
     database: DatabaseUrl = DEFAULT_DATABASE,
     as_json: AsJson = False,
 ) -> int:
-    """Verify the hash chain of the event log, and that the stored states follow from it.
+    """Verify the hash chain of the event log, and that the stored states match the logged events.
 
     The command reads the database itself; the registry may keep running. A hash chain alone cannot show that
     the end of the log was cut off, or that all of it was rewritten: store the printed checkpoint elsewhere.

@@ -174,12 +174,20 @@ def compare(
     previous: Annotated[
         int | None,
         typer.Option(
-            "--previous", metavar="NUMBER", min=1, help="Older version; without it, the one before --version."
+            "--previous",
+            metavar="NUMBER",
+            min=1,
+            help="Number of the older version. Without it: the version before --version.",
         ),
     ] = None,
     version: Annotated[
         int | None,
-        typer.Option("--version", metavar="NUMBER", min=1, help="Newer version; without it, the newest."),
+        typer.Option(
+            "--version",
+            metavar="NUMBER",
+            min=1,
+            help="Number of the newer version. Without it: the newest version.",
+        ),
     ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,

@@ -78,7 +78,10 @@ def create(
         int | None,
         typer.Option(
             metavar="COUNT",
-            help="Maximum number of workers that may probe with a prober's key at a time. Without it: 16.",
+            help=(
+                "Maximum number of workers that may probe with a prober's key at a time. Without it: "
+                "the server's --prober-workers, by default 16."
+            ),
         ),
     ] = None,
     write_key: WriteKey = None,
@@ -219,7 +222,7 @@ def confirm(
         typer.Argument(metavar="KEY_ID...", help="Ids of the keys, as `keys list` shows them."),
     ] = None,
     *,
-    is_all: Annotated[bool, typer.Option("--all", help="All suspended keys.")] = False,
+    is_all: Annotated[bool, typer.Option("--all", help="Confirm all suspended keys.")] = False,
     role: Annotated[
         str | None,
         typer.Option(metavar="ROLE", autocompletion=_roles, help="With --all: only keys of this role."),

@@ -14,7 +14,7 @@ from lifesign.cli.output.terminal import PageLine, write_page
 
 
 def link(
-    agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="Agent that registered.")],
+    agent_id: Annotated[str, typer.Argument(metavar="AGENT_ID", help="Id of the registered agent.")],
     url: Annotated[str, typer.Argument(metavar="URL", help="URL of the agent, as the directory lists it.")],
     *,
     as_json: AsJson = False,
@@ -22,7 +22,7 @@ def link(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Get the token that proves that a listed agent is a registered one.
+    """Get a token for a listed agent to serve, as proof that it is this registered agent.
 
     Serve the token in a line of its own at the shown address. The registry requests it there every ten
     minutes, for a week. Once the registry has found the token, agent and target are one record. Keep serving

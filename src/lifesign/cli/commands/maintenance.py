@@ -45,7 +45,8 @@ def maintenance(
         ),
     ] = None,
     reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Reason for the event log.")
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Reason, which is written to the event log."),
     ] = None,
     ended: Annotated[bool, typer.Option("--end", help="End the maintenance before its time.")] = False,
     as_json: AsJson = False,

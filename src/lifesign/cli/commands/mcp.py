@@ -52,7 +52,10 @@ def mcp(
     registry: Annotated[
         str | None,
         typer.Option(
-            "--registry", metavar="URL", envvar=URL_VARIABLE, help="URL of the registry, if there is one."
+            "--registry",
+            metavar="URL",
+            envvar=URL_VARIABLE,
+            help="URL of the registry. Without it, only the tools that need no registry are offered.",
         ),
     ] = None,
     key_file: KeyFile = None,
@@ -65,10 +68,17 @@ def mcp(
             help="Private network whose agents may be checked, such as 127.0.0.0/8; may be repeated.",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(metavar="HOST", help="Address on which http listens.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address on which the server listens with --transport http.")
+    ] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(min=0, max=65_535, metavar="PORT", help="Port on which http listens; 0: any free port."),
+        typer.Option(
+            min=0,
+            max=65_535,
+            metavar="PORT",
+            help="Port on which the server listens with --transport http; 0: any free port.",
+        ),
     ] = 8441,
     allow_host: Annotated[
         list[str] | None,
@@ -84,12 +94,12 @@ def mcp(
             metavar="FILE",
             help=(
                 f"File with the token that HTTP clients must send. Without it: ${TOKEN_VARIABLE}, or a new "
-                "token."
+                "token, which is printed."
             ),
         ),
     ] = None,
 ) -> int:
-    """Serve lifesign's tools for models, over MCP.
+    """Serve lifesign's tools to AI models, over MCP.
 
     check_agent advises whether to call an agent. With a registry there are more tools: heartbeat reports that
     an agent is alive, find_agents lists agents by capability, and report_progress, mark_complete,

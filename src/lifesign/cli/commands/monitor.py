@@ -23,7 +23,7 @@ TRACKS = ("heartbeat", "probe")
 
 monitor = typer.Typer(
     name="monitor",
-    help="Show and release suspensions; confirm outages that no witness can prove.",
+    help=("Show and end suspensions of verdicts, and confirm outages that the probers cannot prove."),
     rich_markup_mode=None,
     no_args_is_help=True,
 )
@@ -62,7 +62,7 @@ def release_suspension(
             "--track",
             autocompletion=offering(*TRACKS),
             metavar="heartbeat|probe",
-            help="Kind of monitoring whose suspension ends. Without it: both.",
+            help=("Kind of monitoring whose suspension ends: heartbeat or probe. Without it: both kinds."),
         ),
     ] = None,
     as_json: AsJson = False,
@@ -70,7 +70,7 @@ def release_suspension(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """End the suspension of verdicts: agents whose heartbeats are still missing become unhealthy or dead.
+    """End the suspension of verdicts: agents that are still silent become unhealthy or dead.
 
     Tracks that are not suspended are not changed. The command needs an admin key.
 
@@ -102,14 +102,14 @@ def confirm_outage(
         ),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option("--agent", metavar="AGENT_ID", help="One agent or target.")
+        str | None, typer.Option("--agent", metavar="AGENT_ID", help="Id of the agent or target.")
     ] = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """Confirm that a network class, or one agent, may be down: failures then count without a witness.
+    """Confirm an outage of a network class or agent: failures then count although no other host answers.
 
     This concerns targets that have not answered since. A target that answers later is alive again, so a wrong
     confirmation does no lasting harm. The command needs an admin key.

@@ -90,7 +90,11 @@ def probe(
     ] = None,
     definition: Annotated[
         Path | None,
-        typer.Option("--definition", metavar="FILE", help="Probe definition for all other settings."),
+        typer.Option(
+            "--definition",
+            metavar="FILE",
+            help=("Probe definition. Its settings apply unless an option of this command overrides them."),
+        ),
     ] = None,
     credential: CredentialFile = None,
 ) -> int:

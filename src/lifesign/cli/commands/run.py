@@ -56,7 +56,7 @@ def run(  # noqa: PLR0913 - each option is one
             "--task",
             metavar="TASK_ID",
             parser=read_task_id,
-            help="Id of a task. Work on it, then exit; with --pool if the task belongs to a pool.",
+            help="Id of the only task to work on. If the task belongs to a pool, pass --pool as well.",
         ),
     ] = None,
     pool: Annotated[
@@ -66,7 +66,9 @@ def run(  # noqa: PLR0913 - each option is one
     once: Annotated[bool, typer.Option("--once", help="Work on one task, then exit.")] = False,
     wait: Annotated[
         float | None,
-        duration_option("--wait", help="Time to wait for a task, then exit."),
+        duration_option(
+            "--wait", help="Exit if no task could be claimed for this time. Without it: wait without a limit."
+        ),
     ] = None,
     agent_id: Annotated[
         str | None,
@@ -107,7 +109,9 @@ def run(  # noqa: PLR0913 - each option is one
     ] = False,
     timeout: Annotated[
         float | None,
-        duration_option("--timeout", more_than_s=0, help="Time limit for one run. Without it: unlimited."),
+        duration_option(
+            "--timeout", more_than_s=0, help="Time after which a run is ended. Without it: unlimited."
+        ),
     ] = None,
     no_progress_timeout: Annotated[
         float | None,
@@ -115,20 +119,25 @@ def run(  # noqa: PLR0913 - each option is one
             "--no-progress-timeout",
             more_than_s=0,
             help=(
-                "Time without output or tool calls after which the agent counts as hung. Without it: "
+                "Time without output and tool calls after which a run is ended as hung. Without it: "
                 "unlimited."
             ),
         ),
     ] = None,
     grace: Annotated[
         float | None,
-        duration_option("--grace", help="Time between SIGTERM and SIGKILL. Without it: 10s."),
+        duration_option(
+            "--grace", help="Time from SIGTERM to SIGKILL when the command is ended. Without it: 10s."
+        ),
     ] = None,
     drain_timeout: Annotated[
         float | None,
         duration_option(
             "--drain-timeout",
-            help="Time for the task in progress after a signal to end, before --grace. Without it: 120s.",
+            help=(
+                "After a signal to end: time that the command may still take before it gets SIGTERM. "
+                "Without it: 120s."
+            ),
         ),
     ] = None,
     tools: Annotated[
@@ -143,7 +152,9 @@ def run(  # noqa: PLR0913 - each option is one
         bool,
         typer.Option(
             "--complete-on-exit/--no-complete-on-exit",
-            help="Submit the task at exit code 0, with the content of output.json.",
+            help=(
+                "If the command exits with code 0, submit the content of output.json as the task's result."
+            ),
         ),
     ] = True,
     stop_on_budget: Annotated[
@@ -156,7 +167,7 @@ def run(  # noqa: PLR0913 - each option is one
     as_json: AsJson = False,
     allow_plain_http: PlainHttp = False,
 ) -> int:
-    """Run a command under the lease of a task, again and again.
+    """Claim one task after another, and run a command under the lease of each task.
 
     For the registry this command is an agent: it registers, sends heartbeats, and drains on SIGTERM. For each
     granted task it runs COMMAND once, in a process group of its own, with the lease in LIFESIGN_LEASE and

@@ -126,7 +126,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
     answer_seconds: Annotated[
         float | None,
         _duration(
-            "database-timeout", "Time limit of a request's wait for the database; then the answer is 503."
+            "database-timeout",
+            ("Maximum time for which a request waits for the database. After it, the answer is HTTP 503."),
         ),
     ] = None,
     requests_per_second: Annotated[
@@ -134,7 +135,10 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}REQUESTS_PER_SECOND",
             metavar="NUMBER",
-            help="Requests per second and key, on average; each server process counts separately.",
+            help=(
+                "Maximum number of requests per second and key, on average; each server process "
+                "counts separately."
+            ),
         ),
     ] = None,
     request_burst: Annotated[
@@ -142,16 +146,28 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}REQUEST_BURST",
             metavar="COUNT",
-            help="Requests per key in a burst; each server process counts separately.",
+            help=(
+                "Number of requests that a key may send at once, above the average; each server "
+                "process counts separately."
+            ),
         ),
     ] = None,
     command_seconds: Annotated[
         float | None,
-        _duration("command-ttl", "Time for which a command waits for its agent."),
+        _duration(
+            "command-ttl",
+            (
+                "Time after which a command expires if its agent has not fetched it, unless the "
+                "command has its own limit."
+            ),
+        ),
     ] = None,
     event_retention_seconds: Annotated[
         float | None,
-        _duration("event-retention", "Age at which events move to an archive file. Without it: never."),
+        _duration(
+            "event-retention",
+            "Age at which events move from the database to an archive file. Without it: never.",
+        ),
     ] = None,
     task_retention_seconds: Annotated[
         float | None,
@@ -168,7 +184,10 @@ def serve(  # noqa: PLR0913 - each setting is an option
         typer.Option(
             envvar=f"{PREFIX}WEBHOOK_NETWORKS",
             metavar="NETWORK,...",
-            help="Private networks for webhooks, and for proofs of opt-outs and links, separated by commas.",
+            help=(
+                "Private networks that the server may contact for webhooks, and for proofs of "
+                "opt-outs and links, separated by commas."
+            ),
         ),
     ] = "",
     metrics_agents: Annotated[
@@ -186,7 +205,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _duration(
             "mass-exit-cadence",
-            "Length of a cadence: agents that fall silent within it are counted together.",
+            ("Length of a cadence, the period in which the server counts the agents that fall silent."),
         ),
     ] = None,
     mass_exit_min_exits: Annotated[
@@ -194,7 +213,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_MIN_EXITS",
             "COUNT",
-            "Number of agents that may fall silent within a cadence before verdicts are suspended.",
+            ("A mass exit, which suspends verdicts, needs more than COUNT silent agents in a cadence."),
         ),
     ] = None,
     mass_exit_factor: Annotated[
@@ -202,7 +221,10 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_FACTOR",
             "FACTOR",
-            "Verdicts are suspended if more than FACTOR times the usual number of agents fall silent.",
+            (
+                "A mass exit, which suspends verdicts, needs more than FACTOR times the usual number "
+                "of silent agents."
+            ),
         ),
     ] = None,
     mass_exit_end_factor: Annotated[
@@ -210,7 +232,10 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_END_FACTOR",
             "FACTOR",
-            "A suspension ends once fewer than FACTOR times the usual number of agents wait.",
+            (
+                "A cadence is quiet if fewer agents wait for a verdict than FACTOR times the usual "
+                "number, or than --mass-exit-min-exits."
+            ),
         ),
     ] = None,
     mass_exit_quiet_cadences: Annotated[
@@ -218,7 +243,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_QUIET_CADENCES",
             "COUNT",
-            "Number of quiet cadences in a row that end a suspension.",
+            "A suspension ends after COUNT quiet cadences in a row.",
         ),
     ] = None,
     mass_exit_max_suspension_seconds: Annotated[
@@ -233,7 +258,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_BASELINE_CADENCES",
             "COUNT",
-            "Number of past cadences whose mean is the usual number of agents that fall silent.",
+            "The usual number of silent agents is the mean of this number of past cadences.",
         ),
     ] = None,
     mass_exit_proven_seconds: Annotated[
@@ -246,36 +271,49 @@ def serve(  # noqa: PLR0913 - each setting is an option
     mass_silence_expected_seconds: Annotated[
         float | None,
         _duration(
-            "mass-silence-lookback", "An address that answered within this time is expected to answer."
+            "mass-silence-lookback",
+            ("Only addresses that answered within this time count when the server looks for a mass silence."),
         ),
     ] = None,
     mass_silence_together_seconds: Annotated[
         float | None,
         _duration(
             "mass-silence-window",
-            "Addresses fell silent together if their last answers are at most this far apart.",
+            "A mass silence needs addresses whose last answers are at most this far apart.",
         ),
     ] = None,
     witness_seconds: Annotated[
         float | None,
-        _duration("witness-interval", "Minimum time between two uses of a target as a witness."),
+        _duration(
+            "witness-interval",
+            (
+                "Minimum time between two requests to a target as a witness, which shows that a "
+                "prober's network works."
+            ),
+        ),
     ] = None,
     clock_offset_seconds: Annotated[
         float | None,
-        _duration("max-clock-skew", "Difference of a prober's wall clock above which it is reported."),
+        _duration(
+            "max-clock-skew",
+            "Report a prober whose wall clock differs from the database's by more than this.",
+        ),
     ] = None,
     watch_seconds: Annotated[
         float | None,
         _duration(
             "watch-interval",
-            "Interval at which silent network classes and agents with old evidence are counted.",
+            (
+                "Interval at which the server counts silent network classes, and agents without "
+                "recent evidence."
+            ),
         ),
     ] = None,
     evidence_lost_seconds: Annotated[
         float | None,
         _duration(
             "evidence-lost-after",
-            "Time for which agents must have old evidence before monitor.evidence_lost is logged.",
+            "Log monitor.evidence_lost if agents have had no recent evidence for this time.",
         ),
     ] = None,
     prober_workers: Annotated[

@@ -59,7 +59,10 @@ def list_targets(
         typer.Option(
             "--layer-result",
             metavar="RESULT",
-            help="Only targets with this result of a layer, such as credentials_rejected; may be repeated.",
+            help=(
+                "Only targets whose card, interface, health document or message has this result, such "
+                "as credentials_rejected; may be repeated."
+            ),
         ),
     ] = None,
     has_failed_assertions: Annotated[
@@ -69,7 +72,7 @@ def list_targets(
         bool,
         typer.Option(
             "--alive",
-            help="Only targets that are alive, including those that require credentials: ok and gated.",
+            help=("Only targets that are alive: with the result ok, or gated (credentials are required)."),
         ),
     ] = False,
     is_not_alive: Annotated[
@@ -90,13 +93,13 @@ def list_targets(
         ),
     ] = None,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")] = False,
     database: LocalDatabase = None,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List targets with their last result, its start, the last probe and its finding.
+    """List targets with their result, since when it holds, the time of the last probe, and the reason.
 
     Sorted by host, then by URL.
 

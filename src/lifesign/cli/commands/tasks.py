@@ -73,7 +73,7 @@ def list_tasks(
             "--status",
             metavar="STATUS",
             autocompletion=offering(*STATUSES),
-            help=f"Status: {', '.join(STATUSES)}; may be repeated. Without it: any.",
+            help=f"Only tasks with this status: {', '.join(STATUSES)}; may be repeated. Without it: any.",
         ),
     ] = None,
     pool: Annotated[
@@ -98,7 +98,7 @@ def list_tasks(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List matching tasks, the newest first, with the number of all matches.
+    """List the tasks that match the options, the newest first, and show their number.
 
     \b
     Examples:
@@ -159,7 +159,7 @@ def show_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Show the complete record of one task: its runs, its latest report, its budget and its children.
+    """Show the complete record of one task: its runs, its latest report, its budget and its subtasks.
 
     \b
     Examples:
@@ -196,11 +196,17 @@ def create_task(
         Path | None, typer.Option("--input", metavar="FILE", help="Input of the work: a JSON object.")
     ] = None,
     tokens: Annotated[
-        int, typer.Option("--tokens", metavar="COUNT", min=0, help="Token budget of the task's tool calls.")
+        int,
+        typer.Option("--tokens", metavar="COUNT", min=0, help="Budget for the task's tool calls, in tokens."),
     ] = 0,
     usd: Annotated[
         float,
-        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="Budget of the task's tool calls."),
+        typer.Option(
+            "--usd",
+            metavar="DOLLARS",
+            parser=_dollars,
+            help="Budget for the task's tool calls, in US dollars.",
+        ),
     ] = 0,
     max_attempts: Annotated[
         int | None,
@@ -225,7 +231,7 @@ def create_task(
             "--lease",
             least_s=MIN_TTL_SECONDS,
             most_s=MAX_TTL_SECONDS,
-            help="Duration of a lease on the task, unless it is renewed.",
+            help="Time after which a lease on the task expires unless its holder renews it.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -272,7 +278,7 @@ def cancel_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Cancel a task that is queued, held or with people; its holder's next write is refused.
+    """Cancel a task that is queued, held or with people. The next write of its holder is refused.
 
     \b
     Examples:
@@ -290,7 +296,9 @@ def cancel_task(
 @tasks.command("review")
 def review_task(
     task_id: TaskIdArgument,
-    verdict: Annotated[str, typer.Argument(metavar="accept|reject", help="Verdict about the result.")],
+    verdict: Annotated[
+        str, typer.Argument(metavar="accept|reject", help="Verdict about the result: accept or reject.")
+    ],
     *,
     comment: Comment = None,
     as_json: AsJson = False,
@@ -298,7 +306,7 @@ def review_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Accept or reject a result. The task is then done; a rejection creates a new task for the fix.
+    """Accept or reject the result of a task, which is then done. A rejection creates a task for the fix.
 
     \b
     Examples:
@@ -363,14 +371,14 @@ def top_up_task(
     ] = 0,
     usd: Annotated[
         float,
-        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="Amount to add to the budget."),
+        typer.Option("--usd", metavar="DOLLARS", parser=_dollars, help="US dollars to add to the budget."),
     ] = 0,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Add to the budget for a task's calls.
+    """Increase the budget for a task's tool calls.
 
     \b
     Examples:

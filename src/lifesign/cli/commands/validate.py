@@ -33,7 +33,12 @@ def validate(
     as_json: AsJson = False,
     timeout_seconds: Annotated[
         float,
-        duration_option("--timeout", more_than_s=0, most_s=300, help="Time limit for a URL, at most 5m."),
+        duration_option(
+            "--timeout",
+            more_than_s=0,
+            most_s=300,
+            help="Time limit for the request if the source is a URL, at most 5m.",
+        ),
     ] = DefaultDuration(10),
 ) -> int:
     """Check whether a file or a URL is a valid health document, and report each fault with its place.

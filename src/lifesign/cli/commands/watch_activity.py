@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 watch_activity = typer.Typer(
     name="watch-activity",
-    help="Report the activity of an agent's sessions as its heartbeats.",
+    help="Send an agent's heartbeats according to the activity in its sessions.",
     rich_markup_mode=None,
 )
 
 
 @watch_activity.callback()
 def _watch_activity() -> None:
-    """Report the activity of an agent's sessions as its heartbeats."""
+    """Send an agent's heartbeats according to the activity in its sessions."""
 
 
 @watch_activity.command("opencode")
@@ -41,7 +41,7 @@ def watch_opencode(
         typer.Option(
             "--map",
             metavar="SESSION=AGENT_ID",
-            help="Session, and the agent that works in it; may be repeated.",
+            help="Id of a session, and id of the agent that works in this session; may be repeated.",
         ),
     ] = None,
     directory: Annotated[
@@ -59,7 +59,8 @@ def watch_opencode(
             "--key-file",
             metavar="[AGENT_ID=]FILE|DIRECTORY",
             help=(
-                "File with the key for all agents, or AGENT_ID=FILE for one agent; may be repeated. "
+                "File with the key for all agents, AGENT_ID=FILE for one agent, or a directory with a file "
+                "for each agent; may be repeated. "
                 f"Without it: ${KEY_VARIABLE}."
             ),
         ),

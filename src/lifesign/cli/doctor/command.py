@@ -78,7 +78,11 @@ def doctor(
     ] = "",
     registry: Annotated[
         str | None,
-        typer.Option(metavar="URL", envvar=URL_VARIABLE, help="Registry to check. Without it: none."),
+        typer.Option(
+            metavar="URL",
+            envvar=URL_VARIABLE,
+            help="URL of the registry to check. Without it, no registry is checked.",
+        ),
     ] = None,
     key_file: KeyFile = None,
     definitions: Annotated[

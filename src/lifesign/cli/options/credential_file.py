@@ -16,7 +16,7 @@ CredentialFile = Annotated[
     typer.Option(
         "--credential",
         metavar="FILE",
-        help="YAML file with the key credentials, used instead of the definition's credentials.",
+        help="YAML file whose `credentials` are used instead of those of the definition.",
     ),
 ]
 

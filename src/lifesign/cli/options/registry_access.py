@@ -26,7 +26,11 @@ RegistryUrl = Annotated[
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option("--key-file", metavar="FILE", help=f"File with the key. Without it: ${KEY_VARIABLE}."),
+    typer.Option(
+        "--key-file",
+        metavar="FILE",
+        help=f"File with the key for the registry. Without it: the key in ${KEY_VARIABLE}.",
+    ),
 ]
 MAX_LISTED = 100_000
 USUAL_IN_TABLE = 100
@@ -43,14 +47,15 @@ Limit = Annotated[
 MaxEvidenceAge = Annotated[
     float | None,
     duration_option(
-        "--max-evidence-age", help="Only entries that a probe measured within this time, such as 15m."
+        "--max-evidence-age",
+        help="Only entries whose last measured probe is not older than this, such as 15m.",
     ),
 ]
 PlainHttp = Annotated[
     bool,
     typer.Option(
         "--allow-plain-http",
-        help="Allow plain HTTP to a registry on another host, which sends the key unencrypted.",
+        help="Allow plain HTTP to a registry on another host. The key is then sent unencrypted.",
     ),
 ]
 

@@ -18,7 +18,9 @@ from lifesign.filesystem.private_file import create_private
 WriteKey = Annotated[
     Path | None,
     typer.Option(
-        "--write-key", metavar="FILE", help="Write the key to this new file instead of the terminal."
+        "--write-key",
+        metavar="FILE",
+        help="Write the new key to this file instead of the terminal. The file must not exist yet.",
     ),
 ]
 

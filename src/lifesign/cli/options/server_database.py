@@ -30,8 +30,8 @@ DatabaseUrl = Annotated[
         metavar="URL",
         envvar=DATABASE_VARIABLE,
         help=(
-            "sqlite:///FILE or postgresql://USER@HOST/NAME. Put a password into the environment variable: "
-            "all users of the machine can see arguments."
+            "Database URL: sqlite:///FILE or postgresql://USER@HOST/NAME. Put a URL with a "
+            "password into $LIFESIGN_SERVER_DATABASE: all users of the machine can see arguments."
         ),
     ),
 ]

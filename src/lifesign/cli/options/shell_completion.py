@@ -21,7 +21,9 @@ class Shell(StrEnum):
 
 
 def completion(
-    shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish", help="The shell.")],
+    shell: Annotated[
+        Shell, typer.Argument(metavar="bash|zsh|fish", help="Shell for which the script is printed.")
+    ],
 ) -> int:
     """Print the script by which a shell completes commands and options of lifesign.
 
