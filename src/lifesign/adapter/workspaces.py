@@ -178,7 +178,7 @@ class Workspaces:
     def prepare(self, run_id: str, **members: Any) -> Workspace:
         """Create the workspace of a run; OSError if that fails, or if it exists already."""
         if not re.fullmatch(RUN_ID_PATTERN, run_id):
-            raise ValueError(f"no run is called {run_id[:80]!r}")
+            raise ValueError(f"{run_id[:80]!r} is not a valid run id")
         note = {"run_id": run_id, **members, "began_at_s": self._wall_s()}
         note_fd = create_private(run_id + _NOTE, dir_fd=self._fd)
         try:

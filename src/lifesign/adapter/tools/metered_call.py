@@ -124,14 +124,21 @@ class Meter:
         try:
             await self._held.registry.tasks.release_call(self._run, call_id)
         except RegistryError as error:
-            _log.info("call %s: could not release its reservation (%s): it ends with the run", call_id, error)
+            _log.info(
+                (
+                    "call %s: could not release its reservation, which the registry releases when the run "
+                    "ends: %s"
+                ),
+                call_id,
+                error,
+            )
 
     async def _settle(
         self, call_id: str, tool: str, most: RequestedAmount, result: CallToolResult, cost: RequestedAmount
     ) -> CallToolResult:
         meta: dict[str, Any] = {COST_KEY: cost.model_dump(mode="json")}
         if not cost.amount().fits(most.amount()):
-            _log.warning("%s cost more than the maximum of its price: %s", tool, cost)
+            _log.warning("a call of tool %s cost more than the maximum of the tool's price: %s", tool, cost)
             meta[OVER_KEY] = True
         try:
             reported = await self._report(call_id, cost)
@@ -140,7 +147,9 @@ class Meter:
             raise
         except (RegistryFailure, RateLimited) as error:
             # It was executed, and its cost stays reserved: it cannot be spent twice.
-            _log.warning("the cost of %s could not be reported, and is reported again: %s", tool, error)
+            _log.warning(
+                "the cost of a call of tool %s could not be reported, and is reported again: %s", tool, error
+            )
             self._later(self._report_until_recorded(call_id, cost))
             meta[UNSETTLED_KEY] = True
         except RegistryError as error:
@@ -161,7 +170,14 @@ class Meter:
         try:
             await self._report(call_id, cost)
         except RegistryError as error:
-            _log.warning("%s was cut off by the end of the run, and its cost is unknown: %s", tool, error)
+            _log.warning(
+                (
+                    "the run ended during a call of tool %s, and the cost of the call could not be "
+                    "reported: %s"
+                ),
+                tool,
+                error,
+            )
 
     async def _report_until_recorded(self, call_id: str, cost: RequestedAmount) -> None:
         while self._held.is_held():
@@ -171,7 +187,7 @@ class Meter:
             except (RegistryFailure, RateLimited):
                 continue
             except RegistryError as error:
-                _log.warning("the registry refused the cost of a call: %s", error)
+                _log.warning("the registry refused to record the cost of a call: %s", error)
             return
 
     def _later(self, function: Any) -> None:

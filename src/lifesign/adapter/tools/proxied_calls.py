@@ -198,7 +198,9 @@ class ProxiedCalls:
         free = (name for name in names if name not in _TASK_TOOLS and name not in self._offered)
         name = next(free, None)
         if name is None or price is None:
-            _log.warning("%s of %s is not offered: its names are already used", tool, upstream)
+            _log.warning(
+                "tool %s of server %s is not offered: other tools already have its names", tool, upstream
+            )
             return
         self._offered[name] = _Offered(self._servers[upstream], tool, price)
 

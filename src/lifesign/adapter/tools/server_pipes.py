@@ -204,7 +204,7 @@ async def _read(
             pass
         except Exception as error:  # noqa: BLE001 - a defect of ours must not leave a call waiting
             end.why, end.is_fault = f"the server's output could not be read ({type(error).__name__})", True
-            _log.error("a tool server's output could not be read", exc_info=error)
+            _log.error("a tool server's output could not be read: the server is restarted", exc_info=error)
         finally:
             end.is_there.set()
     await _drop_all(stdout)

@@ -64,7 +64,9 @@ class ServerLog:
 
     def _log_omitted(self, lines: int) -> None:
         if lines:
-            _log.warning("%s wrote %d more lines, which were dropped", self._name, lines)
+            _log.warning(
+                "tool server %s wrote %d more lines within a second, which were dropped", self._name, lines
+            )
 
 
 class ServerLogPipe(threading.Thread):

@@ -64,7 +64,7 @@ FORMS: Final[Mapping[str, str]] = MappingProxyType({
 
 def _check_word(value: str) -> str:
     if not value or "\0" in value:
-        raise PydanticCustomError("word", "expected a word that is not empty")
+        raise PydanticCustomError("word", "expected text that is not empty and has no NUL character")
     return value
 
 
@@ -74,7 +74,9 @@ def _check_url(value: str) -> str:
     except ValueError:
         url = URL()
     if url.scheme not in {"http", "https"} or not url.host or url.user or url.password or url.fragment:
-        raise PydanticCustomError("url", "expected an absolute http(s) URL without credentials")
+        raise PydanticCustomError(
+            "url", "expected an absolute http(s) URL without user, password and fragment"
+        )
     return value
 
 
@@ -89,7 +91,7 @@ def _refuse_text(value: Any) -> Any:
     if is_too_large:
         # YAML reads 1e300, without a point, as text.
         raise PydanticCustomError("large", "expected at most {most}", {"most": MAX_USD})
-    raise PydanticCustomError("text", "expected a number, and this is text: write it without quotes")
+    raise PydanticCustomError("text", "expected a number, not text: write it without quotes")
 
 
 UsdPrice = Annotated[Usd, BeforeValidator(_refuse_text)]
@@ -135,7 +137,8 @@ class Price(_FileMapping):
         is_fixed = self.usd_per_call is not None or self.tokens_per_call is not None
         if is_fixed == (self.cost_in is not None):
             raise PydanticCustomError(
-                "price", "expected a price: usd_per_call and tokens_per_call, or cost_in and at_most"
+                "price",
+                "expected a price: usd_per_call, tokens_per_call or both; or else cost_in with at_most",
             )
         if (self.cost_in is None) != (self.at_most is None):
             raise PydanticCustomError("price", "expected cost_in and at_most together")
@@ -182,20 +185,24 @@ class Upstream(_FileMapping):
         if (self.command is None) == (self.url is None):
             raise PydanticCustomError("upstream", "expected exactly one of command and url")
         if self.url is not None and (self.environment or self.directory is not None):
-            raise PydanticCustomError("upstream", "expected environment and directory beside a command alone")
+            raise PydanticCustomError(
+                "upstream", "expected environment and directory only with command, not with url"
+            )
         if self.command is not None and self.headers:
-            raise PydanticCustomError("upstream", "expected headers beside a url alone")
+            raise PydanticCustomError("upstream", "expected headers only with url, not with command")
         if (
             self.url is not None
             and URL(self.url).scheme == "http"
             and not is_loopback(URL(self.url).host or "")
         ):
-            raise PydanticCustomError("upstream", "expected https: the secret must not be sent unencrypted")
+            raise PydanticCustomError(
+                "upstream", "expected an https URL: plain http is allowed only to this machine"
+            )
         if self.offer_all != (self.price is not None):
             raise PydanticCustomError("upstream", "expected offer_all and price together")
         if not self.tools and not self.offer_all:
             raise PydanticCustomError(
-                "upstream", "expected tools, or offer_all with a price: without them, no tool is offered"
+                "upstream", "expected tools, or offer_all with a price: otherwise no tool is offered"
             )
         return self
 

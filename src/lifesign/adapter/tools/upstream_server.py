@@ -109,7 +109,11 @@ class UpstreamServer:
             async with asyncio.timeout(LIST_SECONDS):
                 tools = await _tools_of(client)
         except Exception as error:  # noqa: BLE001 - the last list counts; a call notices what is wrong
-            _log.info("%s did not list its tools again: %s", self.name, _words(error))
+            _log.info(
+                "tool server %s did not list its tools again, so the last list stays in use: %s",
+                self.name,
+                _words(error),
+            )
             return
         # A server that has restarted meanwhile has listed its tools itself.
         if client is self._client:
@@ -148,7 +152,11 @@ class UpstreamServer:
             raise self._refusal(client, end, error) from None
         except (ValidationError, RuntimeError) as error:
             # The SDK's text for an answer that is no result, or does not match the tool's schema.
-            _log.warning("an answer of %s is invalid: %s", self.name, type(error).__name__)
+            _log.warning(
+                "an answer of tool server %s is invalid, so the call failed: %s",
+                self.name,
+                type(error).__name__,
+            )
             what = f"the answer of {self.name} is not valid for a tool"
             raise ToolFailed(
                 f"{what}; it may have been executed", code=ToolRefusalCode.ANSWER_INVALID
@@ -270,7 +278,7 @@ class UpstreamServer:
         missing = [tool for tool in self._upstream.tools if tool not in self.tools]
         if missing and missing != self._missing:
             _log.warning(
-                "%s has no %s, although the tools file names it; %s",
+                "tool server %s has no tool %s, although the tools file names it; %s",
                 self.name,
                 _named(missing),
                 _offered(self.tools),
