@@ -155,7 +155,9 @@ async def test_unknown_command_is_logged_and_ignored(
         agent.registry.commands = [{"id": "c1", "command": "explode\n"}]
         await agent.registry.until_beats(3)
         assert agent.events == [("life", 1)]
-        assert [record.message for record in caplog.records] == [r"a: unknown command 'explode\n' is ignored"]
+        assert [record.message for record in caplog.records] == [
+            r"agent a: unknown command 'explode\n' is ignored"
+        ]
 
 
 @in_virtual_time
@@ -210,7 +212,9 @@ async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
             assert len(errors) == 1
             assert errors[0].startswith("a: ")
             warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-            assert warned[0].startswith("a: another process has registered as this agent; hint: give each")
+            assert warned[0].startswith(
+                "agent a: another process has registered as this agent; hint: give each"
+            )
             claims = [asked for asked in older.registry.asked if asked.function == "POST"][2:]
             # Far less often than it beats.
             assert 1 <= len(claims) <= 5
@@ -257,7 +261,7 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
         await agent.registry.until_beats(1)
         found = [record.message for record in caplog.records]
         assert len(found) == 2
-        assert found[0].startswith("a: the registry is unreachable: HTTP 503")
+        assert found[0].startswith("agent a: the registry is unreachable: HTTP 503")
         assert found[1].startswith("a: ")
         assert "HTTP" not in found[1]
         assert max(gaps(agent)) <= INTERVAL_S + 1
@@ -286,11 +290,12 @@ async def test_refusal_is_logged_once_until_it_changes(caplog: pytest.LogCapture
         agent.registry.answers("POST", *[unknown] * 3, *[refusal(403, "not_permitted")] * 3, unknown)
         await agent.registry.until_beats(1)
         found = [record.message for record in caplog.records]
+        refused = "agent a: a registration or heartbeat was refused, and is tried again: HTTP"
         assert [message.partition("; hint")[0] for message in found] == [
-            "a: refused; trying again: HTTP 401: a valid key is required",
-            "a: refused; trying again: HTTP 403: not_permitted",
-            "a: refused; trying again: HTTP 401: a valid key is required",
-            "a: the registry answers again",
+            f"{refused} 401: a valid key is required",
+            f"{refused} 403: not_permitted",
+            f"{refused} 401: a valid key is required",
+            "agent a: the registry answers again",
         ]
         help_with_keys = "lifesign keys create --role agent --agent-id a --name a"
         assert [message.endswith(help_with_keys) for message in found] == [True, True, True, False]

@@ -423,9 +423,9 @@ async def test_example_works_on_tasks_until_it_is_terminated(
         await asyncio.to_thread(until, "it has ended", lambda: process.poll() is not None)
     lines = [line.partition(" INFO ")[2] or line for line in (tmp_path / "log").read_text().splitlines()]
     assert lines == [
-        "writer-1: registered, incarnation 1",
+        "agent writer-1: registered, incarnation 1",
         "begun: Count",
         "begun: Count nothing",
-        "writer-1: leaves: SIGTERM came",
+        "agent writer-1 begins to drain: SIGTERM came",
         "left: finished",
     ]

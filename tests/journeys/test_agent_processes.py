@@ -175,7 +175,7 @@ def test_killed_heartbeat_worker_is_replaced_within_the_incarnation(
     assert reasons[-1] in {"deregistered", "drain_completed"}
     assert set(reasons[1:-1]) <= {"drain_initiated"}
     # uvicorn sets up its own loggers only.
-    assert "INFO linked-1: registered, incarnation 1" in (tmp_path / "uvicorn.log").read_text()
+    assert "INFO agent linked-1: registered, incarnation 1" in (tmp_path / "uvicorn.log").read_text()
 
 
 def _wait(server: Server) -> None:

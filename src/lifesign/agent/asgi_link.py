@@ -129,7 +129,11 @@ class AgentLink:
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Leave the registry; the server continues."""
         if not self._leaves.is_set():
-            _log.warning("%s: deregisters: %s; its requests are served as before", self.profile.agent_id, why)
+            _log.warning(
+                "agent %s deregisters (%s); the web server continues to serve requests",
+                self.profile.agent_id,
+                why,
+            )
             self._drain_s = self._drain_s if timeout_s is None else timeout_s
             self._is_asked_to_leave = True
             self._leaves.set()
@@ -165,7 +169,11 @@ class AgentLink:
             try:
                 self._crew.note_incarnation(incarnation)
             except OSError as error:
-                _log.error("%s: workers cannot take over: %s", self.profile.agent_id, error)
+                _log.error(
+                    "agent %s: other worker processes cannot take over the heartbeats: %s",
+                    self.profile.agent_id,
+                    error,
+                )
 
     async def _live(self) -> None:
         try:
@@ -177,7 +185,10 @@ class AgentLink:
             await self._run_idle()
             await self._shut_down()
         except Exception:  # noqa: BLE001 - the app must not fail for what it is linked to
-            _log.exception("%s: is no longer linked to the registry", self.profile.agent_id)
+            _log.exception(
+                "agent %s is no longer linked to the registry, because of an unexpected error",
+                self.profile.agent_id,
+            )
         finally:
             if self._crew is not None:
                 self._crew.leave()
@@ -189,7 +200,7 @@ class AgentLink:
             crew = BeatElection.join(self._lock_dir)
         except OSError as error:
             _log.error(
-                "%s: this worker cannot see other workers (%s), and sends heartbeats of its own",
+                "agent %s: this worker process cannot find the others (%s), so it sends its own heartbeats",
                 self.profile.agent_id,
                 error,
             )
@@ -218,7 +229,11 @@ class AgentLink:
             return
         loop = HeartbeatLoop(self._place, self, self._load)
         if incarnation is not None:
-            _log.info("%s: this worker continues with incarnation %s", self.profile.agent_id, incarnation)
+            _log.info(
+                "agent %s: this worker process now sends the heartbeats of incarnation %s",
+                self.profile.agent_id,
+                incarnation,
+            )
             loop.resume(incarnation)
         beating = asyncio.create_task(loop.run())
         try:
@@ -253,7 +268,12 @@ class AgentLink:
 
     def _hand_requests_to_server(self, why: str) -> None:
         """Leave running requests to the server: only the server may end them."""
-        _log.warning("%s: %d requests are still in flight: %s", self.profile.agent_id, self._in_flight, why)
+        _log.warning(
+            "agent %s: %d requests are still in progress, and are left to the web server: %s",
+            self.profile.agent_id,
+            self._in_flight,
+            why,
+        )
 
     async def _shut_down(self) -> None:
         """Leave; the last worker deregisters the agent if the one with the heartbeats has not."""
@@ -267,7 +287,7 @@ class AgentLink:
                 async with asyncio.timeout(LEAVE_SECONDS):
                     await self._place.leave()
             except (RegistryError, TimeoutError) as error:
-                _log.warning("%s: could not deregister: %s", self.profile.agent_id, error)
+                _log.warning("agent %s could not deregister: %s", self.profile.agent_id, error)
 
 
 class _Lifespan:

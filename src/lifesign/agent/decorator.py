@@ -94,8 +94,8 @@ def _warn_without_work(
     if beside is None and not settings and isinstance(declared, Declared) and declared.takes_tasks is None:
         _log.warning(
             (
-                "%s: its @on_assignment gets no work. Pass tasks=True to @Agent for tasks of the registry, "
-                "or pass work to run_agent(..., beside=...)"
+                "agent %s: nothing calls its @on_assignment. Pass tasks=True to @Agent for tasks of "
+                "the registry, or assign work in the coroutine `beside` of run_agent"
             ),
             runner.agent_id,
         )
@@ -108,7 +108,7 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
     try:
         await beside(runner)
     except Exception:  # noqa: BLE001 - the agent lives on
-        _log.exception("%s: the coroutine `beside` raised an exception", runner.agent_id)
+        _log.exception("agent %s: the coroutine `beside` raised an exception", runner.agent_id)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
     # The event log shows a drain before the end.
     await _within(leaving.hurry, announced, ANNOUNCE_SECONDS)
     if not await _within(leaving.hurry, _deregister(leaving.place), LEAVE_SECONDS):
-        _log.warning("%s: the registry could not be notified that the agent ends", leaving.place.agent_id)
+        _log.warning("agent %s could not deregister in time; it ends anyway", leaving.place.agent_id)
     return AgentEnd.FINISHED if has_finished else AgentEnd.DROPPED
 
 
@@ -77,14 +77,14 @@ async def _say_farewell(leaving: DrainContext) -> None:
     try:
         await call(leaving.on_drain)
     except Exception:  # noqa: BLE001 - the agent leaves whatever its farewell does
-        _log.exception("%s: on_drain failed; the agent ends anyway", leaving.place.agent_id)
+        _log.exception("agent %s: on_drain failed; the agent ends anyway", leaving.place.agent_id)
 
 
 async def _deregister(place: RegistrySession) -> None:
     try:
         await place.leave()
     except RegistryError as error:
-        _log.warning("%s: could not deregister: %s", place.agent_id, error)
+        _log.warning("agent %s could not deregister: %s", place.agent_id, error)
 
 
 async def _within(hurry: asyncio.Event, function: Awaitable[None], seconds: float) -> bool:
@@ -108,5 +108,5 @@ async def _unless_hurried(hurry: asyncio.Event, function: Awaitable[None], secon
             # Work that cannot be cancelled is left behind.
             await asyncio.wait({doing}, timeout=HURRIED_SECONDS)
     if doing.done() and not doing.cancelled() and (error := doing.exception()) is not None:
-        _log.error("a step of the shutdown failed", exc_info=error)
+        _log.error("a step of the agent's shutdown failed; the shutdown continues", exc_info=error)
     return is_done

@@ -151,7 +151,10 @@ class HeartbeatLoop:
         except (RegistryError, InvalidValue) as error:
             return self._after(error)
         except Exception:  # noqa: BLE001 - an agent must survive what its registry does
-            _log.exception("%s: the registry could not be reached", self._place.agent_id)
+            _log.exception(
+                "agent %s: a registration or heartbeat failed unexpectedly, and is tried again",
+                self._place.agent_id,
+            )
             return self._try_again_s(None)
 
     async def _turn(self) -> float:
@@ -183,7 +186,7 @@ class HeartbeatLoop:
             raise
         self._supersedes = self.is_displaced = False
         self.is_registered.set()
-        _log.info("%s: registered, incarnation %s", self._place.agent_id, record.incarnation)
+        _log.info("agent %s: registered, incarnation %s", self._place.agent_id, record.incarnation)
         self._on_reply.on_registered(record.incarnation)
         return first_heartbeat_at_s(_now_s(), self._rhythm.interval_seconds, self._chance())
 
@@ -192,8 +195,8 @@ class HeartbeatLoop:
             self.is_displaced = True
             _log.error(
                 (
-                    "%s: another process is registered as this agent; this one pauses until the other is "
-                    "gone. Give each process its own agent_id, and all of them one role_id"
+                    "agent %s: another process is registered as this agent; this one pauses until the other "
+                    "is gone. Give each process its own agent_id, and all of them one role_id"
                 ),
                 self._place.agent_id,
             )
@@ -229,13 +232,13 @@ class HeartbeatLoop:
         if error.details.get("status") in ALIVE:
             _log.warning(
                 (
-                    "%s: another process has registered as this agent; hint: give each process its own "
+                    "agent %s: another process has registered as this agent; hint: give each process its own "
                     "agent_id, and all of them one role_id"
                 ),
                 self._place.agent_id,
             )
         else:
-            _log.warning("%s: registers again: %s", self._place.agent_id, error)
+            _log.warning("agent %s: registers again: %s", self._place.agent_id, error)
         self._on_reply.on_incarnation_lost(str(error))
         # Spread the return of many agents that died together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
@@ -261,7 +264,9 @@ class HeartbeatLoop:
                 self._renew_leases()
             return
         if command.command != "drain":
-            _log.warning("%s: unknown command %a is ignored", self._place.agent_id, command.command[:80])
+            _log.warning(
+                "agent %s: unknown command %a is ignored", self._place.agent_id, command.command[:80]
+            )
             return
         why = f"requested by the registry: {command.reason}" if command.reason else "asked by the registry"
         self._on_reply.on_drain_requested(why, command.drain_timeout_seconds)
@@ -271,7 +276,10 @@ class HeartbeatLoop:
         was_adrift, self._is_adrift = self._is_adrift, is_adrift(differs_s, self._rhythm.interval_seconds)
         if self._is_adrift and not was_adrift:
             _log.warning(
-                "%s: the registry's clock is %.0f s %s this one; verdicts use the registry's",
+                (
+                    "agent %s: the registry's clock is %.0f s %s this machine's; verdicts use the "
+                    "registry's clock"
+                ),
                 self._place.agent_id,
                 abs(differs_s),
                 "ahead of" if differs_s > 0 else "behind",
@@ -284,10 +292,17 @@ class HeartbeatLoop:
         text = "away" if is_unreachable else str(error)
         if text != self._last_reported:
             if is_unreachable:
-                _log.warning("%s: the registry is unreachable: %s; trying again", self._place.agent_id, error)
+                _log.warning(
+                    "agent %s: the registry is unreachable: %s; trying again", self._place.agent_id, error
+                )
             else:
                 hint = _hint(error, self._place.agent_id)
-                _log.error("%s: refused; trying again: %s%s", self._place.agent_id, error, hint)
+                _log.error(
+                    "agent %s: a registration or heartbeat was refused, and is tried again: %s%s",
+                    self._place.agent_id,
+                    error,
+                    hint,
+                )
         self._last_reported = text
         return self._try_again_s(error.retry_after_s if isinstance(error, RegistryError) else None)
 
@@ -299,7 +314,7 @@ class HeartbeatLoop:
 
     def _note_answer(self) -> None:
         if self._last_reported:
-            _log.warning("%s: the registry answers again", self._place.agent_id)
+            _log.warning("agent %s: the registry answers again", self._place.agent_id)
         self._failures, self._last_reported = 0, ""
 
     async def _wait_until(self, due_s: float) -> None:

@@ -175,7 +175,7 @@ class AgentRunner:
         incarnation (RFC-0016 4.6), or at the drain timeout. Cancelling the call stops the work.
         """
         if self._handler is None or self._source is not self._handed_in:
-            raise WorkRefused(self.agent_id, "it has no on_assignment, or another source")
+            raise WorkRefused(self.agent_id, "it has no on_assignment, or gets its work from another source")
         if self._living is None or self._living.done():
             raise WorkRefused(self.agent_id, "it does not run")
         if self._loop.is_displaced:
@@ -204,7 +204,7 @@ class AgentRunner:
                 self._home.call_soon_threadsafe(self.drain, why)
             return
         if self._leaves.is_set():
-            _log.warning("%s: ends without draining: %s", self.agent_id, why)
+            _log.warning("agent %s ends at once, without a drain: %s", self.agent_id, why)
             self._hurry.set()
         else:
             self._begin_drain(why)
@@ -235,7 +235,7 @@ class AgentRunner:
     def on_incarnation_lost(self, why: str) -> None:
         """Stop the work in progress: it may have another holder by now (RFC-0016 4.6)."""
         if self._work.load().count:
-            _log.warning("%s: work is dropped: %s", self.agent_id, why)
+            _log.warning("agent %s drops the work in progress: %s", self.agent_id, why)
         self._work.drop_all(f"the registry ended this incarnation: {why}")
 
     def on_standby(self) -> None:
@@ -244,7 +244,7 @@ class AgentRunner:
         self._handed_in.refuse_waiting(_DISPLACED)
 
     def _begin_drain(self, why: str) -> None:
-        _log.info("%s: leaves: %s", self.agent_id, why)
+        _log.info("agent %s begins to drain: %s", self.agent_id, why)
         self._source.close(f"it leaves: {why}")
         self._leaves.set()
 

@@ -120,10 +120,10 @@ class TaskSource:
         try:
             is_ours = kept.keeper.is_held() and not kept.task.has_ended
             if isinstance(error, WorkDropped):
-                _log.warning("%s: %s: %s", self._agent_id, kept.task.task_id, error.why)
+                _log.warning("agent %s, task %s: %s", self._agent_id, kept.task.task_id, error.why)
                 reason, detail = ExitReason.KILLED, error.why
             else:
-                _log.error("%s: %s failed", self._agent_id, kept.task.task_id, exc_info=error)
+                _log.error("agent %s: task %s failed", self._agent_id, kept.task.task_id, exc_info=error)
                 reason, detail = ExitReason.CRASH, _in_a_line(error)
             if is_ours:
                 await self._release(kept, reason, detail)
@@ -173,11 +173,19 @@ class TaskSource:
                 await kept.task.client.tasks.mark_complete(kept.task.run, output_of(result))
             except InvalidValue as error:
                 what = f"the returned value is not a valid output: {error}"
-                _log.error("%s: %s: %s", self._agent_id, kept.task.task_id, what)
+                _log.error("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
                 await self._release(kept, ExitReason.CRASH, what)
             except (RegistryFailure, RateLimited) as error:
                 if not kept.keeper.is_held():
-                    _log.warning("%s: the result of %s is lost: %s", self._agent_id, kept.task.task_id, error)
+                    _log.warning(
+                        (
+                            "agent %s: the result of task %s is lost, because the lease ended before the "
+                            "registry accepted the result: %s"
+                        ),
+                        self._agent_id,
+                        kept.task.task_id,
+                        error,
+                    )
                     return
                 failures += 1
                 await _sleep_until(
@@ -185,14 +193,24 @@ class TaskSource:
                 )
                 continue
             except RegistryError as error:
-                _log.warning("%s: the result of %s is refused: %s", self._agent_id, kept.task.task_id, error)
+                _log.warning(
+                    "agent %s: the registry refused the result of task %s: %s",
+                    self._agent_id,
+                    kept.task.task_id,
+                    error,
+                )
             return
 
     async def _release(self, kept: _KeptTask, reason: ExitReason, detail: str) -> None:
         try:
             await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
         except RegistryError as error:
-            _log.info("%s: the lease of %s ends by itself: %s", self._agent_id, kept.task.task_id, error)
+            _log.info(
+                "agent %s could not release task %s, whose lease ends when it expires: %s",
+                self._agent_id,
+                kept.task.task_id,
+                error,
+            )
 
     async def _stop_keeping(self, assignment: Assignment) -> None:
         kept = self._kept.pop(assignment)
@@ -203,7 +221,7 @@ class TaskSource:
         """Log that no task can be claimed, once for each reason."""
         text = "" if error is None else type(error).__name__ + error.code
         if error is not None and text != self._last_reported:
-            _log.warning("%s: could not claim a task, and tries again: %s", self._agent_id, error)
+            _log.warning("agent %s: could not claim a task, and tries again: %s", self._agent_id, error)
         self._last_reported = text
 
 

@@ -49,7 +49,7 @@ class WorkLoop:
                 assignment = await self._source.take()
             except Exception:  # noqa: BLE001 - one piece of work must not end the others
                 self._room.release()
-                _log.exception("%s: could not get work", self._agent_id)
+                _log.exception("agent %s could not get work, and tries again", self._agent_id)
                 await asyncio.sleep(SOURCE_RETRY_SECONDS)
                 continue
             except BaseException:
@@ -99,7 +99,7 @@ class WorkLoop:
                 await asyncio.wait([doing.call])
             await self._report_end(assignment, doing)
         except Exception:  # noqa: BLE001 - one piece of work must not end the others
-            _log.exception("%s: the result of work could not be reported", self._agent_id)
+            _log.exception("agent %s: the result of work could not be reported", self._agent_id)
         finally:
             del self._in_progress[assignment]
             self._room.release()
