@@ -370,7 +370,7 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(outcome, Exception):
-            _log.error("a part of the crawl ended by a defect", exc_info=outcome)
+            _log.error("a part of the crawl ended because of a defect in lifesign", exc_info=outcome)
 
 
 @contextmanager

@@ -53,7 +53,10 @@ class TokenOwner:
         """Return the token of a credential and its remaining lifetime, or why there is none."""
         tokens = self._credentials.named(name).tokens
         if tokens is None:
-            return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="the credential has no tokens")
+            return TokenFault(
+                kind=TokenFaultKind.NO_ANSWER,
+                reason="the credential is not an OAuth 2 credential, so there are no tokens for it",
+            )
         if rejected is not None:
             tokens.drop(rejected)
         await tokens.prepare(self._seconds)

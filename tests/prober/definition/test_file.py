@@ -167,11 +167,11 @@ networks: {allow: [10.0.0.1/8]}
         ),
         (
             HEAD + "targets: [a.example]\nask:\n  tools: true\n  call: {tool: a}\n",
-            "line 6: /ask/call: a call belongs to the ask of a single target",
+            "line 6: /ask/call: expected `call` only in the `ask` of a single target",
         ),
         (
             HEAD + "targets:\n- b.ex\n- b.ex\n- {url: a.example, assertions: [{of: tool, status: 200}]}\n",
-            "line 6: /targets/2: https://a.example/: an assertion of tool needs call in ask",
+            "line 6: /targets/2: https://a.example/: an assertion about tool needs `call` in `ask`",
         ),
         (
             HEAD + "targets:\n- {url: a.example, kind: mcp}\n- {url: a.example, kind: a2a}\n",

@@ -185,14 +185,19 @@ class OAuthClient(CredentialMapping):
         if (self.private_key is not None) != is_signed or has_secret != (not is_signed and not is_public):
             raise PydanticCustomError(
                 "client_proof",
-                "expected private_key alone with auth_method private_key_jwt, neither private_key nor "
-                "client_secret with none, and client_secret alone otherwise",
+                (
+                    "expected private_key and no client_secret with auth_method private_key_jwt, neither "
+                    "of them with auth_method none, and client_secret alone with all others"
+                ),
             )
         is_refreshed = self.grant is OAuthGrant.REFRESH_TOKEN
         if (self.token_file is not None) != is_refreshed or (is_public and not is_refreshed):
             raise PydanticCustomError(
                 "token_file",
-                "expected token_file with the grant refresh_token only; auth_method none needs this grant",
+                (
+                    "expected token_file with the grant refresh_token, and with no other; auth_method "
+                    "none needs this grant"
+                ),
             )
         if (self.authorization_url or self.issuer) is not None and not is_refreshed:
             raise PydanticCustomError(
@@ -225,7 +230,7 @@ def _normalize_origin(value: str) -> str:
     url = URL(target, encoded=True)
     if url.raw_path_qs != "/" or "://" not in value:
         raise PydanticCustomError(
-            "origin", "expected an origin such as https://agent.example: path is a key of its own"
+            "origin", "expected an origin such as https://agent.example: write the path into the key path"
         )
     return str(url.origin())
 
@@ -273,8 +278,10 @@ class CredentialSettings(CredentialMapping):
         if methods > 1 or (not methods and self.client_certificate is None):
             raise PydanticCustomError(
                 "one_method",
-                "expected exactly one of bearer, basic, header, api_key and oauth2, or client_certificate, "
-                "or both",
+                (
+                    "expected exactly one of bearer, basic, header, api_key and oauth2, or a "
+                    "client_certificate, or one of them with a client_certificate"
+                ),
             )
         if (self.client_certificate is None) != (self.client_key is None):
             raise PydanticCustomError(
@@ -283,7 +290,7 @@ class CredentialSettings(CredentialMapping):
         is_plain = self.origin.startswith("http:")
         if is_plain and not (self.client_certificate is None and self.ca_file is None):
             raise PydanticCustomError(
-                "tls_origin", "expected an origin of https with client_certificate or ca_file"
+                "tls_origin", "expected an https origin, because client_certificate or ca_file is set"
             )
         return self
 

@@ -43,7 +43,9 @@ class DirectorySource(DefinitionMapping):
         if (self.url is None) == (self.file is None):
             raise PydanticCustomError("url_or_file", "expected exactly one of url and file")
         if self.key_file is not None and self.url is None:
-            raise PydanticCustomError("key_for_a_file", "a key_file goes with a url: a file needs no key")
+            raise PydanticCustomError(
+                "key_for_a_file", "expected key_file only with url: a file needs no key"
+            )
         return self
 
     @property

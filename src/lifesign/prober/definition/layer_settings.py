@@ -86,10 +86,12 @@ class LayerSettings(DefinitionMapping):
             )
         if not self.card and (self.transport or self.message):
             raise PydanticCustomError(
-                "no_card", "transport and message need card: true, for the card says where the agent listens"
+                "no_card",
+                "expected card: true with transport or message: only the card says where the agent listens",
             )
         if self.call is not None and not self.tools:
             raise PydanticCustomError(
-                "no_tools", "call needs tools: true, for the list says whether the tool is marked read-only"
+                "no_tools",
+                "expected tools: true with call: only the list of tools says whether the tool is read-only",
             )
         return self

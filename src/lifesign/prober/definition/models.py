@@ -224,7 +224,11 @@ class ProbeDefinition(DefinitionMapping):
     def _check_assertions(self) -> Self:
         if self.ask.call is not None:
             raise PydanticCustomError(
-                "call_of_all", "a call belongs to the ask of a single target, not to that of all"
+                "call_of_all",
+                (
+                    "expected `call` only in the `ask` of a single target, not in the `ask` of the whole "
+                    "definition"
+                ),
             )
         for target in self.targets:
             require_answers(target, self.ask)

@@ -42,7 +42,10 @@ class CadenceSettings(DefinitionMapping):
         if value < least and not info.data.get("allow_fast_cadence", False):
             raise PydanticCustomError(
                 "too_fast",
-                "expected {least} or more (draft 7); set allow_fast_cadence: true for agents of your own",
+                (
+                    "expected {least} or more (section 7 of the draft); for your own agents, less is "
+                    "possible with allow_fast_cadence: true"
+                ),
                 {"least": least},
             )
         return value

@@ -102,7 +102,7 @@ def require_answers(target: TargetSettings, default: LayerSettings) -> None:
         if of in LAYERS and not getattr(settings, key):
             raise PydanticCustomError(
                 "not_asked",
-                "{url}: an assertion of {of} needs {key} in ask",
+                "{url}: an assertion about {of} needs `{key}` in `ask`: otherwise no answer is requested",
                 {"url": target.url, "of": of, "key": key},
             )
     if len(paths_of(target, settings)) > MAX_PATHS:

@@ -120,7 +120,7 @@ def check_canaries(network_class: str, urls: Sequence[str], allowed: Sequence[Ne
         if any(not url.startswith("https:") for url in urls):
             raise PydanticCustomError(
                 "canary_without_tls",
-                "{network_class}: expected https URLs: without TLS anything on the way may answer",
+                "{network_class}: expected https URLs: without TLS, another host on the way may answer",
                 {"network_class": network_class},
             )
     elif network_class not in map(str, allowed):
@@ -184,9 +184,13 @@ def check_path(value: str) -> str:
     """Return a path; refuse one that means another host, or that servers interpret differently."""
     path = value.partition("?")[0]
     if path.startswith("//"):
-        raise PydanticCustomError("other_host", "expected a path with one slash before it: // names a host")
+        raise PydanticCustomError(
+            "other_host", "expected a path that begins with one slash: after // a server reads a host name"
+        )
     if any(unquote(segment) in {".", ".."} for segment in path.split("/")):
-        raise PydanticCustomError("dot_segment", "expected a path without . and .. as parts: write it out")
+        raise PydanticCustomError(
+            "dot_segment", "expected a path without the parts . and ..: write the resulting path"
+        )
     return value
 
 

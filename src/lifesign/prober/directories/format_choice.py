@@ -192,7 +192,11 @@ def _is_recognised(one: Format, document: Document, complaints: list[tuple[str, 
     try:
         return one.recognises(document)
     except Exception as error:  # noqa: BLE001 - it is logged, and the other formats are asked
-        _log.exception("the directory format %s failed on a document of %s", one.name, document.url)
+        _log.exception(
+            "the directory format %s failed on the document %s; the other formats are tried",
+            one.name,
+            document.url,
+        )
         message = f"the directory format {one.name} failed on a document: {shown_error(error)}"
         complaints.append(("reader_failed", message))
         return False

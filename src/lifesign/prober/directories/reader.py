@@ -109,7 +109,7 @@ async def read_directory(
     except InvalidValue:
         raise
     except Exception as error:  # noqa: BLE001 - whatever a directory holds must not end the crawl of the others
-        _log.exception("a reader failed at the directory %s", place)
+        _log.exception("the directory %s could not be read, because of a defect in its reader", place)
         message = f"its reader failed, which is a defect of this program: {shown_error(error)}"
         return NotRead(fault="reader_failed", message=message, url=place)
 

@@ -133,7 +133,9 @@ class EvidenceStore:
         body = _unpacked(packed)
         if body is not None and hashlib.sha256(body).hexdigest() == digest:
             return body
-        _log.warning("lifesign: the content of %s does not match its name; it is removed", path)
+        _log.warning(
+            "lifesign: the file %s is removed: its content does not match the hash in its name", path
+        )
         with self._lock, contextlib.suppress(OSError):
             self._remembered.pop(digest, None)
             path.unlink()

@@ -45,7 +45,9 @@ class LoopbackRedirect:
         try:
             return await asyncio.wait_for(asyncio.shield(self._found), seconds)
         except TimeoutError:
-            return RedirectFault(f"no redirect came within {seconds:g} s", is_final=True)
+            return RedirectFault(
+                f"the provider did not redirect the browser back within {seconds:g} s", is_final=True
+            )
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one request of the browser."""
@@ -65,7 +67,9 @@ class LoopbackRedirect:
         """Return the status and the text of the answer to a request."""
         self._requests += 1
         if self._requests > MAX_REQUESTS:
-            self._end(RedirectFault(f"more than {MAX_REQUESTS} requests came to the redirect", is_final=True))
+            self._end(
+                RedirectFault(f"more than {MAX_REQUESTS} requests came to the redirect URL", is_final=True)
+            )
         first, *lines = head.split("\r\n")
         method, _, rest = first.partition(" ")
         path, _, query = rest.partition(" ")[0].partition("?")

@@ -120,7 +120,7 @@ class Prober:
         except AddressBusy:
             raise
         except Exception as defect:  # noqa: BLE001 - a defect in one probe must not end the others
-            _log.exception("the probe of %s ended by a defect", entry.subject_id)
+            _log.exception("the probe of %s failed because of a defect in lifesign", entry.subject_id)
             visit.learned.clear()
             visit.interface = None
             visit.checks = ()

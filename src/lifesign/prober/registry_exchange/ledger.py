@@ -210,7 +210,11 @@ class LedgerRefused(LedgerUnreachable):
 
 def outage_text(error: LedgerUnreachable) -> str:
     """Return in words why the ledger is unreachable, for a log line."""
-    return "the registry refuses" if isinstance(error, LedgerRefused) else "the ledger is unreachable"
+    return (
+        "the registry refuses"
+        if isinstance(error, LedgerRefused)
+        else "the registry or database is unreachable"
+    )
 
 
 class Ledger(Protocol):

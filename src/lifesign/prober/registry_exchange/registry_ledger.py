@@ -162,7 +162,9 @@ class RegistryLedger:
         """Log once that the registry ignores all results of a batch, until it accepts some again."""
         is_all = 0 < ignored == reported
         if is_all and not self._has_warned_of_ignored:
-            _log.warning("the registry ignores results: all %d of a batch count as repeated or late", ignored)
+            _log.warning(
+                "the registry ignored all %d results of a batch: they count as repeated or late", ignored
+            )
         self._has_warned_of_ignored = is_all
 
     async def unprobed(self, since_s: float) -> int:

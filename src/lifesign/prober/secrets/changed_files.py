@@ -37,7 +37,15 @@ class ChangedFiles(Generic[Stamp]):
             value = read(_log.warning if has_changed else _ignore)
         except InvalidValue as error:
             if has_changed or self._faults.get(name) != str(error):
-                _log.warning("the last %s of the credential %s stays in use: %s", self._what, name, error)
+                _log.warning(
+                    (
+                        "the changed %s of the credential %s could not be read, so the last one stays in "
+                        "use: %s"
+                    ),
+                    self._what,
+                    name,
+                    error,
+                )
             self._faults[name] = str(error)
             return None
         self._faults.pop(name, None)

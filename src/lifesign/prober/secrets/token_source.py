@@ -119,7 +119,10 @@ class TokenSource:
         try:
             found = await self._renew(self._rejected)
         except Exception as defect:  # noqa: BLE001 - the next request may succeed
-            _log.exception("the request for a token of the credential %s ended in a defect", self._name)
+            _log.exception(
+                "the request for a token of the credential %s failed because of a defect in lifesign",
+                self._name,
+            )
             reason = f"a defect of the prober: {type(defect).__name__}"
             found = TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=reason)
         finally:
@@ -146,5 +149,5 @@ class TokenSource:
         # One agent that rejects a token must not invalidate it for all others.
         self._rejected = None
         if self.fault is None and self._is_owner:
-            _log.warning("no token for the credential %s: %s", self._name, fault)
+            _log.warning("could not get a token for the credential %s: %s", self._name, fault)
         self.fault = fault

@@ -126,7 +126,11 @@ class ClaimRenewer:
                 if self.outage is None:
                     self.outage = Outage(asyncio.get_running_loop().time(), str(error))
                     what = outage_text(error)
-                    _log.warning("%s: no shard can be claimed or renewed (%s)", what, error)
+                    _log.warning(
+                        "%s: this worker cannot claim or renew shards, which are shares of the targets (%s)",
+                        what,
+                        error,
+                    )
                 wait_s = self._away.wait_s()
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
@@ -150,7 +154,7 @@ class ClaimRenewer:
         held, lost = self._owned_shards.take(granted.claims)
         if self._owned_shards.tokens() != before:
             self._settling_s = FIRST_RETRY_SECONDS
-            _log.info("this worker got %d shards and lost %d", len(held), len(lost))
+            _log.info("this worker got %d shards (shares of the targets) and lost %d", len(held), len(lost))
         self._lost(lost)
         self._held(held)
         self.has_asked.set()
@@ -173,10 +177,12 @@ class ClaimRenewer:
         """Report once that the ledger took all shards, and why."""
         if reason is not None and reason != self._reason:
             _log.error(
-                "the registry withholds shards: %s (%s)", REASONS.get(reason, "the ledger says"), reason
+                "the registry gives this prober no targets: %s (%s)",
+                REASONS.get(reason, "the ledger says"),
+                reason,
             )
         elif reason is None and self._reason is not None:
-            _log.warning("this prober may hold shards again")
+            _log.warning("the registry gives this prober targets again")
         self._reason = reason
 
     def _awaited(self) -> int:

@@ -362,11 +362,14 @@ class Dispatch:
         except asyncio.CancelledError:
             if asyncio.current_task() not in self._overdue:
                 raise
-            _log.error("the probe of %s did not end by itself: a defect of lifesign", slot.subject_id)
+            _log.error(
+                "the probe of %s was stopped, because it did not end in time: a defect in lifesign",
+                slot.subject_id,
+            )
             why = InconclusiveReason.PROBER_FAULT, "the probe did not end in time"
             report = self._without_result(slot, memory, began_at_s, *why)
         except Exception:  # noqa: BLE001 - one target must not end the work on all others
-            _log.exception("the probe of %s failed: a defect of lifesign", slot.subject_id)
+            _log.exception("the probe of %s failed because of a defect in lifesign", slot.subject_id)
             why = InconclusiveReason.PROBER_FAULT, "the probe failed by a defect of the prober"
             report = self._without_result(slot, memory, began_at_s, *why)
         finally:

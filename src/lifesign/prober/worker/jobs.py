@@ -83,7 +83,7 @@ class Jobs:
 
     def _note_due(self, job: _Job) -> None:
         if job.running is not None:
-            _log.warning("%s is due again and still running: this run is skipped", job.name)
+            _log.warning("%s is still running and due again: the new run is skipped", job.name)
             return
         job.is_due = True
 

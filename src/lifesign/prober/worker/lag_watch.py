@@ -50,7 +50,7 @@ class LagWatch:
         if (before is None) == (why is None):
             return
         if why is not None:
-            _log.error("this prober is slow, timeouts are not measured: %s", why)
+            _log.error("this prober is slow, so timeouts of targets are not measured: %s", why)
         else:
             _log.warning("this prober is no longer slow")
         self._turned(why)

@@ -299,7 +299,7 @@ class ProbeWorker:
             async with asyncio.timeout(LAST_REPORT_SECONDS):
                 await self._reporter.flush()
         if len(self._outbox):
-            _log.warning("%d results are lost: the ledger is unreachable", len(self._outbox))
+            _log.warning("%d results are lost: the registry or database is unreachable", len(self._outbox))
         with suppress(LedgerUnreachable, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
                 await self._ledger.leave(self._name)
@@ -321,7 +321,9 @@ class ProbeWorker:
             if unprobed and len(self._owned_shards.shards) == SHARDS and self._is_idle():
                 # No other worker is probing them.
                 if rereads == MAX_REREADS:
-                    _log.error("%s could not be counted", pluralize(unprobed, "target"))
+                    _log.error(
+                        "the census lacks %s, which could not be probed", pluralize(unprobed, "target")
+                    )
                     return False
                 rereads += 1
                 self._owned_shards.mark_all_stale()
@@ -329,10 +331,7 @@ class ProbeWorker:
             wait_s = others.wait_s(unprobed, self._clock.monotonic_s())
             if others.stalled_s(self._clock.monotonic_s()) > MAX_STALL_SECONDS:
                 _log.error(
-                    (
-                        "%s could not be counted: another prober holds their shards, and reported no "
-                        "result of them"
-                    ),
+                    "the census lacks %s, which another prober has claimed without reporting results",
                     pluralize(unprobed or 0, "target"),
                 )
                 return False
@@ -369,7 +368,11 @@ class ProbeWorker:
     def _lose(self, numbers: Iterable[int]) -> None:
         lost = [shard for number in numbers if (shard := self._owned_shards.lose(number)) is not None]
         _log.warning(
-            "%d shards belong to other workers now: this worker's results for them are void", len(lost)
+            (
+                "%d shards (shares of the targets) belong to other workers now: this worker's results "
+                "for them do not count"
+            ),
+            len(lost),
         )
         self._note_lost(lost)
 

@@ -315,7 +315,10 @@ class ReachabilityWitnesses:
         try:
             return await asks.ask(urls, state.name, self._policy.answer_s)
         except Exception:  # noqa: BLE001 - a defect of ours is no evidence against anybody
-            _log.exception("the witnesses of %s cannot be requested: a defect of lifesign", state.name)
+            _log.exception(
+                "the witnesses of network class %s could not be asked, because of a defect in lifesign",
+                state.name,
+            )
             return [WitnessReply(reason="a defect of the prober") for _ in urls]
 
     def _note_round(self, state: _Class, replies: Sequence[WitnessReply], *, is_reached: bool) -> None:
@@ -328,12 +331,17 @@ class ReachabilityWitnesses:
                 state.silent_canaries.discard(canary.url)
             elif is_first:
                 why = reply.reason or f"HTTP {reply.status}"
-                _log.error("the canary %s of %s does not answer: %s", canary.url, state.name, why)
+                _log.error(
+                    "the canary %s of network class %s does not answer: %s", canary.url, state.name, why
+                )
         if is_reached != state.is_reached and not (is_first and is_reached):
             if is_reached:
-                _log.warning("witnesses in %s answer again", state.name)
+                _log.warning("witnesses in network class %s answer again", state.name)
             else:
-                _log.error("no witness in %s answers: failures there are not measured", state.name)
+                _log.error(
+                    "no witness in network class %s answers: failures of its targets are not measured",
+                    state.name,
+                )
         state.is_reached = is_reached
 
     def _release(self, answer: WitnessAnswer) -> None:

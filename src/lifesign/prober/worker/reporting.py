@@ -94,7 +94,10 @@ class Reporter:
                 if self.outage is None:
                     self.outage = Outage(asyncio.get_running_loop().time(), str(error))
                     _log.warning(
-                        "%s: %d results are waiting (%s)", outage_text(error), len(self._outbox), error
+                        "%s: %d results wait to be reported (%s)",
+                        outage_text(error),
+                        len(self._outbox),
+                        error,
                     )
                 await asyncio.sleep(self._away.wait_s())
 
@@ -108,7 +111,9 @@ class Reporter:
         finally:
             self.in_hand = 0
             if given_up := self._outbox.give_up(self._clock.boot_s()):
-                _log.warning("%d results are dropped: the ledger was unreachable for too long", given_up)
+                _log.warning(
+                    "%d results are dropped: the registry or database was unreachable for too long", given_up
+                )
 
     def _may_be_removed(self, shard: Shard) -> bool:
         return shard.is_owned(self._clock.monotonic_s())
@@ -142,7 +147,7 @@ class Reporter:
                 raise
             except Exception as error:  # noqa: BLE001 - one bad result must not hold up all others
                 if len(group) == len(results):
-                    _log.exception("the ledger refused a batch: it is sent in parts")
+                    _log.exception("a batch of results was refused, and is sent in parts")
                 if len(group) > 1 and bad < MAX_BAD:
                     middle = len(group) // 2
                     groups[:1] = [group[:middle], group[middle:]]
@@ -151,7 +156,9 @@ class Reporter:
                 del groups[0]
                 for result in group:
                     result.give_up()
-                    _log.error("the result of %s is dropped: %s", result.slot.subject_id, error)
+                    _log.error(
+                        "the result of %s was refused, and is dropped: %s", result.slot.subject_id, error
+                    )
 
     async def _report(self, results: Sequence[Result]) -> None:
         by_shard: dict[int, list[Result]] = {}
@@ -175,7 +182,7 @@ class Reporter:
             if (interface := interfaces.get(id(result))) is not None and result.slot.shard.number not in lost:
                 self.interfaces.delivered(result.slot, interface)
         if self.outage is not None:
-            _log.warning("the ledger accepts results again")
+            _log.warning("the registry or database accepts results again")
         self.outage = None
         self._away.over()
         self._outbox.note_return()

@@ -72,7 +72,7 @@ class TargetFeed:
                 self._away.over()
             except LedgerUnreachable as error:
                 if not self._away.tries:
-                    _log.warning("%s: no targets can be read (%s)", outage_text(error), error)
+                    _log.warning("%s: this worker cannot read its targets (%s)", outage_text(error), error)
                 wait_s = self._away.wait_s()
             try:
                 async with asyncio.timeout(wait_s):
