@@ -77,7 +77,7 @@ class HistoryPruner:
             except StoreUnavailable as error:
                 _log.warning("nothing is pruned: %s", error)
             except Exception:  # noqa: BLE001 - whatever fails, the next round comes
-                _log.exception("pruning failed; it runs again later")
+                _log.exception("old data could not be deleted; it is tried again later")
             await asyncio.sleep(ROUND_SECONDS)
 
     async def tidy_up(self) -> None:

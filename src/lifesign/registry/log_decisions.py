@@ -45,7 +45,7 @@ class DecisionLog:
         for draft in logged[:MAX_LINES]:
             _log.info(draft.type.value, extra={"actor": draft.actor, **_members(draft)})
         for what, count in Counter(map(_kind, logged[MAX_LINES:])).items():
-            _log.info("%s: %d more of this kind in the same transaction", what, count)
+            _log.info("%s: %d more of this kind in the same transaction have no line", what, count)
 
     def note_refusal(self, method: str, path: str, status: int, code: str, client: str) -> None:
         """Log a refused call; `path` contains the names of its parameters, not their values."""

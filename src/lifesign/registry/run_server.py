@@ -216,7 +216,9 @@ def _write_marker(
     file: MarkerFile, known: KnownIdentity, marker: DatabaseMarker, *, is_announced: bool
 ) -> None:
     if known.damage:
-        _log.warning("%s is written again: %s", file.path, known.damage)
+        _log.warning(
+            "the marker file %s is written again, because it was damaged: %s", file.path, known.damage
+        )
     try:
         file.write(marker)
     except OSError as error:

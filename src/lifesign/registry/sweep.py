@@ -153,7 +153,7 @@ class Sweeper:
                 self._counts.note(WorkKind.SWEEPS_FAILED)
             except Exception:  # noqa: BLE001 - whatever fails, silence is looked for again
                 self._counts.note(WorkKind.SWEEPS_FAILED)
-                _log.exception("a sweep failed; the next one follows")
+                _log.exception("a sweep (the check for missed heartbeats) failed; the next one follows")
             await asyncio.sleep(self._period_s)
 
     async def sweep_once(self) -> None:

@@ -186,7 +186,7 @@ class Supervisor(Multiprocess):
                 return
             if not has_started or _is_dead(successor):
                 _log.error(
-                    "process %s %s: process %s stays, and no other process is replaced",
+                    "new process %s %s: the old process %s stays, and no other process is replaced",
                     successor.pid,
                     f"ended before it was ready ({_death(successor)})"
                     if _is_dead(successor)

@@ -128,7 +128,7 @@ class MarkerTracker:
             async with asyncio.timeout(most_s):
                 await self.track_once(is_last=is_last)
         except TimeoutError:
-            _log.info("the marker of the database was not compared within %g s", most_s)
+            _log.info("the database could not be compared with its marker file within %g s", most_s)
 
     def _warn(self, error: Exception, *, is_ours: bool = False) -> None:
         now_s = self._monotonic_s()

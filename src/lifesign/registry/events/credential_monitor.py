@@ -81,7 +81,7 @@ class CredentialMonitor:
                     self._wake()
                 continue
             except Exception:  # noqa: BLE001 - it is logged, and those who follow are let go in time
-                _log.exception("the keys of streams cannot be checked")
+                _log.exception("could not check whether the keys of open event streams are still valid")
                 self._wake()
                 continue
             self._known_at_s = begun_at_s

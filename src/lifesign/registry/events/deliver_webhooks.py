@@ -72,7 +72,7 @@ class WebhookCourier:
                 except StoreUnavailable:
                     _log.debug("no webhook is delivered while the database is unreachable")
                 except Exception:  # noqa: BLE001 - it is logged
-                    _log.exception("webhooks could not be read")
+                    _log.exception("due webhooks could not be read; it is tried again")
                 if position is None:
                     await asyncio.sleep(POLL_SECONDS)
                 else:
@@ -98,7 +98,7 @@ class WebhookCourier:
         try:
             await self._deliver(webhook)
         except StoreUnavailable:
-            _log.debug("a webhook waits for the database")
+            _log.debug("the delivery of a webhook waits until the database is reachable")
         except Exception:  # noqa: BLE001 - one webhook must not stop the others
             _log.exception("the webhook %s failed", webhook.id)
 

@@ -96,7 +96,7 @@ class EventFeed:
                     await asyncio.sleep(RETRY_SECONDS)
                 except Exception:  # noqa: BLE001 - it is logged
                     # One failed read must not block the clients forever.
-                    _log.exception("new events could not be read")
+                    _log.exception("new events could not be read; it is tried again")
                     await asyncio.sleep(RETRY_SECONDS)
                 await self._news.wait()
                 self._rest_if_unwanted()
@@ -220,7 +220,7 @@ class EventFeed:
 
     def _restart(self) -> None:
         """Remove events that were replaced, and disconnect the clients that follow them."""
-        _log.warning("the event log was replaced (a backup was restored): streams start again")
+        _log.warning("the event log was replaced (a backup was restored): all event streams are closed")
         self._recent, self._end = [], None
         self.past += 1
         self.wake()

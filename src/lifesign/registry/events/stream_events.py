@@ -184,7 +184,7 @@ class _CountingStream(EventSourceResponse):
             with self._standing.following(self._digest.hex()):
                 await super().__call__(scope, receive, send)
         except SendTimeoutError:
-            _log.info("a client of an event stream received nothing for %g s", SEND_SECONDS)
+            _log.info("an event stream is closed: its client accepted no data for %g s", SEND_SECONDS)
         finally:
             self._open_streams[self._digest] -= 1
             if not self._open_streams[self._digest]:

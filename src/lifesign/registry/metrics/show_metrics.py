@@ -142,7 +142,7 @@ class MetricsEndpoint:
             self._answers = False
         except Exception:  # noqa: BLE001 - there are other numbers
             self._can_be_counted = False
-            _log.exception("the database could not be counted")
+            _log.exception("the contents of the database could not be counted for /metrics")
         finally:
             now_s = time.monotonic()
             self._count_again_s = now_s + max(COUNT_AGAIN_SECONDS, PAUSE_RATIO * (now_s - began_s))

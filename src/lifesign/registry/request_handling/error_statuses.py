@@ -85,7 +85,7 @@ def error_response(error: LifesignError) -> Response:
     """Return the response for an error."""
     found = STATUS_AND_CODE.get(type(error))
     if found is None:
-        _log.error("an error that no caller can cause: %s", error, exc_info=error)
+        _log.error("internal error, answered with HTTP 500: %s", error, exc_info=error)
         return problem(500, "internal", INTERNAL_ERROR_TEXT)
     status, code = found
     members: dict[str, Any] = {}

@@ -56,7 +56,7 @@ class Reaper:
                 is_unreachable = False
             except StoreUnavailable as error:
                 if not is_unreachable:
-                    _log.warning("expired leases are not ended: %s", error)
+                    _log.warning("expired leases cannot be ended for now: %s", error)
                 is_unreachable = True
             except Exception:  # noqa: BLE001 - whatever fails, leases are looked at again
                 _log.exception("ending expired leases failed; it is tried again")

@@ -146,7 +146,7 @@ def recalled(subject_id: str, memory: str | None) -> ProbeMemory | None:
         return ProbeMemory.from_json(memory)
     except ValidationError as error:
         why = error.errors(include_url=False, include_context=False, include_input=False)[0]["msg"]
-        _log.warning("the stored memory of %s cannot be read, and is discarded: %s", subject_id, why)
+        _log.warning("the stored probe history of %s is invalid, and is discarded: %s", subject_id, why)
         return None
 
 

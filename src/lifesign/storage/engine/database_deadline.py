@@ -95,4 +95,7 @@ class DeadlineDatabase:
         self._going_on.discard(ended)
         failure = None if ended.cancelled() else ended.exception()
         if not isinstance(failure, LifesignError | None):
-            _log.error("a request failed after it had been answered", exc_info=failure)
+            _log.error(
+                "a database operation failed after its request had been answered with an error",
+                exc_info=failure,
+            )

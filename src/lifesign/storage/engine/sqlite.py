@@ -234,7 +234,7 @@ class SqliteDatabase:
         if self._has_told_loss or self._files is None:
             return
         self._has_told_loss = True
-        _log.error("%s: %s; see docs/operating.md, section 10", self._files.file, error.why)
+        _log.error("database file %s: %s; see docs/operating.md, section 10", self._files.file, error.why)
         if error.why in {TRUNCATED, FILE_TRUNCATED}:
             return
         with suppress(SQLAlchemyError, sqlite3.Error, StoreUnavailable):

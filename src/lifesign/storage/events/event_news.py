@@ -114,7 +114,9 @@ class _Listening:
                 await connection.invalidate()
                 await connection.close()
             except (SQLAlchemyError, OSError):
-                _log.debug("the connection that listens was broken already", exc_info=True)
+                _log.debug(
+                    "the database connection for event notifications was broken already", exc_info=True
+                )
         await self._engine.dispose()
 
     async def _listen_until(self, event: asyncio.Event) -> None:
@@ -135,7 +137,10 @@ class _Listening:
             await driver.add_listener(CHANNEL, self._on_notify)
         except (SQLAlchemyError, OSError, TimeoutError) as error:
             if not self._is_unreachable:
-                _log.warning("cannot listen for events, so they are polled: %s", type(error).__name__)
+                _log.warning(
+                    "cannot listen for event notifications, so the server polls for new events: %s",
+                    type(error).__name__,
+                )
             self._is_unreachable = True
             return
         self._driver, self._is_unreachable = driver, False
