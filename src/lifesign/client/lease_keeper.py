@@ -194,7 +194,9 @@ class LeaseKeeper:
                 await self._renew(give_up_s)
                 give_up_s = self._notice_at_s()
         except Exception as error:  # noqa: BLE001 - whoever works under it must hear of its loss
-            _log.exception("%s: the lease cannot be kept", self._lease_id)
+            _log.exception(
+                "lease %s counts as lost: its renewal ended with an unexpected error", self._lease_id
+            )
             self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {_in_a_line(error)}")
         finally:
             self._lose(LossKind.STOPPED, "its renewal has ended")
@@ -221,7 +223,7 @@ class LeaseKeeper:
             error = await self._try(give_up_s)
             if error is None:
                 if failures:
-                    _log.warning("%s: renewed: the registry answers again", self._lease_id)
+                    _log.warning("lease %s is renewed: the registry answers again", self._lease_id)
                 return
             if is_final(error):
                 is_of_key = isinstance(error, NotAuthorized | NotPermitted)
@@ -232,7 +234,7 @@ class LeaseKeeper:
                 # An earlier answer is more informative than a final failure.
                 text = f"; {error}"
             if failures == 1:
-                _log.warning("%s: not renewed, and tried again: %s", self._lease_id, error)
+                _log.warning("lease %s could not be renewed, and is tried again: %s", self._lease_id, error)
             due_s = next_try_s(_now_s(), give_up_s, failures, self._chance(), error.retry_after_s)
             await self._wait_until(min(due_s, give_up_s))
 

@@ -160,7 +160,7 @@ class CachedFact(Generic[T]):
         self._taking = None
         failure = None if task.cancelled() else task.exception()
         if failure is not None and not isinstance(failure, StoreUnavailable):
-            _log.error("the fleet could not be counted", exc_info=failure)
+            _log.error("the agents could not be counted for the dashboard", exc_info=failure)
 
 
 def _count_agents(transaction: Transaction) -> FleetCounts:

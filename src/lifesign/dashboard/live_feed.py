@@ -131,7 +131,7 @@ class LiveFeed:
                 except StoreUnavailable:
                     await asyncio.sleep(RETRY_SECONDS)
                 except Exception:  # noqa: BLE001 - it is logged, and those who watch go on watching
-                    _log.exception("the live feed failed; it continues with the next event")
+                    _log.exception("the dashboard's live feed failed; it continues with the next event")
                     await asyncio.sleep(RETRY_SECONDS)
         finally:
             for task in beside:
@@ -215,7 +215,7 @@ class LiveFeed:
             except StoreUnavailable:
                 continue
             except Exception:  # noqa: BLE001 - it is logged, and counted again
-                _log.exception("the fleet could not be counted for open pages")
+                _log.exception("the agents could not be counted for open pages of the dashboard")
                 continue
             if counts != sent:
                 sent = counts
@@ -254,7 +254,9 @@ class _Watching(Response):
                 await self._send(send, self._begun or _PING)
                 await self._send_chunks(send, disconnected)
         except TimeoutError:
-            _log.info("a page did not receive anything for %g s", SEND_SECONDS)
+            _log.info(
+                "the live feed of a page is closed: its browser accepted no data for %g s", SEND_SECONDS
+            )
         finally:
             disconnected.cancel()
 

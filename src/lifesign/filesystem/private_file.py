@@ -46,8 +46,10 @@ def _is_regular(path: Path) -> bool:
 
 
 def set_aside(path: Path, why: str) -> None:
-    """Rename a damaged or suspicious file, so that it can be inspected. Only the last one is kept."""
-    _log.warning("lifesign: %s %s; it is set aside and its samples are not counted", path, why)
+    """Rename a file that is not trusted, so that it can be inspected; only the last such file is kept."""
+    _log.warning(
+        "lifesign: %s %s; the file is renamed to *.set-aside, and its samples are not counted", path, why
+    )
     with contextlib.suppress(OSError):
         path.replace(path.with_name(path.name + ".set-aside"))
 

@@ -75,4 +75,6 @@ def _read_alike(url: URL, target: TargetUrl | AddressRefused) -> TargetUrl | Add
     host = (url.raw_host or "").removesuffix(".")
     if (url.scheme, host, url.port) == (target.scheme, target.host, target.port):
         return target
-    return AddressRefused("invalid_url", "the URL is read in two ways")
+    return AddressRefused(
+        "invalid_url", "the URL is ambiguous: its scheme, host or port can be read in two ways"
+    )

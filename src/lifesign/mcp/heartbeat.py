@@ -127,7 +127,10 @@ async def _record_of(agent_id: str, agents: RegistryAgents) -> AgentRecord:
             await agents.list(limit=1)
         except NotPermitted:
             raise error from None
-        _log.warning("heartbeat for %s: the key of this server belongs to another agent", agent_id)
+        _log.warning(
+            "a heartbeat for agent %s was refused: the key of this server belongs to another agent",
+            agent_id,
+        )
         raise NotFound(str(error), code=error.code, status=error.status) from None
 
 

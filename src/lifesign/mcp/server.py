@@ -147,5 +147,9 @@ def _fitting(tool: ListedTool, version: str) -> ListedTool | None:
         except ValidationError:
             continue
         return shown
-    _log.warning("%s is not listed: MCP %s cannot describe it", tool.name[:MAX_NAME_CHARS], version)
+    _log.warning(
+        "tool %s is not listed: version %s of MCP cannot express its definition",
+        tool.name[:MAX_NAME_CHARS],
+        version,
+    )
     return None

@@ -86,7 +86,9 @@ class DocumentFile:
     def write(self, notice: PublishedDocument) -> None:
         """Write a document to the file. Only for the worker with the lock. ValueError if it is too long."""
         if len(notice.document) > MOST_DOCUMENT_BYTES:
-            raise ValueError(f"a document of {len(notice.document)} bytes; {MOST_DOCUMENT_BYTES} at most")
+            raise ValueError(
+                f"the document has {len(notice.document)} bytes; the maximum is {MOST_DOCUMENT_BYTES}"
+            )
         body = notice.document
         body = _NOTICE.pack(notice.computed_ns, notice.expires_ns, notice.last_healthy_ms, len(body)) + body
         place = min(_PLACES, key=self._computed_ns)

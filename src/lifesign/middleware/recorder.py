@@ -309,7 +309,7 @@ class AgentHealth:
         now_ns = self.clock.monotonic_ns()
         if now_ns >= self._log_due_ns.get(what, 0):
             self._log_due_ns[what] = now_ns + _LOG_INTERVAL_NS
-            _log.exception("lifesign: %s (not logged again for a minute)", what)
+            _log.exception("lifesign: %s (this error is not logged again for a minute)", what)
 
     def _warn_of_removed_files(self) -> None:
         if not self._has_warned_of_removed_files:

@@ -189,7 +189,7 @@ def test_a_zone_is_refused_even_on_an_address_that_may_be_contacted() -> None:
         ("2002:7f00:1::", "2002:7f00:1:: is a 6to4 tunnel (RFC 3056)"),
         ("2001::1", "2001::1 is a Teredo tunnel (RFC 4380)"),
         ("5f00::1", "5f00::1 is not global unicast (RFC 4291)"),
-        ("::ffff:10.0.0.5", "::ffff:a00:5 leads to IPv4: 10.0.0.5 is private (RFC 1918)"),
+        ("::ffff:10.0.0.5", "::ffff:a00:5 contains an IPv4 address: 10.0.0.5 is private (RFC 1918)"),
     ],
 )
 def test_address_refusal_contains_the_kind_of_the_address(address: str, reason: str) -> None:

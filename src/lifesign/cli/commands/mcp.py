@@ -149,7 +149,7 @@ def mcp(
     _log_line(f"tools: {', '.join(tool.name for tool in tools)}")
     if known is None:
         complain(
-            "mcp offers no tools that need a registry, because none is set",
+            "`lifesign mcp` offers no tools that need a registry, because no registry is set",
             hint=f"pass --registry URL and --key-file FILE, or set {URL_VARIABLE} and {KEY_VARIABLE}",
         )
     if front is None and sys.stdin.isatty():

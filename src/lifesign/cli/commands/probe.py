@@ -266,7 +266,7 @@ def _warn_of_unused_assertions(file: Path, read: "ProbeDefinition", probed: "Abs
     if asserted and probed.isdisjoint(read.target_urls):
         text = f"warning: no assertion is checked: those of {file} belong to {asserted[0]}"
         more = f" and {len(asserted) - 1} more" if len(asserted) > 1 else ""
-        complain(text + more, hint="pass the URL as the definition has it")
+        complain(text + more, hint="pass the URL exactly as the definition spells it")
 
 
 async def _probe_all(definition: "ProbeDefinition") -> "list[ProbeReport]":

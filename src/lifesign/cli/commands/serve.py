@@ -127,7 +127,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _duration(
             "database-timeout",
-            ("Maximum time for which a request waits for the database. After it, the answer is HTTP 503."),
+            "Maximum time for which a request waits for the database. After it, the answer is HTTP 503.",
         ),
     ] = None,
     requests_per_second: Annotated[
@@ -205,7 +205,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _duration(
             "mass-exit-cadence",
-            ("Length of a cadence, the period in which the server counts the agents that fall silent."),
+            "Length of a cadence, the period in which the server counts the agents that fall silent.",
         ),
     ] = None,
     mass_exit_min_exits: Annotated[
@@ -213,7 +213,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_MIN_EXITS",
             "COUNT",
-            ("A mass exit, which suspends verdicts, needs more than COUNT silent agents in a cadence."),
+            "A mass exit, which suspends verdicts, needs more than COUNT silent agents in a cadence.",
         ),
     ] = None,
     mass_exit_factor: Annotated[
@@ -272,7 +272,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _duration(
             "mass-silence-lookback",
-            ("Only addresses that answered within this time count when the server looks for a mass silence."),
+            "Only addresses that answered within this time count when the server looks for a mass silence.",
         ),
     ] = None,
     mass_silence_together_seconds: Annotated[

@@ -94,7 +94,7 @@ def read_redirect(query: str, request: AuthorizationRequest) -> AuthorizationCod
     if members is None:
         return RedirectFault("the redirect has an invalid query", is_final=False)
     if not compare_digest(members.get("state", "").encode(), request.state.encode()):
-        return RedirectFault("the redirect does not have the state of this login", is_final=False)
+        return RedirectFault("the redirect belongs to another login: its `state` differs", is_final=False)
     if (fault := _issuer_fault(members.get("iss"), request)) is not None:
         return RedirectFault(fault, is_final=True)
     if (error := members.get("error")) is not None:

@@ -28,5 +28,7 @@ class EventDraft(BaseModel):
     @model_validator(mode="after")
     def _check_payload_type(self) -> Self:
         if type(self.payload) is not PAYLOADS[self.type]:
-            raise PydanticCustomError("wrong_payload", "not the payload of this type of event")
+            raise PydanticCustomError(
+                "wrong_payload", "expected the payload that belongs to this type of event"
+            )
         return self

@@ -302,7 +302,7 @@ def _split(text: str) -> dict[int, str]:
         if end > len(text):
             raise ValueError("the last slot is cut off")
         if number <= last:
-            raise ValueError(f"slot {number} stands behind slot {last}")
+            raise ValueError(f"the slots are not in ascending order: {number} follows {last}")
         slots[number] = text[at:end]
         at, last = end, number
     return slots

@@ -47,7 +47,7 @@ def _refuse_reserved_name(value: str) -> str:
     if is_reserved(value):
         raise PydanticCustomError(
             "reserved",
-            "expected another id: key:... and {ours} are names of the registry's own",
+            "expected another id: the registry reserves key:... and {ours} for itself",
             _RESERVED_NAMES,
         )
     return value
@@ -56,7 +56,7 @@ def _refuse_reserved_name(value: str) -> str:
 def _refuse_target_id(value: str) -> str:
     if is_target_id(value):
         raise PydanticCustomError(
-            "reserved", "expected another id: tgt_ and 32 hexadecimal digits are what probers find"
+            "reserved", "expected another id: tgt_ with 32 hexadecimal digits is reserved for probed targets"
         )
     return value
 

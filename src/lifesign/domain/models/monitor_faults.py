@@ -63,7 +63,7 @@ def unreached_target_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
         yield MonitorFault(
             f"prober {each.holder} does not probe {targets} that answered earlier (not_allowed): its "
             f"definition does not allow network class {each.network_class}{reached}",
-            "give all probers of this registry the same networks.allow",
+            "configure the same networks.allow in the definitions of all probers of this registry",
         )
 
 

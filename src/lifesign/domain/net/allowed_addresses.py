@@ -341,7 +341,7 @@ def _vet_embedded(
     refused = vet_address(embedded, allowed)
     if refused is None:
         return None
-    return AddressRefused(refused.name, f"{address} leads to IPv4: {refused.reason}")
+    return AddressRefused(refused.name, f"{address} contains an IPv4 address: {refused.reason}")
 
 
 def _authority_fault(text: str) -> str:

@@ -46,6 +46,10 @@ def ascii_host(host: str) -> str | AddressRefused:
         )
     if not _NAME.fullmatch(name):
         return AddressRefused(
-            "invalid_url", "the host is not a valid international name (it stands for other characters)"
+            "invalid_url",
+            (
+                "the host is not a valid international name (its ASCII form has characters that no "
+                "host may have)"
+            ),
         )
     return name

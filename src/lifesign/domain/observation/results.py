@@ -304,7 +304,9 @@ class Observation(_Wire):
                 "document_and_readiness", "readiness `ok` or `stale_document` and a document go together"
             )
         if self.document is not None and self.document.is_stale != (result is ResultClass.STALE_DOCUMENT):
-            raise PydanticCustomError("stale_or_not", "is_stale and readiness say different things")
+            raise PydanticCustomError(
+                "stale_or_not", "the document's is_stale contradicts the result of readiness"
+            )
         return self
 
     @property
