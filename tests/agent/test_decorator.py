@@ -342,5 +342,5 @@ def test_failure_of_a_concurrent_coroutine_does_not_end_the_agent(
 
     assert run_agent(Billing(), beside=beside) is AgentEnd.FINISHED
     assert done == [42]
-    assert any(record.message.startswith("billing-01: ") for record in caplog.records)
+    assert any(record.message.startswith("agent billing-01: ") for record in caplog.records)
     assert "no more input" in caplog.text

@@ -356,7 +356,7 @@ async def test_clock_difference_is_logged_once(caplog: pytest.LogCaptureFixture)
         agent.registry.clock_s = 61.0
         await agent.registry.until_beats(3)
         (record,) = caplog.records
-        assert record.message.startswith("a: ")
+        assert record.message.startswith("agent a: ")
         assert "clock is 61 s ahead" in record.message
         agent.registry.clock_s = 0.0
         await agent.registry.until_beats(1)

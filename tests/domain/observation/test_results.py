@@ -241,11 +241,11 @@ def test_an_observation_has_exactly_one_subject(subject: dict[str, Any]) -> None
         ),
         (
             {"readiness": "ok", "document": {"status": "healthy", "timestamp": SEEN_AT, "is_stale": True}},
-            "different things",
+            "contradicts the result",
         ),
         (
             {"readiness": "stale_document", "document": {"status": "healthy", "timestamp": SEEN_AT}},
-            "different things",
+            "contradicts the result",
         ),
     ],
 )

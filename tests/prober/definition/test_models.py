@@ -128,7 +128,7 @@ def test_definition_that_requests_nothing_is_refused() -> None:
 def test_interface_needs_the_card_that_names_it(more: dict[str, Any]) -> None:
     place, result = refusal(ask={"card": False, **more})
     assert place == ("ask",)
-    assert "need card: true" in result
+    assert "expected card: true" in result
 
 
 # --- networks, resolvers and canaries ------------------------------------------------------------

@@ -161,7 +161,7 @@ async def test_unreadable_probe_memory_is_omitted_from_the_feed(
     assert [target.get("memory") for target in whole["targets"]] == [None, None]
     answer = await api.ask("GET", f"/api/v1/targets/{target_id(URLS[0])}", key=Role.READER)
     assert (answer.status, answer.json().get("memory")) == (200, None)
-    assert all(f"memory of {target_id(URLS[0])} cannot be read" in message for message in caplog.messages)
+    assert all(f"probe history of {target_id(URLS[0])} is invalid" in message for message in caplog.messages)
 
 
 async def test_implausible_memory_is_not_sent_to_the_next_prober(api: RegistryApi, clock: WoundClock) -> None:
