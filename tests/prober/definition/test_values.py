@@ -188,14 +188,14 @@ def test_setting_values_are_accepted_or_refused(kind: Any, good: list[object], b
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("//x", "begins with one slash"),
-        ("//", "begins with one slash"),
-        ("///x", "begins with one slash"),
-        ("/a/../b", r"without the parts \. and \.\."),
-        ("/..", r"without the parts \. and \.\."),
-        ("/./a", r"without the parts \. and \.\."),
-        ("/a/%2e%2E/b", r"without the parts \. and \.\."),
-        ("/a/.?b", r"without the parts \. and \.\."),
+        ("//x", "one slash"),
+        ("//", "one slash"),
+        ("///x", "one slash"),
+        ("/a/../b", r"parts \. and \.\."),
+        ("/..", r"parts \. and \.\."),
+        ("/./a", r"parts \. and \.\."),
+        ("/a/%2e%2E/b", r"parts \. and \.\."),
+        ("/a/.?b", r"parts \. and \.\."),
     ],
 )
 def test_path_with_dot_segments_or_backslashes_is_refused_with_the_reason(path: str, why: str) -> None:
