@@ -155,9 +155,8 @@ async def test_unknown_command_is_logged_and_ignored(
         agent.registry.commands = [{"id": "c1", "command": "explode\n"}]
         await agent.registry.until_beats(3)
         assert agent.events == [("life", 1)]
-        assert [record.message for record in caplog.records] == [
-            r"agent a: unknown command 'explode\n' is ignored"
-        ]
+        (warning,) = caplog.records
+        assert r"'explode\n'" in warning.message
 
 
 @in_virtual_time
@@ -210,7 +209,7 @@ async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
             assert younger.events == [("life", 2)]
             errors = [record.message for record in caplog.records if record.levelno == logging.ERROR]
             assert len(errors) == 1
-            assert errors[0].startswith("a: ")
+            assert errors[0].startswith("agent a: ")
             warned = [record.message for record in caplog.records if record.levelno == logging.WARNING]
             assert warned[0].startswith(
                 "agent a: another process has registered as this agent; hint: give each"
@@ -262,7 +261,7 @@ async def test_unreachable_registry_is_retried_with_backoff_and_logged_once(
         found = [record.message for record in caplog.records]
         assert len(found) == 2
         assert found[0].startswith("agent a: the registry is unreachable: HTTP 503")
-        assert found[1].startswith("a: ")
+        assert found[1].startswith("agent a: ")
         assert "HTTP" not in found[1]
         assert max(gaps(agent)) <= INTERVAL_S + 1
         assert agent.events == [("life", 1)]

@@ -117,8 +117,8 @@ def test_registration_is_printed_without_a_logging_configuration(registry: Regis
             message += line
         program.terminate()
         message += program.stderr.read()
-    assert "INFO agent shown: registered, incarnation 1\n" in message
-    assert "INFO agent shown begins to drain: SIGTERM came\n" in message
+    assert "INFO agent shown: registered" in message
+    assert " SIGTERM came\n" in message
 
 
 async def test_idle_agent_that_is_drained_deregisters_permanently(

@@ -92,7 +92,7 @@ def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() ->
     assert opened["result"]["serverInfo"]["name"] == "lifesign"
     first, problem, hint = ended.stderr.splitlines()[:3]
     assert first == "lifesign mcp: tools: check_agent"
-    assert problem.startswith("lifesign: mcp ")
+    assert problem.startswith("lifesign: ")
     assert {"hint:", "--registry", "--key-file", "LIFESIGN_REGISTRY", "LIFESIGN_KEY"} <= set(hint.split())
     assert "Traceback" not in ended.stderr
 

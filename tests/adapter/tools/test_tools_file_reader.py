@@ -113,7 +113,7 @@ def test_tools_file_configures_servers_tools_and_prices(directory: Path) -> None
             "search/tools/research: expected cost_in and at_most together",
         ),
         ("calls_at_once: 4", "calls_at_once: 0", 1, "/limits/calls_at_once: expected at least 1"),
-        ("url: https://docs", "url: http://docs", 11, "docs: expected https"),
+        ("url: https://docs", "url: http://docs", 11, "docs: expected an https URL"),
         (
             "url: https://docs.example/mcp",
             "url: https://u:p@docs.example/",
