@@ -1,3 +1,4 @@
+import asyncio
 import os
 import pty
 import signal
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.serving.ending_signals import ending_signals
+from lifesign.serving.ending_signals import ending_signals, run_until_signal
 
 SPEAKS_AFTERWARDS = """
 import sys
@@ -51,3 +52,47 @@ def test_output_to_a_closed_terminal_is_dropped(how: str, code: set[int]) -> Non
         os.close(terminal)
         process.communicate(b"\n", timeout=PATIENCE_SECONDS)
     assert process.returncode in code
+
+
+def test_result_of_work_without_a_signal_is_returned() -> None:
+    async def work() -> int:
+        return 7
+
+    assert run_until_signal(work()) == 7
+
+
+@pytest.mark.usefixtures("_hang_up_as_before")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signal_ends_the_process_after_the_finally_blocks(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr(signal, "raise_signal", order.append)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(PATIENCE_SECONDS)
+        finally:
+            await asyncio.sleep(0)
+            order.append("stored")
+
+    with pytest.raises(asyncio.CancelledError):
+        run_until_signal(work())
+    assert order == ["stored", number]
+
+
+def test_cancellation_without_a_signal_is_raised() -> None:
+    async def work() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        run_until_signal(work())
+
+
+def test_work_in_a_thread_runs_without_signal_handlers() -> None:
+    async def main() -> int:
+        return await asyncio.to_thread(run_until_signal, asyncio.sleep(0, result=7))
+
+    assert asyncio.run(main()) == 7
