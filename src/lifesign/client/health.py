@@ -39,7 +39,7 @@ from lifesign.client.server_detection import DetectedServer, detect_server
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
 from lifesign.domain.common.finding import Finding
-from lifesign.domain.credentials.secret import Scrubber, secret_fault
+from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
@@ -151,9 +151,8 @@ async def fetch_health(
         return await _check(partial(bounded_get, sessions), visit)
 
 
-def _without_secrets(get: Get, secret: str) -> Get:
+def _without_secrets(get: Get, scrubber: Scrubber) -> Get:
     """Return a `get` whose answers do not have a secret that the agent may have sent back."""
-    scrubber = Scrubber([secret])
 
     async def scrubbed(url: URL, ask: Ask) -> Answer:
         answer = await get(url, ask)
@@ -212,8 +211,8 @@ def _networks(allowed: Sequence[str]) -> "Sequence[Network]":
 
 
 async def _check(get: Get, visit: CheckRequest) -> HealthCheck:
-    if visit.token is not None and secret_fault(visit.token) is None:
-        get = _without_secrets(get, visit.token)
+    if scrubber := visit.scrubber:
+        get = _without_secrets(get, scrubber)
     if visit.kind == TargetKind.MCP:
         return await _check_server(get, visit)
     card = await _find_card(get, visit)
@@ -247,7 +246,7 @@ async def _check_server(get: Get, visit: CheckRequest) -> HealthCheck:
         return _conclude(visit, card, None, (), server=ServerAnswer(health, is_server=True))
     answer = None
     if health.document is None:
-        answer = await detect_server(get, url, visit.deadline_s)
+        answer = await detect_server(get, url, visit.deadline_s, visit.scrubber.clean)
     server = ServerAnswer(health, is_server=True, answer=answer)
     return _conclude(visit, card, health, check_findings(visit, NO_ANNOUNCEMENT, card, health), server=server)
 
@@ -306,7 +305,7 @@ async def _find_server(get: Get, visit: CheckRequest, card: CardAnswer, health: 
     is_asked = visit.identify and may_be_server(card.answer.result, card.answer.status)
     if own.document is None and not is_asked:
         return none
-    answer = await detect_server(get, given.url, visit.deadline_s)
+    answer = await detect_server(get, given.url, visit.deadline_s, visit.scrubber.clean)
     if not answer.is_server:
         return replace(none, answer=answer)
     return ServerAnswer(own, is_server=True, answer=answer)

@@ -4,6 +4,7 @@ Only for a URL that a person or a program named: most of the requests are POSTs.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -74,11 +75,13 @@ class DetectedServer:
         return is_login_of_server(self.answer.result, self.answer.challenges)
 
 
-async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer:
+async def detect_server(
+    get: Get, url: URL, deadline_s: float, clean: Callable[[bytes], bytes] = bytes
+) -> DetectedServer:
     """Ask whether `url` is the endpoint of an MCP server, by at most six requests.
 
     `deadline_s` is that of the event loop's clock, for all of them. A session or a stream that the server
-    opens is ended.
+    opens is ended. `clean` removes secrets from the events of a stream, which arrive before `get` returns.
     """
     version = CURRENT_VERSION
     answer, reply = await _post(get, url, discover_request(), deadline_s)
@@ -96,13 +99,15 @@ async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer
         return _found(answer, reply, Generation.HANDSHAKE, accepted)
     if answer.result in READ_RESULTS and may_stream_answers(answer.status or 0, reply):
         # Without an event stream, the answer to the handshake is more informative.
-        return await _detect_in_stream(get, url, deadline_s) or _failed(answer, reply)
+        return await _detect_in_stream(get, url, deadline_s, clean) or _failed(answer, reply)
     return _failed(answer, reply)
 
 
-async def _detect_in_stream(get: Get, url: URL, deadline_s: float) -> DetectedServer | None:
+async def _detect_in_stream(
+    get: Get, url: URL, deadline_s: float, clean: Callable[[bytes], bytes]
+) -> DetectedServer | None:
     """Shake hands over HTTP with SSE; None if a GET opens no event stream."""
-    stream = McpEventStream(url)
+    stream = McpEventStream(url, clean)
     ask = Ask(
         max_bytes=MAX_ANSWER_BYTES,
         deadline_s=deadline_s,
