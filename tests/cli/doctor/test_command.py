@@ -766,6 +766,19 @@ def test_doctor_sends_its_key_with_each_request(
     assert found.of("registry", "ok")
 
 
+def test_doctor_sends_its_key_to_no_other_machine_without_tls(
+    port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, KEYS[Role.READER])
+    asked: list[str | None] = []
+    with answering(200, b'{"tracks": {}}', asked) as url:
+        # Linux connects to this machine, but the address does not say so.
+        found = examine(capsys, "--port", port, "--registry", url.replace("127.0.0.1", "0.0.0.0"))
+    assert set(asked) == {None}
+    assert found.of("registry", "ok")
+    assert found.of("key", "skipped")
+
+
 def test_doctor_without_a_registry_reports_the_skipped_check(
     port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

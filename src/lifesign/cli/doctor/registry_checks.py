@@ -70,8 +70,9 @@ def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
         yield CheckResult("registry", "fault", f"{url} does not answer", advice)
         return
     status, apart_s, body = answer
+    is_readable = _is_readable_on_the_way(url)
     # A call without a key would be logged as refused.
-    shown_key = key if looks_like_key(key) else ""
+    shown_key = key if looks_like_key(key) and not is_readable else ""
     if not _is_a_registrys(url, status, body, shown_key):
         advice = (
             "give the URL of lifesign serve; if it is behind a proxy, check that the proxy reaches the server"
@@ -89,8 +90,22 @@ def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
         )
     if apart_s is not None:
         yield of_the_clock("clock", "the registry's", apart_s)
-    if looks_like_key(key):
-        yield from _of_the_key(url, key)
+    if shown_key:
+        yield from _of_the_key(url, shown_key)
+    elif looks_like_key(key):
+        yield CheckResult(
+            "key", "skipped", f"the key was not sent, since {url} is not encrypted", "give a URL of https"
+        )
+
+
+def _is_readable_on_the_way(url: str) -> bool:
+    """Return whether a key would be sent over a network unencrypted. `url` has been requested."""
+    from yarl import URL  # noqa: PLC0415 - loaded by `fetch`
+
+    from lifesign.client.registry_connection import is_loopback  # noqa: PLC0415 - loads aiohttp, as `fetch`
+
+    entered = URL(url)
+    return entered.scheme == "http" and not is_loopback(entered.host or "")
 
 
 def _is_a_registrys(url: str, status: int, body: bytes, key: str) -> bool:
