@@ -779,6 +779,14 @@ def test_doctor_sends_its_key_to_no_other_machine_without_tls(
     assert found.of("key", "skipped")
 
 
+def test_password_in_the_url_of_a_registry_is_not_shown(
+    port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = examine(capsys, "--port", port, "--registry", "http://ops:password@127.0.0.1:1")
+    (summary,) = found.of("registry", "fault")
+    assert summary.startswith("http://...@127.0.0.1:1 ")
+
+
 def test_doctor_without_a_registry_reports_the_skipped_check(
     port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ from lifesign.domain.models.monitor_faults import (
 )
 from lifesign.domain.models.shards import LivingProber, ShardsShown
 from lifesign.domain.models.targets import TargetList
+from lifesign.domain.net.allowed_addresses import without_password
 from lifesign.domain.probing.shard_eligibility import DEFAULT_INTERVAL_S, NO_PROGRESS_INTERVALS
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.durations import duration_text
@@ -61,13 +62,14 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResul
 
 
 def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
+    shown_url = without_password(url)
     answer = fetch(f"{url.rstrip('/')}/healthz")
     if answer is None:
         advice = (
             "check that the registry is running, that the address is right, and that no proxy or firewall "
             "blocks it"
         )
-        yield CheckResult("registry", "fault", f"{url} does not answer", advice)
+        yield CheckResult("registry", "fault", f"{shown_url} does not answer", advice)
         return
     status, apart_s, body = answer
     is_readable = _is_readable_on_the_way(url)
@@ -77,15 +79,15 @@ def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
         advice = (
             "give the URL of lifesign serve; if it is behind a proxy, check that the proxy reaches the server"
         )
-        yield CheckResult("registry", "fault", f"{url} answers {status}, but not as a registry", advice)
+        yield CheckResult("registry", "fault", f"{shown_url} answers {status}, but not as a registry", advice)
         return
     if status == 200:
-        yield CheckResult("registry", "ok", f"{url} can serve")
+        yield CheckResult("registry", "ok", f"{shown_url} can serve")
     else:
         yield CheckResult(
             "registry",
             "fault",
-            f"{url} answers {status}",
+            f"{shown_url} answers {status}",
             "see the registry's log; often its database is unreachable",
         )
     if apart_s is not None:
@@ -94,7 +96,10 @@ def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
         yield from _of_the_key(url, shown_key)
     elif looks_like_key(key):
         yield CheckResult(
-            "key", "skipped", f"the key was not sent, since {url} is not encrypted", "give a URL of https"
+            "key",
+            "skipped",
+            f"the key was not sent, since {shown_url} is not encrypted",
+            "give a URL of https",
         )
 
 
