@@ -22,15 +22,19 @@ CredentialFile = Annotated[
 
 
 def with_credentials(definition: "ProbeDefinition", file: Path | None) -> "ProbeDefinition":
-    """Return the definition with the credentials of a file added; unchanged if `file` is None.
+    """Return the definition with the credentials of a file in place of its own; unchanged without a file.
 
-    InvalidDefinition or InvalidValue for a file that cannot be used.
+    Variables with secrets that are not needed any more leave the environment. InvalidDefinition or
+    InvalidValue for a file that cannot be used.
     """
     if file is None:
         return definition
     from lifesign.prober.definition.file import read_credential_file  # noqa: PLC0415 - takes 200 ms
+    from lifesign.prober.secrets.secret_reader import forget_variables  # noqa: PLC0415
 
-    return definition.model_copy(update={"credentials": read_credential_file(file)})
+    credentials = read_credential_file(file)
+    forget_variables(definition.credentials, needed_by=credentials)
+    return definition.model_copy(update={"credentials": credentials})
 
 
 def chosen_credential(definition: "ProbeDefinition", name: str, file: Path) -> "CredentialSettings":

@@ -194,10 +194,16 @@ def file_stamp(file: Path) -> FileStamp | None:
     return found.st_mtime_ns, found.st_ctime_ns, found.st_mode, found.st_size, found.st_ino
 
 
-def forget_variables(credentials: Sequence[CredentialSettings]) -> None:
-    """Remove environment variables that contain secrets, so that child processes do not inherit them."""
+def forget_variables(
+    credentials: Sequence[CredentialSettings], *, needed_by: Sequence[CredentialSettings] = ()
+) -> None:
+    """Remove environment variables that contain secrets, so that child processes do not inherit them.
+
+    `needed_by`: credentials whose variables stay.
+    """
+    needed = {source for _, source in sources_of(needed_by)}
     for _, source in sources_of(credentials):
-        if source.env is not None:
+        if source.env is not None and source not in needed:
             os.environ.pop(source.env, None)
 
 
