@@ -546,6 +546,8 @@ async def test_invalid_memory_is_dropped(known: str, fetcher: Fetcher) -> None:
 
 # ── the key ──
 
+KEY = "key-of-the-directory"
+
 
 async def test_key_is_sent_to_the_directory_only(fetcher: Fetcher) -> None:
     async with serving({"/other.json": as_json(catalog(card("https://b.example/")))}) as other:
@@ -568,6 +570,24 @@ async def test_key_is_not_sent_to_the_target_of_a_redirect(fetcher: Fetcher) -> 
         assert (await reader.refusal(key="secret")).result is ResultClass.REDIRECT_REFUSED
         assert other.heads == []
         assert len((await reader.snapshot()).entries) == 2
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        text(f"https://a.example/?token={KEY}\n"),
+        answer(302, Location=f"https://login.example/?token={KEY}"),
+        answer(302, Location=f"/other?token={KEY}"),
+        raw(f"{KEY}\r\n\r\n".encode()),
+    ],
+)
+async def test_key_that_a_directory_sends_back_is_removed(reply: Reply, fetcher: Fetcher) -> None:
+    async with serving({"/list": reply}) as server:
+        found = await Reader(fetcher, server).read(key=KEY)
+    assert isinstance(found, NotRead | Snapshot)
+    shown = found.message if isinstance(found, NotRead) else str(urls(found))
+    assert KEY not in shown
+    assert "secret of the prober" in shown or "REMOVED-SECRET" in shown
 
 
 # ── files ──

@@ -124,6 +124,8 @@ class Request:
     """Security schemes of the agent card, which name the place of an API key."""
     target: URL | None = None
     """URL of the probed target: its secrets are removed from answers of all origins."""
+    own_secret: str | None = None
+    """Secret in its headers that is no credential: it is removed from all answers."""
     has_secret: bool = False
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     tls: ClientTls | None = None
@@ -265,19 +267,19 @@ class Fetcher:
         followed = 0
         redirected_by: Address | None = None
         asked = [] if request.target is None else [request.target]
+        own = [] if request.own_secret is None else [Scrubber([request.own_secret])]
         while True:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
                 fetched = replace(fetched, redirected_from=request.url, redirected_by=redirected_by)
-            if self._credentials:
-                # An origin that redirects may have passed on what it received.
-                asked.append(hop.url)
-                scrubbers = self._credentials.scrubbers_of(asked)
-                for scrubber in scrubbers:
-                    fetched = _scrubbed(fetched, scrubber)
-                if location is not None and any(each.clean_text(location) != location for each in scrubbers):
-                    reason = "redirected to a URL with a secret of the prober"
-                    return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
+            # An origin that redirects may have passed on what it received.
+            asked.append(hop.url)
+            scrubbers = [*own, *self._credentials.scrubbers_of(asked)] if self._credentials else own
+            for scrubber in scrubbers:
+                fetched = _scrubbed(fetched, scrubber)
+            if location is not None and any(each.clean_text(location) != location for each in scrubbers):
+                reason = "redirected to a URL with a secret of the prober"
+                return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
             if location is None:
                 return fetched
             target = await self._next_hop(hop, fetched, location, followed)
