@@ -1,4 +1,5 @@
 import asyncio
+import json
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -341,6 +342,21 @@ async def test_representations_and_errors_hide_the_key(
         seen = seen.__cause__ or seen.__context__
     client = RegistryClient(URL, key=KEY)
     assert KEY not in repr(connection) + str(connection) + repr(client) + repr(client.agents)
+
+
+@pytest.mark.parametrize(
+    "quoting",
+    [
+        answer(401, json.dumps({"error": {"code": "x", "message": KEY, "hint": KEY}}).encode()),
+        raw(f"HTTP/1.1 403 {KEY}\r\nContent-Length: 0\r\n\r\n".encode()),
+        raw(f"{KEY}\r\n\r\n".encode()),
+    ],
+)
+async def test_error_that_quotes_the_key_hides_it(quoting: Reply) -> None:
+    async with asking({"/api/v1/thing": quoting}) as (connection, _):
+        with pytest.raises(RegistryError, match="REMOVED-SECRET") as caught:
+            await connection.ask(POST)
+    assert KEY not in repr(caught.value) + repr(vars(caught.value)) + caught.value.hint
 
 
 @pytest.mark.parametrize("key", ["", "two words", "line\nbreak", "\u00e4", "x" * 5_000])

@@ -31,6 +31,7 @@ from lifesign.client.registry_errors import (
     error_of,
 )
 from lifesign.domain.common.finding import json_pointer
+from lifesign.domain.credentials.secret import Scrubber, secret_fault
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
 from lifesign.errors import InvalidValue
 from lifesign.http_client.bounded_body import read_bounded, read_piece
@@ -185,6 +186,8 @@ class RegistryConnection:
         self.timeout_seconds = timeout_seconds
         self.sleep = sleep
         self._key = key
+        # The registry, or a proxy before it, may quote the key in an error.
+        self._scrubber = Scrubber([] if key is None or secret_fault(key) is not None else [key])
         self._given_session = session
         self._own_session: aiohttp.ClientSession | None = None
         self._chance = chance
@@ -240,7 +243,7 @@ class RegistryConnection:
             async with asyncio.timeout_at(loop.time() + self.timeout_seconds):
                 response = await self._send(question)
                 counter = counter_of(response)
-                failure = await _stream_refusal(response)
+                failure = await _stream_refusal(response, self._scrubber)
             while failure is None:
                 async with asyncio.timeout(IDLE_SECONDS):
                     piece = await read_piece(response, counter)
@@ -248,7 +251,7 @@ class RegistryConnection:
                     return
                 yield piece
         except FAILURES as error:
-            failure = _failure(self.url, error)
+            failure = _failure(self.url, error, self._scrubber)
         finally:
             if response is not None:
                 response.close()
@@ -261,11 +264,11 @@ class RegistryConnection:
             async with asyncio.timeout_at(deadline_s), await self._send(question) as response:
                 body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
-            return _failure(self.url, error)
+            return _failure(self.url, error, self._scrubber)
         if body is None:
             return InvalidAnswer(f"the answer has more than {MAX_BODY_BYTES} bytes", status=response.status)
         if not 200 <= response.status < 300:
-            return _refusal(response, body)
+            return _refusal(response, body, self._scrubber)
         return RegistryReply(
             status=response.status, content_type=media_type(response.headers), body=body, sent_at_s=sent_at_s
         )
@@ -331,29 +334,29 @@ def _is_worth_repeating(error: RegistryError, question: Question) -> bool:
     return question.may_repeat and isinstance(error, Unreachable | Unavailable | RateLimited)
 
 
-async def _stream_refusal(response: aiohttp.ClientResponse) -> RegistryError | None:
+async def _stream_refusal(response: aiohttp.ClientResponse, scrubber: Scrubber) -> RegistryError | None:
     """Return why an answer is no stream, or None."""
     if response.status == 200:
         if (content_type := media_type(response.headers)) == "text/event-stream":
             return None
         what = f"expected text/event-stream; got {content_type[:80]!a}"
         return InvalidAnswer(f"HTTP 200: {what}", status=200)
-    return _refusal(response, await read_bounded(response, MAX_BODY_BYTES, counter_of(response)) or b"")
+    body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response)) or b""
+    return _refusal(response, body, scrubber)
 
 
-def _refusal(response: aiohttp.ClientResponse, body: bytes) -> RegistryError:
+def _refusal(response: aiohttp.ClientResponse, body: bytes, scrubber: Scrubber) -> RegistryError:
     try:
-        parsed: Any = from_json(body)
+        parsed: Any = from_json(scrubber.clean(body))
     except ValueError:
         parsed = None
     retry_after = retry_after_seconds(response.headers.get("Retry-After", ""), datetime.now(UTC))
-    return error_of(
-        response.status, parsed, reason=ascii(response.reason or "")[1:-1], retry_after_s=retry_after
-    )
+    reason = scrubber.clean_text(ascii(response.reason or "")[1:-1])
+    return error_of(response.status, parsed, reason=reason, retry_after_s=retry_after)
 
 
-def _failure(url: URL, error: BaseException) -> RegistryError:
-    _, reason = classify_failure(url, error)
+def _failure(url: URL, error: BaseException, scrubber: Scrubber) -> RegistryError:
+    reason = scrubber.clean_cut(classify_failure(url, error)[1])
     if isinstance(error, aiohttp.ClientResponseError | TooManyBytes):
         return InvalidAnswer(reason)
     is_before = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError)
