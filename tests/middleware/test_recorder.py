@@ -57,6 +57,17 @@ def test_an_interaction_is_counted_under_the_name_of_its_outcome(health: AgentHe
     assert samples(health) == (2 if name in SAMPLED else 0)
 
 
+@pytest.mark.parametrize("counting", ["literal", "interactions", "server_faults"])
+def test_recorded_tool_errors_are_compared_with_all_records(clock: HandClock, counting: str) -> None:
+    health = agent(clock, counting=counting)
+    for outcome in ["answered"] * 19 + ["tool_error"]:
+        health.record(outcome, latency_ms=5)
+    assert health.document().health.status is HealthStatus.HEALTHY
+    for _ in range(19):
+        health.record("tool_error", latency_ms=5)
+    assert health.document().health.status is not HealthStatus.HEALTHY
+
+
 def test_record_without_an_outcome_counts_as_answered(health: AgentHealth) -> None:
     health.record(latency_ms=5)
     assert outcomes(health) == {"answered": 1}

@@ -144,11 +144,10 @@ class AgentHealth:
         known = outcome_named(outcome)
         latency_ns = _nanoseconds("latency_ms", latency_ms)
         first_byte_ns = None if first_byte_ms is None else _nanoseconds("first_byte_ms", first_byte_ms)
-        inspection = Inspection.INSPECTED if self._is_sampled[known] else None
+        is_inspected = self._is_sampled[known] or known is Outcome.TOOL_ERROR
+        inspection = Inspection.INSPECTED if is_inspected else None
         if known is Outcome.NOT_INSPECTED:
             inspection = Inspection.UNSPECIFIED
-        elif known is Outcome.TOOL_ERROR:
-            inspection = Inspection.TOOL_RESULT
         try:
             self.count(known, latency_ns, first_byte_ns, self.clock.monotonic_ns(), inspection)
         except Exception:  # noqa: BLE001 - measuring must never fail what it measures

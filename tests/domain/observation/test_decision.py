@@ -120,10 +120,11 @@ def test_uninspected_answers_that_decide_are_reported(rule: StatusRule) -> None:
     assert is_named == (rule in {StatusRule.FAILURES_SEEN, StatusRule.MOSTLY_NOT_INSPECTED})
 
 
-def test_tool_errors_that_decide_are_reported() -> None:
-    value = {"rule": "mostly_tool_errors", "inspected": 13, "tool_results": 12}
+@pytest.mark.parametrize(("tool_results", "shown"), [(12, 12), (0, 13)])
+def test_tool_errors_that_decide_are_reported(tool_results: int, shown: int) -> None:
+    value = {"rule": "mostly_tool_errors", "inspected": 13, "tool_results": tool_results}
     reasons = decide(ResultClass.OK, with_inspection(value), now=NOW).reasons
-    assert "most of 12 tool results are errors" in reasons
+    assert f"most of {shown} tool results are errors" in reasons
 
 
 @pytest.mark.parametrize("value", [None, 7, {}, {"rule": "evil"}, {"rule": ["ratio"]}, {"inspected": "x"}])

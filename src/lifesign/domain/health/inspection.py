@@ -74,6 +74,14 @@ class InspectionTally:
         """Whether more than half of the answers were not inspected."""
         return sum(self.not_inspected.values()) > self.inspected
 
+    @property
+    def max_tool_results(self) -> int:
+        """Number of results of MCP tools; if none is known, that of all inspected answers.
+
+        An agent's own records do not say which of its good answers are results of tools.
+        """
+        return self.tool_results or self.inspected
+
 
 def tally_of(counts: Sequence[int]) -> InspectionTally:
     """Return the tally of `counts`, which are indexed by `Inspection`."""

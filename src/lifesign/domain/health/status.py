@@ -63,7 +63,7 @@ def window_status(
     unless the status follows from them as well.
     """
     status = health_status(samples, latency_p99_ms, baseline_p99_ms)
-    if status is HealthStatus.HEALTHY and 2 * tool_errors > tally.tool_results:
+    if status is HealthStatus.HEALTHY and 2 * tool_errors > tally.max_tool_results:
         return WindowStatus(HealthStatus.UNKNOWN, StatusRule.MOSTLY_TOOL_ERRORS, has_ratios=False)
     if not tally.is_mostly_missing:
         return WindowStatus(status, StatusRule.RATIO, has_ratios=samples.total > 0)

@@ -164,7 +164,7 @@ def _reported(document: HealthDocument, now: datetime) -> Iterator[str]:
     if note is not None and note.rule in _RULES_WITHOUT_INSPECTION:
         yield _not_inspected(note)
     if note is not None and note.rule is StatusRule.MOSTLY_TOOL_ERRORS:
-        yield f"most of {pluralize(note.tally.tool_results, 'tool result')} are errors"
+        yield f"most of {pluralize(note.tally.max_tool_results, 'tool result')} are errors"
     trend = None if document.decay is None else document.decay.calibration_trend
     if trend is Trend.DECLINING:
         yield "worsening: the response ratio is declining"
