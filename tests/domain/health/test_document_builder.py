@@ -311,6 +311,21 @@ def test_there_is_no_trend_where_ratios_are_left_out(when: str) -> None:
     assert published(report(totals))["decay"]["calibration_trend"] == "stable"
 
 
+def test_trend_follows_the_ratio_of_failures_that_were_seen_before() -> None:
+    totals = window({Outcome.ANSWERED: 20}, {Outcome.RAISED: 100})
+    inspect(totals, previous=True, OVERSIZED=99)
+    assert published(report(totals))["decay"]["calibration_trend"] == "improving"
+
+
+def test_there_is_no_trend_after_a_window_of_mostly_tool_errors() -> None:
+    declared = replace(DECLARED, counting=CountingProfile.SERVER_FAULTS)
+    before = {Outcome.ANSWERED: 20, Outcome.TOOL_ERROR: 12}
+    totals = window({Outcome.ANSWERED: 20, Outcome.RAISED: 10}, before, counting=declared.counting)
+    for tool_results, trend in ((24, "declining"), (23, "stable")):
+        inspect(totals, previous=True, INSPECTED=8, TOOL_RESULT=tool_results)
+        assert published(report(totals, declared))["decay"]["calibration_trend"] == trend
+
+
 # --- times ------------------------------------------------------------------------------------------------
 
 HEALTHY = {Outcome.ANSWERED: 10}

@@ -61,7 +61,12 @@ def self_report(
     previous = count_samples(totals.previous, declared.counting)
     # Omitted ratios cannot be compared.
     comparable = samples if status.has_ratios else Samples()
-    before = Samples() if tally_of(totals.previous_inspections).is_mostly_missing else previous
+    had_ratios = window_status(
+        previous,
+        tally_of(totals.previous_inspections),
+        tool_errors=totals.previous[Outcome.TOOL_ERROR],
+    ).has_ratios
+    before = previous if had_ratios else Samples()
     decay: dict[str, Any] = {
         "calibration_trend": calibration_trend(comparable, before),
         "days_since_model_change": _whole_days(declared.model_changed_at, now),
