@@ -106,7 +106,7 @@ def generation_of(version: str | None) -> str | None:
 
 
 def layers_of(sums: Iterable[SumRow], shown: Iterable[Shown]) -> Iterator[LayerCount]:
-    """Return the number of results of each layer by class, and of probes that used a known card."""
+    """Yield the number of results per layer and class, and the number of probes that used a stored card."""
     counted: Counter[tuple[str, str]] = Counter()
     for layer, result, _, count in sums:
         counted[layer, result] += count

@@ -40,7 +40,7 @@ _UNREPORTED_MEMBERS: Final = {"idempotency_key", "task_id", "run_id", "fencing_t
 
 
 class TaskArguments(Arguments):
-    """Arguments of a tool that writes to a task; named as in the source."""
+    """Arguments of a tool that writes to a task. JSON names are in camel case, as the contract has them."""
 
     model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True)
 

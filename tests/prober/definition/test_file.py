@@ -136,8 +136,8 @@ networks: {allow: [10.0.0.1/8]}
         "line 10: /ask/message/text: expected this key",
         "line 10: /ask/message/txt: no such key; expected one of text",
         (
-            "line 12: /cadence/interval_seconds: expected 300 or more (section 7 of the draft); for your own "
-            "agents, less is possible with allow_fast_cadence: true"
+            "line 12: /cadence/interval_seconds: expected 300 or more; for your own agents, less is "
+            "possible with allow_fast_cadence: true"
         ),
         "line 14: /limits/per_host: expected a whole number",
         "line 15: /opt_out: expected a mapping",

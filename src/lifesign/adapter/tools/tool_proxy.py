@@ -66,7 +66,7 @@ async def _serve(held: ToolProxyContext, upstreams: Upstreams, token: str, liste
         await _connected(listening)
         server: ProxyServer = module.ProxyServer(held, upstreams, token)
     except Exception:
-        _log.exception("the tool proxy cannot be served")
+        _log.exception("the tool proxy could not start")
         raise
     serving = asyncio.ensure_future(server.serve(listening))
     try:

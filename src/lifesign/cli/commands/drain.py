@@ -24,7 +24,7 @@ DrainTimeout = Annotated[
         "--drain-timeout",
         least_s=1,
         most_s=MAX_DURATION_SECONDS,
-        help=("Time limit for the drain. Without it: the drain timeout of the agent's registration."),
+        help="Time limit for the drain. Without it: the drain timeout of the agent's record.",
     ),
 ]
 Reason = Annotated[

@@ -104,7 +104,7 @@ def run(  # noqa: PLR0913 - each option is one
         bool,
         typer.Option(
             "--in-workspace",
-            help="Start the command in the task's workspace instead of the working directory.",
+            help="Start the command in the workspace of the run, instead of the working directory.",
         ),
     ] = False,
     timeout: Annotated[

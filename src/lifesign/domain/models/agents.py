@@ -169,7 +169,10 @@ RENEW_LEASES: Final = "renew_leases"
 
 
 class PendingCommand(BaseModel):
-    """A command that waits for the agent. Replies to heartbeats repeat it until it is followed or expires."""
+    """A command to an agent. Each reply to a heartbeat contains it until the agent has executed it.
+
+    It ends earlier if it expires, or if the agent leaves. `renew_leases` is sent once.
+    """
 
     id: str
     command: str

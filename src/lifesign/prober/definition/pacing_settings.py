@@ -43,8 +43,8 @@ class CadenceSettings(DefinitionMapping):
             raise PydanticCustomError(
                 "too_fast",
                 (
-                    "expected {least} or more (section 7 of the draft); for your own agents, less is "
-                    "possible with allow_fast_cadence: true"
+                    "expected {least} or more; for your own agents, less is possible with "
+                    "allow_fast_cadence: true"
                 ),
                 {"least": least},
             )

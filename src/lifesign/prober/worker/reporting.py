@@ -112,7 +112,8 @@ class Reporter:
             self.in_hand = 0
             if given_up := self._outbox.give_up(self._clock.boot_s()):
                 _log.warning(
-                    "%d results are dropped: the registry or database was unreachable for too long", given_up
+                    "%d results are dropped: too many or too old, since the registry or database is unreachable",
+                    given_up,
                 )
 
     def _may_be_removed(self, shard: Shard) -> bool:

@@ -115,7 +115,8 @@ class _Listening:
                 await connection.close()
             except (SQLAlchemyError, OSError):
                 _log.debug(
-                    "the database connection for event notifications was broken already", exc_info=True
+                    "the connection for event notifications was already broken when it was closed",
+                    exc_info=True,
                 )
         await self._engine.dispose()
 
