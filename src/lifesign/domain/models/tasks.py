@@ -243,7 +243,7 @@ class RunRecord(BaseModel):
 
 
 def run_end_text(run: RunRecord, comments: Sequence["CommentRecord"]) -> str:
-    """Return in words how a run ended. By the task's `comments`, it may have ended with a request for help."""
+    """Return in words how a run ended; the task's `comments` show whether it asked for help."""
     if run.exit_reason is None:
         return "under way"
     requested_at = {comment.written_at for comment in comments if comment.signal is TaskSignal.HELP_REQUESTED}

@@ -112,7 +112,7 @@ class Reporter:
             self.in_hand = 0
             if given_up := self._outbox.give_up(self._clock.boot_s()):
                 _log.warning(
-                    "%d results are dropped: too many or too old, since the registry or database is unreachable",
+                    "%d results are dropped, as too many or too old: the registry or database is unreachable",
                     given_up,
                 )
 
