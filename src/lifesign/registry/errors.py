@@ -175,7 +175,10 @@ class LeaseOver(LifesignError):
 
 
 class LeaseEndUncertain(LifesignError):
-    """The deadline of the lease has passed, but the clock may have been set: the next sweep decides."""
+    """The deadline of the lease has passed, but the database's clock may have been set ahead.
+
+    Then the lease is still valid. The next sweep decides: repeat the request.
+    """
 
     def __init__(self, resource: str) -> None:
         super().__init__(
@@ -384,16 +387,16 @@ MAX_CLASSES_SHOWN = 20
 
 
 class NetworkClassNotFound(LifesignError):
-    """There is no such network class, or none of its targets is expected to answer.
+    """There is no such network class, or no target of it has ever answered a prober.
 
-    `classes` names the network classes that have such targets.
+    Targets of dead agents do not count. `classes` names the network classes that have other targets.
     """
 
     def __init__(self, name: str, existing: Collection[str]) -> None:
         shown = sorted(existing)[:MAX_CLASSES_SHOWN]
         others = f", and {len(existing) - len(shown)} more" if len(existing) > len(shown) else ""
         classes = f"there are {', '.join(shown)}{others}" if shown else "no class has such a target"
-        super().__init__(f"no target of the network class {name[:128]!r} is expected to answer; {classes}")
+        super().__init__(f"no target of the network class {name[:128]!r} has ever answered; {classes}")
         self.name = name[:128]
         self.classes = ", ".join(shown)
 
@@ -425,7 +428,7 @@ class ImportOver(LifesignError):
 
 
 class NothingSuspended(LifesignError):
-    """No import of this directory waits for a confirmation."""
+    """No list of this directory is suspended, so there is nothing to confirm."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"nothing of {name[:128]!r} waits for confirmation")
@@ -450,7 +453,7 @@ class TooMany(LifesignError):
 
 
 class TooManyWorkers(TooMany):
-    """The maximum number of worker processes already probes with this key.
+    """As many worker processes as allowed already use this key to probe.
 
     A killed worker counts until its lease ends.
     """

@@ -25,7 +25,7 @@ class Policies:
     evidence_lost_seconds: float = 300.0
     """Agents have old evidence for so long before it is reported: one interval of a crawl."""
     command_seconds: float = 3_600.0
-    """A command waits for its agent so long, unless the request says otherwise."""
+    """Time after which a command that its agent did not follow expires, unless the request has another."""
     prober_workers: int = DEFAULT_MAX_WORKERS
     """Workers that may probe with one key at a time, unless the key has a number of its own."""
 

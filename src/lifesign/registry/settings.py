@@ -59,7 +59,7 @@ class RegistrySettings(BaseModel):
     request_burst: Annotated[int, Field(ge=1, le=10_000_000)] = 20_000
     """Requests per key in a burst, in each server process."""
     command_seconds: Annotated[float, Field(ge=1, le=604_800)] = DEFAULT_POLICIES.command_seconds
-    """Time for which a command waits for its agent, unless the request says otherwise."""
+    """Time after which a command that its agent did not follow expires, unless the request has another."""
     event_retention_seconds: Annotated[float, Field(ge=DAY_SECONDS, le=MAX_RETENTION_SECONDS)] | None = None
     """Age at which events are archived to a file; None keeps all in the database."""
     task_retention_seconds: Annotated[float, Field(ge=DAY_SECONDS, le=MAX_RETENTION_SECONDS)] = (
@@ -84,7 +84,7 @@ class RegistrySettings(BaseModel):
     trusted_proxies: tuple[Network, ...] = ()
     """Proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` are trusted."""
     metrics_agents: Annotated[int, Field(ge=0, le=10_000)] = 100
-    """Maximum number of unreachable agents with a series of their own in `/metrics`."""
+    """Maximum number of unhealthy and dead agents with a series of their own in `/metrics`."""
     open_metrics: bool = False
     """True if everyone may read `/metrics`; otherwise it needs a key that may read."""
     webhook_networks: tuple[Network, ...] = ()

@@ -15,7 +15,7 @@ class StoreUnavailable(NoAnswer):
 class DatabaseReplaced(StoreUnavailable):
     """The running server's database was removed, replaced or set back. No change is accepted.
 
-    No later change was stored: the caller must repeat its requests once the server is healthy.
+    Changes after that moment were not stored: the caller must repeat its requests once the server is healthy.
     """
 
     def __init__(self, why: str) -> None:

@@ -196,8 +196,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
             envvar=f"{PREFIX}METRICS_AGENTS",
             metavar="COUNT",
             help=(
-                "Maximum number of unreachable agents with a series of their own in /metrics. Without it: "
-                "100."
+                "Maximum number of unhealthy and dead agents with a series of their own in /metrics. "
+                "Without it: 100."
             ),
         ),
     ] = None,

@@ -37,7 +37,7 @@ MEANINGS: Final[Mapping[ExitCode, str]] = MappingProxyType({
         "or the output cannot be written."
     ),
     ExitCode.INCOMPLETE: "Incomplete: the command ended before it was finished.",
-    ExitCode.NO_INPUT: "The expected input did not arrive.",
+    ExitCode.NO_INPUT: "No task arrived in time, or a list of targets could not be read.",
     ExitCode.READER_LEFT: "The reader of the output ended before the command had a verdict.",
 })  # fmt: skip
 

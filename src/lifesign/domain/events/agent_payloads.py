@@ -29,8 +29,9 @@ from lifesign.domain.targets.link_proof import Proof, UnlinkReason
 class AgentLifecycle(Payload):
     """The status of an agent changed.
 
-    The payload is the object of openintent's RFC-0016 2.3. Its further members are needed for a
-    replay of the log.
+    RFC-0016 2.3 of openintent defines `type`, `agent_id`, `previous_status`, `new_status`, `reason` and
+    `timestamp`. lifesign adds the other members: `lifesign events verify` needs them to compute the state of
+    each agent from the log.
     """
 
     type: Literal["agent.lifecycle"] = "agent.lifecycle"

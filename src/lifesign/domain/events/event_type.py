@@ -84,7 +84,8 @@ class EventType(StrEnum):
     LEASE_RELEASED = "lease.released"
     """A lease was released by its holder, or revoked by a coordinator or an operator."""
     LEASE_EXPIRED = "lease.expired"
-    """A lease ended in another way: it expired, its agent ended, or the epoch was raised."""
+    """A lease ended without a release or a revocation: it expired, its agent became dead or was deregistered,
+    or the epoch was raised."""
     SHARDS_GRANTED = "shards.granted"
     """Leases of many shards at once: one `lease.acquired` for each would flood the log."""
     SHARDS_ENDED = "shards.ended"
@@ -129,7 +130,8 @@ class EventType(StrEnum):
     KEY_LIMITED = "key.limited"
     """The maximum number of workers that may probe with a key was changed."""
     KEY_SUSPENDED = "key.suspended"
-    """A key is refused until an operator confirms it: a restored backup does not show if it was revoked."""
+    """A key is refused until an operator confirms it. A backup was restored: the key may have been revoked
+    after that backup was made."""
     KEY_CONFIRMED = "key.confirmed"
     """An operator confirmed a suspended key: it is valid again."""
     WEBHOOK_CREATED = "webhook.created"

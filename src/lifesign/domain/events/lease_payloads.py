@@ -34,7 +34,7 @@ class LeaseAcquired(Payload):
 
 
 class LeaseEnded(Payload):
-    """A lease ended: it was released, or ended in another way. The event's type says which."""
+    """A lease ended. `lease.released`: it was released or revoked. `lease.expired`: any other reason."""
 
     resource: Resource
     lease_id: OwnId

@@ -14,31 +14,37 @@ from lifesign.domain.lifecycle.verdict_suspension import MonitorChange, MonitorS
 class MonitorStateChanged(Payload):
     """The state of the verdicts on one track changed. The event's type names the new state.
 
-    A track contains the agents that send heartbeats (`heartbeat`), or all others (`probe`).
+    There are two tracks. `heartbeat`: the agents with the monitoring `heartbeat` or `both`. `probe`: the
+    agents with the monitoring `probe`.
     """
 
     track: Track
     previous: MonitorState
     """State before the change."""
     cause: MonitorChange
-    """`mass_exit`: too many agents fell silent, or nothing confirms their silence. `mass_exit_over`: few
-    agents still waited for a verdict. `max_suspension`: the longest suspension ended. `released`: an operator
-    ended it. `cohort_passed`: no agent of the suspension is left to decide on.
+    """`mass_exit`: too many agents fell silent, or the registry itself may be the cause of their silence.
+    `mass_exit_over`: few agents still waited for a verdict. `max_suspension`: the longest suspension ended.
+    `released`: an operator ended it. `cohort_passed`: for `mass_exit_quiet_cadences` (2) cadences, no agent
+    that was silent during the suspension has become unhealthy or dead.
     """
     exits: Number
-    """Number of agents that fell silent in this cadence; after a suspension, of those that waited."""
+    """In `monitor.resuming`: number of silent agents that waited for a verdict when the suspension ended.
+    In the other two types: number of agents that fell silent in this cadence.
+    """
     limit: Number
     """Maximum number of agents that may fall silent in one cadence without a suspension."""
     unwitnessed: Number | None = None
-    """Number of these agents whose silence nothing confirms, so that the registry may be at fault. Since they
-    missed a heartbeat, no agent reached the registry, or it refused connections.
+    """Number of these agents for whose silence the registry itself may be the cause. This is so if no agent
+    has reached the registry since their missed heartbeat, or if the registry has refused a connection since
+    then.
     """
 
 
 class MonitorDowntime(Payload):
     """The registry did not run for 10 s or longer.
 
-    This time does not count as missed heartbeats. Shorter gaps do not count either, and have no event.
+    This time does not count as missed heartbeats of an agent. A downtime of less than 10 s does not count
+    as missed heartbeats either, and it has no event.
     """
 
     begin: Moment
@@ -91,7 +97,7 @@ class CredentialFaultChanged(Payload):
     origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
     """Origin to which the prober sends the credential."""
     fault: CredentialState
-    """Fault that began or ended: `credentials_rejected` or `token_error`."""
+    """Fault that began or ended: `credentials_rejected` or `token_error`. Never `works`."""
     detail: Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")] | None = None
     """Answer that rejected the credential, or why there is no token."""
     since: Moment
@@ -105,7 +111,9 @@ class CredentialFaultChanged(Payload):
 class OutageConfirmed(Payload):
     """An operator confirmed the outage of a network class, or of one agent.
 
-    Until a target answers again, its failures count without a witness. The event's actor is the operator.
+    From now on, a failed probe of such a target counts without a witness, until the target answers again. A
+    witness is another host whose answer shows that the prober's network works. The event's actor is the
+    operator.
     """
 
     network_class: Label | None = None

@@ -14,7 +14,7 @@ class TaskCreated(Payload):
 
     task_id: OwnId
     parent_id: OwnId | None = None
-    """Parent task, which paid for the budget of this task; absent if there is none."""
+    """Parent task, from whose budget the budget of this task was taken; absent if there is no parent."""
     fix_of: OwnId | None = None
     """Task whose rejected work this task fixes."""
     tokens: Number

@@ -161,7 +161,8 @@ class CommandRequest(Body):
     reason: Name | None = None
     drain_timeout_seconds: Seconds | None = None
     expires_in_seconds: Seconds | None = None
-    """Time for which the command waits for its agent; without it, the server's `command_ttl`."""
+    """Time after which the command expires if the agent has not followed it; without it, the server's
+    `command_ttl`."""
 
 
 RENEW_LEASES: Final = "renew_leases"

@@ -104,7 +104,7 @@ def _of_the_database(totals: Totals, policies: Policies) -> Iterator[Metric]:
     yield _gauge(
         "agent_down_since_timestamp_seconds",
         (
-            "Time since which each unreachable agent is down, with the reason; without agents in "
+            "Time since which an agent is unhealthy or dead, with the reason; without agents in "
             "maintenance, at most metrics_agents."
         ),
         {
