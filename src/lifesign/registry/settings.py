@@ -96,8 +96,8 @@ class RegistrySettings(BaseModel):
     mass_exit_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.factor
     """A mass exit needs more than this multiple of the usual number of silent agents in a cadence."""
     mass_exit_end_factor: Annotated[float, Field(ge=1, le=1_000_000)] = _MASS_EXIT.end_factor
-    """A cadence is quiet if fewer agents wait for a verdict than this multiple of the usual number, or than
-    `mass_exit_min_exits`; at most the factor above.
+    """A cadence is quiet if fewer agents wait for a verdict than the larger of `mass_exit_min_exits` and this
+    multiple of the usual number; at most the factor above.
     """
     mass_exit_quiet_cadences: Annotated[int, Field(ge=1, le=100)] = _MASS_EXIT.quiet_cadences
     """Number of quiet cadences in a row that end a suspension."""
@@ -113,7 +113,7 @@ class RegistrySettings(BaseModel):
     mass_silence_expected_seconds: Annotated[float, Field(ge=1, le=2_592_000)] = (
         _MASS_SILENCE.expected_seconds
     )
-    """An address that answered within this time is expected to answer."""
+    """Only addresses that answered within this time count when the server looks for a mass silence."""
     mass_silence_together_seconds: Annotated[float, Field(ge=1, le=86_400)] = _MASS_SILENCE.together_seconds
     """Addresses fell silent together if their last answers are at most this far apart."""
     witness_seconds: Annotated[float, Field(ge=1, le=86_400)] = DEFAULT_POLICIES.witness_seconds

@@ -105,7 +105,7 @@ def send_command(
             least_s=1,
             most_s=MAX_DURATION_SECONDS,
             help=(
-                "Time after which the command expires if the agent has not fetched it. Without it: "
+                "Time after which the command expires if the agent has not followed it. Without it: "
                 "the registry's --command-ttl, by default 1h."
             ),
         ),

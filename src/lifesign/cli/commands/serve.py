@@ -157,7 +157,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _duration(
             "command-ttl",
             (
-                "Time after which a command expires if its agent has not fetched it, unless the "
+                "Time after which a command expires if its agent has not followed it, unless the "
                 "command has its own limit."
             ),
         ),
@@ -233,8 +233,8 @@ def serve(  # noqa: PLR0913 - each setting is an option
             "MASS_EXIT_END_FACTOR",
             "FACTOR",
             (
-                "A cadence is quiet if fewer agents wait for a verdict than FACTOR times the usual "
-                "number, or than --mass-exit-min-exits."
+                "A cadence is quiet if fewer agents wait for a verdict than the larger of "
+                "--mass-exit-min-exits and FACTOR times the usual number."
             ),
         ),
     ] = None,

@@ -45,7 +45,7 @@ class MassSilencePolicy:
     """Times that decide which silent addresses count together; InvalidValue outside the allowed range."""
 
     expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
-    """An address that answered within this time is expected to answer, 1 to 2,592,000."""
+    """Only addresses that answered within this time count, 1 to 2,592,000."""
     together_seconds: float = PROBE_THRESHOLDS.unhealthy_after_s
     """Addresses fell silent together if their last answers lie within this time, 1 to 86,400."""
 
