@@ -303,7 +303,7 @@ async def test_unforeseen_error_loses_the_lease_with_a_reason(caplog: pytest.Log
         assert (loss.kind, keeper.is_held()) == (LossKind.EXPIRED, False)
         assert loss.why.endswith(": ValueError: no such timer")
     (message,) = caplog.messages
-    assert message.startswith("lease-1: ")
+    assert message.startswith("lease lease-1 ")
 
 
 @in_virtual_time

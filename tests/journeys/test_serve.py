@@ -384,7 +384,7 @@ def test_invalid_new_certificate_keeps_the_running_processes_and_is_logged(
     good = (tmp_path / "cert.pem").read_text()
     (tmp_path / "cert.pem").write_text("x")
     server.process.send_signal(signal.SIGHUP)
-    until("it says what became of it", is_logged("ended before it was ready (exit code 1): process"))
+    until("it says what became of it", is_logged("ended before it was ready (exit code 1): the old process"))
     assert server.ask("GET", "/healthz")[0] == 200
     os.kill(min(former), signal.SIGKILL)
     until("it pauses before it tries again", is_logged("died (exit code 1): it is replaced in 1 s"))

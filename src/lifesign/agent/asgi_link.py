@@ -269,10 +269,10 @@ class AgentLink:
     def _hand_requests_to_server(self, why: str) -> None:
         """Leave running requests to the server: only the server may end them."""
         _log.warning(
-            "agent %s: %d requests are still in progress, and are left to the web server: %s",
+            "agent %s: %s; the web server ends the %d requests that are still in progress",
             self.profile.agent_id,
-            self._in_flight,
             why,
+            self._in_flight,
         )
 
     async def _shut_down(self) -> None:

@@ -152,7 +152,7 @@ class HeartbeatLoop:
             return self._after(error)
         except Exception:  # noqa: BLE001 - an agent must survive what its registry does
             _log.exception(
-                "agent %s: a registration or heartbeat failed unexpectedly, and is tried again",
+                "agent %s: a registration or heartbeat ended with an unexpected error; the agent tries again",
                 self._place.agent_id,
             )
             return self._try_again_s(None)

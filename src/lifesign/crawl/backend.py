@@ -334,7 +334,9 @@ class RegistryBackend:
 async def open_registry_backend(
     place: RegistryAddress, report: Report | None = None
 ) -> AsyncIterator[RegistryBackend]:
-    """Open a registry as the backend. RegistryError if it cannot be reached, or refuses.
+    """Connect a crawl to a registry, which has its targets and stores its results.
+
+    Raises RegistryError if the registry cannot be reached, or refuses.
 
     `report` is the directory for census reports, written regularly and at the end.
     """

@@ -32,7 +32,7 @@ async def warm_up(database: Database, face: Callable[[], Awaitable[None]] | None
             if face is not None:
                 await face()
     except TimeoutError:
-        _log.info("the first answers will take longer: the warm-up took more than %g s", WARM_UP_SECONDS)
+        _log.info("the warm-up was ended after %g s: the first answers will take longer", WARM_UP_SECONDS)
     except StoreUnavailable as error:
         _log.warning("the warm-up failed: the first answers will take longer: %s", error)
     except Exception:  # noqa: BLE001 - it is logged, and each request reports the fault

@@ -71,7 +71,7 @@ async def test_event_log_is_polled_without_postgresql_notifications(
     await asyncio.wait_for(news.wait(), PATIENCE_SECONDS)
     await asyncio.wait_for(news.wait(), PATIENCE_SECONDS)
     # Said once, not with every poll.
-    assert caplog.text.count("polled") == 1
+    assert caplog.text.count("polls") == 1
     await news.close()
     await database.close()
 

@@ -243,7 +243,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         _threshold(
             "MASS_EXIT_QUIET_CADENCES",
             "COUNT",
-            "A suspension ends after COUNT quiet cadences in a row.",
+            "A suspension ends after COUNT cadences in a row in which few agents are silent.",
         ),
     ] = None,
     mass_exit_max_suspension_seconds: Annotated[

@@ -278,7 +278,7 @@ def cancel_task(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """Cancel a task that is queued, held or with people. The next write of its holder is refused.
+    """Cancel a task that has not ended. If an agent holds it, the agent's next write is refused.
 
     \b
     Examples:

@@ -23,7 +23,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Scale of a plot: the distance of each value from the top, and the labelled values."""
+    """Vertical scale of a plot: how far from the top a value is drawn, and which values have labels."""
 
     y: Callable[[float], float]
     marks: Sequence[Mark]

@@ -120,7 +120,7 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
         return TokenFault(kind=TokenFaultKind.TOKEN_TYPE, reason="token_type is not Bearer")
     if not is_token(value):
         expected = f"{MIN_SECRET_CHARS} to {MAX_TOKEN_CHARS} printable ASCII characters without spaces"
-        return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=f"access_token does not have {expected}")
+        return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=f"access_token is not a text of {expected}")
     lifetime_s = _seconds(members.get("expires_in", DEFAULT_LIFETIME_S))
     if lifetime_s is None:
         reason = "expires_in is not a number of seconds above 0"

@@ -28,7 +28,5 @@ class EventDraft(BaseModel):
     @model_validator(mode="after")
     def _check_payload_type(self) -> Self:
         if type(self.payload) is not PAYLOADS[self.type]:
-            raise PydanticCustomError(
-                "wrong_payload", "expected the payload that belongs to this type of event"
-            )
+            raise PydanticCustomError("wrong_payload", "expected a payload of this event type")
         return self

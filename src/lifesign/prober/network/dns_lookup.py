@@ -167,7 +167,7 @@ class _Cares:
         )
 
     def query_root(self, report: Callable[[object, int | None], None]) -> None:
-        """Ask for the name servers of the DNS root; `report` is called with the answer."""
+        """Query the name servers of the DNS root, and call `report` with the answer and the error code."""
         self._channel.query(".", pycares.QUERY_TYPE_NS, callback=report)
 
     def renewed(self) -> "_Cares | None":

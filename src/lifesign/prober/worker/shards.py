@@ -132,7 +132,7 @@ class TargetSlot:
         return _NO_MEMORY if self.memory is None else ProbeMemory.from_json(self.memory)
 
     def cadence(self, usual: Cadence) -> Cadence:
-        """Return the target's cadence: the usual one, or one by the agent's own thresholds."""
+        """Return the target's cadence: the usual one, unless the agent has thresholds of its own."""
         return usual if self.thresholds_s is None else usual.with_thresholds(*self.thresholds_s)
 
     def not_measured(self, at_s: float, inconclusive_reason: InconclusiveReason, why: str) -> Observation:

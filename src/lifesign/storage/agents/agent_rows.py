@@ -37,7 +37,7 @@ class EvidenceRow(Protocol):
 
 
 def evidence_in(row: EvidenceRow) -> Evidence:
-    """Return the evidence in the columns of a row."""
+    """Return when there was evidence about an agent last, and why there is no newer one."""
     return Evidence(
         at_s=row.evidence_at_s,
         until_s=row.evidence_until_s,
