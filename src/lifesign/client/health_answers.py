@@ -7,7 +7,7 @@ from lifesign.client.candidate_urls import ANOTHERS_DOCUMENT, CandidateUrl, Pars
 from lifesign.client.server_detection import DetectedServer
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.common.finding import Finding
-from lifesign.domain.credentials.secret import Scrubber, secret_fault
+from lifesign.domain.credentials.secret import Scrubber, scrubber_of
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import classify_card, classify_document
@@ -33,8 +33,7 @@ class CheckRequest:
     @property
     def scrubber(self) -> Scrubber:
         """Removes the token from texts; a token that is too short to be found stays in them."""
-        is_found = self.token is not None and secret_fault(self.token) is None
-        return Scrubber([self.token] if is_found and self.token is not None else ())
+        return scrubber_of(self.token)
 
     @property
     def card_deadline_s(self) -> float:

@@ -31,7 +31,7 @@ from lifesign.client.registry_errors import (
     error_of,
 )
 from lifesign.domain.common.finding import json_pointer
-from lifesign.domain.credentials.secret import Scrubber, secret_fault
+from lifesign.domain.credentials.secret import Scrubber, scrubber_of
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
 from lifesign.errors import InvalidValue
 from lifesign.http_client.bounded_body import read_bounded, read_piece
@@ -187,7 +187,7 @@ class RegistryConnection:
         self.sleep = sleep
         self._key = key
         # The registry, or a proxy before it, may quote the key in an error.
-        self._scrubber = Scrubber([] if key is None or secret_fault(key) is not None else [key])
+        self._scrubber = scrubber_of(key)
         self._given_session = session
         self._own_session: aiohttp.ClientSession | None = None
         self._chance = chance

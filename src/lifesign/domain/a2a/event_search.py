@@ -60,7 +60,7 @@ def first_other_event(ended: bytes) -> bytes | None:
 
 
 def end_as_objects(ended: bytes) -> bool:
-    """Return whether every `data:` line seems to end with `}`, judged by how many lines do."""
+    """Return whether every `data:` line seems to end with `}`, by the number of lines that do."""
     line_ends = _LINE_ENDS if b"\r" in ended else _LINE_ENDS[:1]
     lines_of_data = sum(ended.count(end + b"data:") for end in line_ends) + ended.startswith(b"data:")
     return sum(ended.count(b"}" + end) for end in line_ends) == lines_of_data

@@ -141,6 +141,11 @@ class Scrubber:
         return data
 
 
+def scrubber_of(secret: str | None) -> Scrubber:
+    """Return the scrubber of one secret; it removes nothing for None or a text that is no valid secret."""
+    return Scrubber(() if secret is None or secret_fault(secret) is not None else (secret,))
+
+
 def _common_length(text: bytes, form: bytes) -> int:
     """Return the number of bytes with which both begin."""
     low, high = 0, len(text)

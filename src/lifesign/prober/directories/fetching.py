@@ -8,7 +8,6 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.credentials.secret import secret_fault
 from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories.source import DOCUMENT_TIMEOUT_S, Get, WantedDocument
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
@@ -33,7 +32,7 @@ def fetching_with(fetcher: Fetcher) -> Get:
                 modified_since=wanted.modified_since,
                 max_bytes=wanted.max_bytes,
                 deadline_s=asyncio.get_running_loop().time() + wanted.timeout_s,
-                own_secret=wanted.key if wanted.key and secret_fault(wanted.key) is None else None,
+                own_secret=wanted.key,
                 # Directories move, but a key is only sent to its own origin.
                 may_leave_origin=wanted.key is None,
                 accept=ACCEPTED,

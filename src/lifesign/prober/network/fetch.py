@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import SEPARATOR, Scrubber
+from lifesign.domain.credentials.secret import SEPARATOR, Scrubber, scrubber_of
 from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.allowed_addresses import (
     Address,
@@ -267,7 +267,7 @@ class Fetcher:
         followed = 0
         redirected_by: Address | None = None
         asked = [] if request.target is None else [request.target]
-        own = [] if request.own_secret is None else [Scrubber([request.own_secret])]
+        own = [] if request.own_secret is None else [scrubber_of(request.own_secret)]
         while True:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
