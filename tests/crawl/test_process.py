@@ -16,7 +16,7 @@ from tests.support.databases import empty_url
 
 from lifesign.crawl import process as module
 from lifesign.crawl.process import open_ledger, run_worker_process
-from lifesign.crawl.token_pipe import TokenQuery, TokenReply
+from lifesign.crawl.token_pipe import TokenPipe, TokenQuery, TokenReply
 from lifesign.crawl.worker_config import (
     EXIT_SHARDS_WITHHELD,
     EXIT_UNFINISHED,
@@ -211,17 +211,17 @@ def test_tokens_come_from_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
         SECRET,
     )
 
-    async def act(_config: WorkerConfig, _stop: object, _report: object, request: Acts) -> bool:
-        asking = asyncio.create_task(request(credential, None))
+    async def act(_config: WorkerConfig, _stop: object, _report: object, token_pipe: TokenPipe) -> bool:
+        asking = asyncio.create_task(token_pipe.request(credential, None))
         query = await asyncio.to_thread(owner.recv)
         assert isinstance(query, TokenQuery)
         owner.send(TokenReply(query.number, AccessToken(value="access", lifetime_s=60.0)))
-        found.append((query.credential, (await asking).value))
+        found.append((query.credential, await asking))
         return True
 
     acts(monkeypatch, act)
     assert run(config_of(definition()), tokens)[0] == 0
-    assert found == [("acme", "access")]
+    assert found == [("acme", AccessToken(value="access", lifetime_s=60.0))]
     assert tokens.closed
     owner.close()
 

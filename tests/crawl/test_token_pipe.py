@@ -79,6 +79,7 @@ async def workers(
         answering[-1].__enter__()
         pipes.append(TokenPipe(theirs))
         stores.append(store(pipes[-1].request, clock, owns=False))
+        pipes[-1].share_with(stores[-1])
     try:
         yield Workers(owner, stores)
     finally:
@@ -107,12 +108,45 @@ async def test_all_processes_together_request_a_token_once_in_its_lifetime() -> 
 @pytest.mark.parametrize("is_probed", [True, False])
 async def test_refresh_token_of_a_probed_provider_is_removed_in_each_process(*, is_probed: bool) -> None:
     probed = frozenset({"acme"} if is_probed else ())
-    async with workers(Endpoint(), Clock(), 1, probed=probed) as crew:
+    async with workers(Endpoint(), Clock(), 2, probed=probed) as crew:
         crew.owner.named("acme").note_refresh_token("refresh-canary")
+        # Its own request shows that the second one's news has arrived.
+        for source in crew.sources():
+            assert await source.prepare(SECONDS)
+        for each in crew.stores:
+            scrubber = each.scrubber_of(URL("https://login.example/"))
+            assert ("refresh-canary" not in scrubber.clean_text("refresh-canary")) is is_probed
+
+
+async def is_removed(token: str, credentials: CredentialStore, url: str) -> None:
+    """Wait until a token is removed from what this URL answers."""
+    async with asyncio.timeout(SECONDS):
+        while token in credentials.scrubber_of(URL(url)).clean_text(token):  # noqa: ASYNC110 - a pipe has no event
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("url", ["https://acme.example/", "https://login.example/"])
+async def test_access_tokens_are_removed_in_processes_that_never_request_one(url: str) -> None:
+    async with workers(Endpoint(), Clock(), 2) as crew:
+        asking, _ = crew.sources()
+        assert await asking.prepare(SECONDS)
+        asking.drop("access-canary-1")
+        assert await asking.prepare(SECONDS)
+        await is_removed("access-canary-2", crew.stores[1], url)
+        await is_removed("access-canary-1", crew.stores[1], url)
+
+
+async def test_process_that_starts_later_learns_the_tokens_of_others() -> None:
+    async with workers(Endpoint(), Clock(), 1) as crew:
         (source,) = crew.sources()
         assert await source.prepare(SECONDS)
-        scrubber = crew.stores[0].scrubber_of(URL("https://login.example/"))
-        assert ("refresh-canary" not in scrubber.clean_text("refresh-canary")) is is_probed
+        ours, theirs = Pipe()
+        with TokenOwner(crew.owner, SECONDS).answering(ours):
+            pipe = TokenPipe(theirs)
+            late = store(pipe.request, Clock(), owns=False)
+            pipe.share_with(late)
+            await is_removed("access-canary-1", late, "https://acme.example/")
+            pipe.close()
 
 
 async def test_late_token_request_gets_the_remaining_lifetime() -> None:

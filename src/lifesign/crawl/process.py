@@ -30,7 +30,6 @@ from lifesign.prober.errors import PassDelayed
 from lifesign.prober.evidence.observation_file import FiledLedger, ResultsFile
 from lifesign.prober.registry_exchange.ledger import Ledger
 from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
-from lifesign.prober.secrets.credential_store import RequestToken
 from lifesign.prober.secrets.secret_reader import forbid_core_dumps
 from lifesign.prober.worker.main_loop import ProbeWorker
 from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS
@@ -70,11 +69,11 @@ async def run_worker(
     config: WorkerConfig,
     stop: asyncio.Event,
     report: Callable[[WorkerStatus], None],
-    request_token: RequestToken | None = None,
+    token_pipe: TokenPipe | None = None,
 ) -> bool:
     """Probe until `stop` is set or a census is complete; False if a census was stopped before its end.
 
-    `request_token`: obtains tokens from the process that requests them; None: this process does.
+    `token_pipe`: leads to the process that requests tokens; None: this process requests them.
     PassDelayed if a census can store nothing for too long.
     """
     definition = config.definition
@@ -84,9 +83,11 @@ async def run_worker(
             definition,
             is_public_allowed=definition.has_contact,
             secrets=config.secrets,
-            request_token=request_token,
+            request_token=None if token_pipe is None else token_pipe.request,
         ) as opened,
     ):
+        if token_pipe is not None:
+            token_pipe.share_with(opened.credentials)
         worker = ProbeWorker(
             ledger,
             opened.prober,
@@ -202,7 +203,7 @@ async def _run_until_stopped(config: WorkerConfig, pipe: Connection, tokens: Con
 
     token_pipe = None if tokens is None else TokenPipe(tokens)
     try:
-        return await run_worker(config, stop, report, None if token_pipe is None else token_pipe.request)
+        return await run_worker(config, stop, report, token_pipe)
     finally:
         if token_pipe is not None:
             token_pipe.close()

@@ -1,17 +1,18 @@
 """Access tokens for the processes of a crawl: one process requests them, the others get them through pipes.
 
-No token is written to a disk, and all processes together cause one request per lifetime of a token.
+No token is written to a disk, and all processes together cause one request per lifetime of a token. Each
+process learns the tokens of all others, because a target may send one back to any of them.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Final
 
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
-from lifesign.prober.secrets.credential_store import Credential, CredentialStore
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore, IssuedTokens
 
 GONE: Final = "the process that requests tokens is gone"
 
@@ -33,8 +34,6 @@ class TokenReply:
 
     number: int
     found: AccessToken | TokenFault
-    refresh_tokens: tuple[str, ...] = field(default=(), repr=False)
-    """Those that a target may send back; only to be removed from texts."""
 
 
 class TokenOwner:
@@ -48,6 +47,8 @@ class TokenOwner:
         self._credentials = credentials
         self._seconds = seconds
         self._probed = probed
+        self._outboxes: set[_Outbox] = set()
+        credentials.on_change = self._publish
 
     async def token(self, name: str, rejected: str | None) -> AccessToken | TokenFault:
         """Return the token of a credential and its remaining lifetime, or why there is none."""
@@ -70,20 +71,10 @@ class TokenOwner:
         """Answer the requests that come through a pipe, and close the pipe at the end of the block."""
         loop = asyncio.get_running_loop()
         replies: set[asyncio.Task[None]] = set()
-        # Written in a thread: a process that is stopped does not read.
-        writing = asyncio.Lock()
+        outbox = _Outbox(pipe, lambda: self._credentials.issued_tokens(self._probed))
 
         async def reply(query: TokenQuery) -> None:
-            name = query.credential
-            found = await self.token(name, query.rejected)
-            used = self._credentials.named(name).refresh_tokens if name in self._probed else ()
-            answer = TokenReply(query.number, found, tuple(used))
-            async with writing:
-                try:
-                    await asyncio.to_thread(pipe.send, answer)
-                except OSError:
-                    # The process has ended.
-                    loop.remove_reader(pipe.fileno())
+            outbox.put(TokenReply(query.number, await self.token(query.credential, query.rejected)))
 
         def receive() -> None:
             try:
@@ -95,13 +86,58 @@ class TokenOwner:
                 loop.remove_reader(pipe.fileno())
 
         loop.add_reader(pipe.fileno(), receive)
+        self._outboxes.add(outbox)
         try:
             yield
         finally:
+            self._outboxes.remove(outbox)
             loop.remove_reader(pipe.fileno())
             for task in replies:
                 task.cancel()
+            outbox.close()
             pipe.close()
+
+    def _publish(self) -> None:
+        for outbox in self._outboxes:
+            outbox.note_change()
+
+
+class _Outbox:
+    """Messages to one process, written in their order."""
+
+    def __init__(self, pipe: Connection, issued: Callable[[], Mapping[str, IssuedTokens]]) -> None:
+        """`issued`: returns the present tokens, which the process gets at first and after each change."""
+        self._pipe = pipe
+        self._issued = issued
+        self._waiting: asyncio.Queue[TokenReply | None] = asyncio.Queue()
+        """None: the present tokens."""
+        self._has_change = False
+        self.note_change()
+        self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    def note_change(self) -> None:
+        """Send the present tokens."""
+        if not self._has_change:
+            self._has_change = True
+            self._waiting.put_nowait(None)
+
+    def put(self, reply: TokenReply) -> None:
+        """Send a reply."""
+        self._waiting.put_nowait(reply)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._writing.cancel()
+
+    async def _write(self) -> None:
+        # OSError: the process has ended.
+        with suppress(OSError):
+            while True:
+                reply = await self._waiting.get()
+                if reply is None:
+                    self._has_change = False
+                # In a thread: a process that is stopped does not read.
+                await asyncio.to_thread(self._pipe.send, self._issued() if reply is None else reply)
 
 
 class TokenPipe:
@@ -113,7 +149,14 @@ class TokenPipe:
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, asyncio.Future[TokenReply]] = {}
         self._number = 0
+        self._issued: Mapping[str, IssuedTokens] = {}
+        self._credentials: CredentialStore | None = None
         self._loop.add_reader(pipe.fileno(), self._receive)
+
+    def share_with(self, credentials: CredentialStore) -> None:
+        """From now on, tell this process's credentials which tokens there are."""
+        self._credentials = credentials
+        credentials.note_issued(self._issued)
 
     async def request(self, credential: Credential, rejected: str | None) -> AccessToken | TokenFault:
         """Obtain a token for a credential. `rejected`: the token that an agent rejected, or None."""
@@ -126,12 +169,9 @@ class TokenPipe:
         except OSError:
             answer.set_result(_pipe_closed(number))
         try:
-            reply = await answer
+            return (await answer).found
         finally:
             del self._asked[number]
-        for token in reversed(reply.refresh_tokens):
-            credential.note_refresh_token(token)
-        return reply.found
 
     def close(self) -> None:
         """Close the pipe: no token is requested any more."""
@@ -141,10 +181,15 @@ class TokenPipe:
     def _receive(self) -> None:
         try:
             while self._pipe.poll():
-                reply: TokenReply = self._pipe.recv()
-                answer = self._asked.get(reply.number)
-                if answer is not None and not answer.done():
-                    answer.set_result(reply)
+                message: TokenReply | Mapping[str, IssuedTokens] = self._pipe.recv()
+                if isinstance(message, TokenReply):
+                    answer = self._asked.get(message.number)
+                    if answer is not None and not answer.done():
+                        answer.set_result(message)
+                else:
+                    self._issued = message
+                    if self._credentials is not None:
+                        self._credentials.note_issued(message)
         except (EOFError, OSError):
             self._loop.remove_reader(self._pipe.fileno())
             for number, answer in self._asked.items():

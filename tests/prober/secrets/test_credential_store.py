@@ -524,12 +524,8 @@ def test_file_that_changed_before_the_start_of_a_process_is_read_again(tmp_path:
     assert bearer_of(CredentialStore([each], secrets)) == "Bearer second-secret"
 
 
-def test_refresh_token_that_is_replaced_ends_no_fault(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The prober itself replaces it, with each access token of a public client."""
-    file, now = tmp_path / "lab.refresh", [0.0]
-    write_secret(file, "refresh-canary-1")
+def store_with_refresh_token(file: Path, clock: Callable[[], float]) -> CredentialStore:
+    """That of a public client, which requests no token."""
     public = {"auth_method": "none", "grant": "refresh_token", "token_file": str(file)}
     oauth2 = {"token_url": "https://login.example/token", "client_id": "lifesign"} | public
     given = CredentialSettings.model_validate(
@@ -539,7 +535,23 @@ def test_refresh_token_that_is_replaced_ends_no_fault(
     async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
         raise AssertionError
 
-    store = CredentialStore([given], read_secrets([given]), lambda: now[0], request_token=request)
+    return CredentialStore([given], read_secrets([given]), clock, request_token=request)
+
+
+def test_refresh_token_in_a_file_is_removed_before_its_first_use(tmp_path: Path) -> None:
+    file = tmp_path / "lab.refresh"
+    write_secret(file, "refresh-canary-1")
+    scrubber = store_with_refresh_token(file, lambda: 0.0).scrubber_of(URL("https://login.example/card"))
+    assert "canary" not in scrubber.clean_text("refresh-canary-1")
+
+
+def test_refresh_token_that_is_replaced_ends_no_fault(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The prober itself replaces it, with each access token of a public client."""
+    file, now = tmp_path / "lab.refresh", [0.0]
+    write_secret(file, "refresh-canary-1")
+    store = store_with_refresh_token(file, lambda: now[0])
     store.note_use(URL("https://lab.example/x"), CredentialState.CREDENTIALS_REJECTED, "lab")
     caplog.clear()
     write_secret(file, "refresh-canary-2-and-more")

@@ -4,6 +4,8 @@ import logging
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
@@ -165,6 +167,14 @@ class Credential:
         return [*self._secrets, *(client_pair(oauth2.client_id, secret) for secret in self._secrets)]
 
 
+@dataclass(frozen=True, slots=True)
+class IssuedTokens:
+    """Tokens of one credential that another process obtained; they are only removed from texts."""
+
+    access: tuple[str, ...] = field(repr=False)
+    refresh: tuple[str, ...] = field(repr=False)
+
+
 RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenFault]]
 """Obtains a token for a credential; the argument is the rejected token, or None."""
 
@@ -239,6 +249,10 @@ class CredentialStore:
             {name: _stamp(source, setting, secrets.stamps.get) for name, setting, source in self._sources},
         )
         self._scrubber_by_origin: Callable[[URL], Scrubber]
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each new token or secret."""
+        if owns_tokens:
+            self._note_stored_tokens()
         self._renew_scrubber()
 
     def __bool__(self) -> bool:
@@ -385,6 +399,39 @@ class CredentialStore:
         # Nearly always one origin.
         return {self._scrubber_by_origin(origin) for origin in {url.origin() for url in urls}}
 
+    def issued_tokens(self, with_refresh: Collection[str]) -> Mapping[str, IssuedTokens]:
+        """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process.
+
+        `with_refresh`: names of the credentials whose refresh tokens are included.
+        """
+        return {
+            name: IssuedTokens(
+                tuple(credential.tokens.secrets()),
+                tuple(credential.refresh_tokens) if name in with_refresh else (),
+            )
+            for name, credential in self._credentials.items()
+            if credential.tokens is not None
+        }
+
+    def note_issued(self, issued: Mapping[str, IssuedTokens]) -> None:
+        """Store the tokens that another process obtained, so that they are removed from texts."""
+        for name, tokens in issued.items():
+            credential = self._credentials[name]
+            credential.refresh_tokens = [*tokens.refresh]
+            if credential.tokens is not None:
+                credential.tokens.note_issued(tokens.access)
+        self._renew_scrubber()
+
+    def _note_stored_tokens(self) -> None:
+        """Store the refresh tokens in files: an endpoint may send one back before its first use."""
+        for credential in self._credentials.values():
+            client = credential.oauth2
+            if client is not None and client.token_file is not None:
+                # Before the first login there is no file. The first use logs other faults.
+                with suppress(InvalidValue):
+                    source = SecretPlace(file=client.token_file)
+                    credential.refresh_tokens = [read_secret(source, credential.name, lambda _warning: None)]
+
     def _renew_scrubber(self) -> None:
         by_origin: dict[str, list[str]] = {}
         for credential in self._credentials.values():
@@ -402,6 +449,7 @@ class CredentialStore:
         self._scrubber_by_origin = lru_cache(maxsize=MAX_ORIGINS)(
             lambda origin: scrubbers.get(str(origin), _NOTHING_TO_REMOVE)
         )
+        self.on_change()
 
 
 def _secret_of(

@@ -5,7 +5,7 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from lifesign.domain.common.backoff import FIRST_WAIT_SECONDS, Backoff
@@ -52,6 +52,8 @@ class TokenSource:
         self._backoff = Backoff(chance, max_wait_s=MAX_WAIT_SECONDS if is_owner else FIRST_WAIT_SECONDS)
         self._tokens: list[str] = []
         """The newest first."""
+        self._issued: Sequence[str] = ()
+        """Those that another process obtained."""
         self._rejected: str | None = None
         self._ends_at_s = 0.0
         self._retry_at_s = 0.0
@@ -78,7 +80,11 @@ class TokenSource:
 
     def secrets(self) -> list[str]:
         """Return all texts that must not be shown, including former tokens."""
-        return list(self._tokens)
+        return [*self._tokens, *(each for each in self._issued if each not in self._tokens)]
+
+    def note_issued(self, tokens: Sequence[str]) -> None:
+        """Store the tokens that another process obtained: they are only removed from texts."""
+        self._issued = tokens
 
     async def prepare(self, seconds: float) -> bool:
         """Request a token if there is none, waiting up to `seconds`; return whether there is one then."""
