@@ -95,6 +95,11 @@ def repeated_member(text: str) -> tuple[str | int, ...] | None:
 
     Parsers differ in which value they take. `text` is valid JSON of bounded depth.
     """
+    if "\\" not in text:
+        strings = text.split('"')[1::2]
+        if len(set(strings)) == len(strings):
+            # Nor does a name occur twice. This is so for most requests, and takes a third of the time.
+            return None
     try:
         _read_without_repetition(text)
     except _Repeated:
