@@ -414,10 +414,10 @@ async def test_request_with_a_key_of_another_role_does_not_confirm_a_missed_hear
 @pytest.mark.parametrize(
     "columns",
     [
-        {"status": "unhealthy", "reason": "heartbeat_timeout"},
+        {"status": "unhealthy", "reason": "heartbeat_timeout", "unhealthy_after_s": 60.0},
         {"maintenance_until_s": 4e9},
         {"monitoring": "probe"},
-        {"status_since_s": 1_763_640_000.0},
+        {"registered_at_s": 1_763_640_000.0, "status_since_s": 1_763_640_000.0},
         {"interval_s": 3_600.0, "unhealthy_after_s": 7_200.0, "dead_after_s": 14_400.0},
     ],
     ids=["is known to be silent", "in maintenance", "sends none", "is not proven", "is not due"],
@@ -429,6 +429,24 @@ async def test_agent_without_a_due_heartbeat_is_no_companion(
     await add_agents(slow_api.database, 1, "other", **columns)
     await _live(slow_api, 100)
     assert (await slow_api.record("victim-0"))["status"] == "unhealthy"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"status": "unhealthy", "reason": "health_reported_unhealthy", "status_since_s": 1_763_640_000.0},
+        {"status": "draining", "reason": "drain_initiated", "drain_deadline_s": 4e9},
+    ],
+    ids=["unhealthy by its document", "draining"],
+)
+async def test_agent_whose_heartbeats_were_not_missed_before_is_a_companion(
+    slow_api: RegistryApi, columns: dict[str, Any]
+) -> None:
+    await add_agents(slow_api.database, 1, "victim")
+    await add_agents(slow_api.database, 1, "other", **columns)
+    await give_lease(slow_api.database, "other-0", "a drain waits for it")
+    await _live(slow_api, 100)
+    assert (await slow_api.record("victim-0"))["status"] == "active"
 
 
 async def test_heartbeats_of_all_processes_reach_the_sweep(database: Database, clock: WoundClock) -> None:

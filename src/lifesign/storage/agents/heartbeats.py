@@ -100,16 +100,20 @@ _STORE_POSTGRESQL = text("""
 """)
 
 
-# Agents with an operator's override may be silent on purpose. Integer division replaces `floor`, which SQLite
-# need not have.
+# Whatever else makes an agent unhealthy, its heartbeats arrive. Agents with an operator's override may be
+# silent on purpose. Integer division replaces `floor`, which SQLite need not have.
 _OVERDUE = """
     WITH overdue AS (
         SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s,
             b.last_heartbeat_at_s + a.interval_s AS missed_s
         FROM heartbeats b JOIN agents a ON a.id = b.agent
-        WHERE a.status = 'active' AND a.monitoring <> 'probe'
+        WHERE (
+                a.status IN ('active', 'draining')
+                OR a.status = 'unhealthy' AND a.reason <> 'heartbeat_timeout'
+            )
+            AND a.monitoring <> 'probe'
             AND :now_s - b.last_heartbeat_at_s >= a.interval_s
-            AND b.last_heartbeat_at_s - a.status_since_s >= :proven_s
+            AND b.last_heartbeat_at_s - a.registered_at_s >= :proven_s
             AND coalesce(a.maintenance_until_s, 0) <= :now_s AND coalesce(a.override_until_s, 0) <= :now_s
     )
     SELECT * FROM (SELECT * FROM overdue ORDER BY due_s DESC LIMIT :limit) AS last_due
@@ -123,7 +127,7 @@ _OVERDUE_POSTGRESQL = text(_OVERDUE.format(whole_intervals=f"floor({_INTERVALS})
 
 
 class OverdueHeartbeat(NamedTuple):
-    """An active agent whose heartbeat is overdue."""
+    """An agent whose heartbeat is overdue."""
 
     agent: int
     due_s: float
@@ -137,7 +141,7 @@ def latest_overdue(
 ) -> list[OverdueHeartbeat]:
     """Return the agents whose last heartbeat was due latest, and those that fell silent last by `silent_s`.
 
-    Only those that gave liveness signals for `proven_s` in their present status.
+    Only those that sent heartbeats for `proven_s` since their registration.
     """
     statement = _OVERDUE_POSTGRESQL if transaction.is_postgresql else _OVERDUE_SQLITE
     parameters = {
