@@ -400,6 +400,25 @@ async def test_missed_heartbeats_are_suspended_if_connections_were_refused(
     assert await count_by_status(slow_api.database) == {"active": 1, "unhealthy": 1}
 
 
+async def test_missed_heartbeats_are_suspended_if_heartbeats_could_not_be_stored(
+    slow_api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process that is stopped may lock the rows of agents; reads are answered meanwhile."""
+
+    def fail(*_: object) -> None:
+        raise StoreUnavailable("on purpose")
+
+    await add_agents(slow_api.database, 2)
+    key = await slow_api.add_agent_key("agent-1")
+    monkeypatch.setattr(slow_api.registry.heartbeats.groups, "_function", fail)
+    for _ in range(12):
+        await _live(slow_api, 10)
+        refused = await slow_api.send_heartbeat("agent-1", key)
+        assert refused.status == 503
+        await slow_api.ask("GET", f"{AGENTS}/agent-1", key=key)
+    assert await count_by_status(slow_api.database) == {"active": 2}
+
+
 @pytest.mark.parametrize("key", [Role.ADMIN, Role.READER, "ahk_" + "x" * 43])
 async def test_request_with_a_key_of_another_role_does_not_confirm_a_missed_heartbeat(
     slow_api: RegistryApi, key: Role | str

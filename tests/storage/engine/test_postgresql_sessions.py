@@ -1,3 +1,4 @@
+import time
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,7 @@ from sqlalchemy import insert, make_url, select, text
 from tests.support.databases import empty_url, postgresql_server
 
 from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.postgresql_sessions import MAX_IDLE_SECONDS, SETTINGS
 from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
@@ -71,4 +73,33 @@ async def test_dead_idle_connection_is_replaced_without_an_error(
         assert await database.read(_rows) == [1]
     finally:
         await database.close()
+        await other.close()
+
+
+async def test_transaction_of_a_process_that_does_not_continue_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = empty_url("postgresql", tmp_path)
+    monkeypatch.setitem(SETTINGS, "idle_in_transaction_session_timeout", "100ms")
+    stopped, other = open_database(url), open_database(url)
+
+    def stop(transaction: Transaction) -> None:
+        _add_row(transaction)
+        time.sleep(1)
+        _rows(transaction)
+
+    try:
+        await stopped.read(_rows)
+        # Connections that are made from now on.
+        monkeypatch.undo()
+        shown = await other.read(lambda transaction: transaction.connection.scalar(text(
+            "SHOW idle_in_transaction_session_timeout"
+        )))  # fmt: skip
+        assert shown == f"{MAX_IDLE_SECONDS}s"
+        with pytest.raises(StoreUnavailable):
+            await stopped.write(stop)
+        await other.write(_add_row)
+        assert await stopped.read(_rows) == [1]
+    finally:
+        await stopped.close()
         await other.close()

@@ -10,8 +10,8 @@ sick").
 
 Missed heartbeats have witnesses too. If no agent at all was heard since an agent's first missed heartbeat was
 due, although another agent's heartbeat fell due as well, the registry's own inbound side may be cut. The same
-holds if no agent was heard since both had missed a heartbeat. If the registry itself refused connections
-since then, heartbeats may have been among them.
+holds if no agent was heard since both had missed a heartbeat. If the registry itself refused heartbeats or
+connections since then, those of the agent may have been among them.
 """
 
 import math
@@ -247,9 +247,9 @@ def is_unwitnessed(
     """Return whether nothing confirms that an agent missed the heartbeat that was due at `missed_s`.
 
     `heard_at_s` is the last authenticated request of any agent, `companion` what other proven agents missed,
-    `refused_at_s` the last connection that the registry refused; None: never. A request from before a
-    companion fell silent too confirms nothing: the network may have failed for one agent after the other. A
-    single agent has no companion, and is assessed by itself.
+    `refused_at_s` the last heartbeat or connection that the registry refused; None: never. A request from
+    before a companion fell silent too confirms nothing: the network may have failed for one agent after the
+    other. A single agent has no companion, and is assessed by itself.
     """
     if refused_at_s is not None and refused_at_s >= missed_s:
         return True

@@ -21,6 +21,7 @@ from lifesign.registry.request_handling.batcher import Batcher
 from lifesign.registry.request_handling.error_statuses import error_response
 from lifesign.registry.request_handling.execution import OperationDispatcher, headers_in, incarnation_in
 from lifesign.serving.error_body import problem
+from lifesign.storage.errors import StoreUnavailable
 
 HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
 MAX_GROUP = 500
@@ -52,6 +53,10 @@ class HeartbeatEndpoint:
         """Take one heartbeat."""
         try:
             answer = await self.groups.ask(await self._arrival(scope, receive))
+        except StoreUnavailable as error:
+            # It may be that no heartbeat of any agent can be stored.
+            self._dispatcher.heard.note_refusal()
+            answer = error
         except LifesignError as error:
             answer = error
         except ClientDisconnect:

@@ -1,8 +1,9 @@
 """Time of the last request from any agent to a server process: a witness for missed heartbeats.
 
 Each process notes its own requests in memory, and stores the time with its sweeps. So every process that
-assesses agents knows whether the inbound network works. The same holds for connections that a process refused
-because too many were open: heartbeats may have been among them.
+assesses agents knows whether the inbound network works. The same holds for heartbeats that a process could
+not store, and for connections that it refused because too many were open: heartbeats may have been among
+them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,7 @@ LATE_SECONDS = 5.0
 
 
 class HeardAgents:
-    """When this process last got an authenticated request of any agent, and last refused a connection."""
+    """When this process last got an authenticated request of any agent, and last refused a heartbeat."""
 
     def __init__(self, monotonic_s: Callable[[], float]) -> None:
         self._monotonic_s = monotonic_s
@@ -32,7 +33,7 @@ class HeardAgents:
         self._heard_s = self._monotonic_s()
 
     def note_refusal(self) -> None:
-        """Record that this process refused a connection just now, because too many are open."""
+        """Record that this process just refused a heartbeat, or a connection that may have brought one."""
         self._refused_s = self._monotonic_s()
 
     def store(self, transaction: Transaction, process: str) -> None:

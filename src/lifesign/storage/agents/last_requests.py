@@ -1,4 +1,4 @@
-"""When each server process last got an authenticated request of an agent, and last refused a connection."""
+"""When each server process last got an authenticated request of an agent, and last refused one."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ class LastRequests(NamedTuple):
     at_s: float | None
     """Last authenticated request of an agent; None: never."""
     refused_at_s: float | None
-    """Last connection that was refused because too many were open; None: never."""
+    """Last heartbeat that could not be stored, or connection beyond the limit; None: never."""
 
 
 def store(transaction: Transaction, process: str, times: LastRequests) -> None:

@@ -10,8 +10,17 @@ from sqlalchemy.pool import ConnectionPoolEntry
 PING_AFTER_SECONDS = 1.0
 """Idle time after which a connection is checked before its next use."""
 
+MAX_IDLE_SECONDS = 10
+"""Time after which PostgreSQL ends a transaction whose process does not continue.
+
+A process that is stopped, or that lost its connection, would block the other processes of the registry.
+"""
 # Compiling a statement that takes milliseconds takes longer than that.
-SETTINGS = {"application_name": "lifesign", "jit": "off"}
+SETTINGS = {
+    "application_name": "lifesign",
+    "jit": "off",
+    "idle_in_transaction_session_timeout": f"{MAX_IDLE_SECONDS}s",
+}
 # The data is in memory or on flash. With the defaults for spinning disks, whole tables would be read to find
 # thirty rows among thousands. A setting of the server, database or user takes precedence.
 _ASSUME_FLASH = """
