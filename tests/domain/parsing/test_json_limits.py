@@ -94,7 +94,7 @@ def test_objects_with_unique_names_have_no_repeated_member(value: dict[str, Any]
         ('{"a": 1, "a": 1}', ("a",)),
         ('{"a": 1, "\\u0061": 2}', ("a",)),
         ('{"a" : 1, "b": [2], "a":3}', ("a",)),
-        ('{"a": "b", "b": "a"}', None),
+        ('{"a":"b","b":"a"}', None),
         ('{"": 1, "": 2}', ("",)),
         ('[{"a": 1}, {"b": {"c": [], "c": {}}}]', (1, "b", "c")),
         ('{"a": 1, "A": 1}', None),
