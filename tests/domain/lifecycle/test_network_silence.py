@@ -1,5 +1,7 @@
 """Mass silence of a network class."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,6 +45,28 @@ def test_addresses_that_fell_silent_far_apart_are_no_mass_silence() -> None:
     shorter = MassSilencePolicy(together_seconds=30)
     assert is_mass_silence(counts(12, 6, apart_s=6), shorter)
     assert not is_mass_silence(counts(12, 6, apart_s=7), shorter)
+
+
+def test_addresses_fell_silent_together_within_two_probe_intervals() -> None:
+    hourly = replace(counts(12, 6, apart_s=1_440), interval_s=3_600)
+    assert is_mass_silence(hourly)
+    assert not is_mass_silence(replace(hourly, interval_s=3_599))
+    assert not is_mass_silence(replace(hourly, interval_s=300))
+    # A short interval does not make the window shorter.
+    assert is_mass_silence(replace(counts(12, 6, apart_s=180), interval_s=10))
+
+
+def test_longest_interval_of_the_keys_counts_for_their_common_addresses() -> None:
+    by_key = {key: counts(4, 2, apart_s=3_600) for key in "abc"}
+    assert silent_keys(by_key) == ()
+    by_key = {"a": by_key["a"], **{key: replace(by_key[key], interval_s=1_800) for key in "bc"}}
+    assert silent_keys(by_key) == ("a", "b", "c")
+
+
+def test_one_key_with_a_long_interval_makes_no_class_silent_for_others() -> None:
+    by_key = {key: counts(12, 7, apart_s=3_600) for key in "abcdefghij"}
+    hostile = ClassCounts(addresses=1, silent_s=(), interval_s=86_400)
+    assert silent_keys({**by_key, "z": hostile}) == ("z",)
 
 
 @given(st.integers(3, 60), st.lists(st.integers(0, 3_000), max_size=60))

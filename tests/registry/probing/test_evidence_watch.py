@@ -1,5 +1,6 @@
 """The evidence watch: mass silence, old evidence, and what an operator confirms."""
 
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
@@ -40,6 +41,24 @@ async def test_simultaneous_silence_of_most_addresses_of_a_class_is_mass_silence
     clock.advance(15)
     await api.sweep()
     assert (await report(api, result(clock, 0)))["silent_classes"] == []
+
+
+@pytest.mark.both_databases
+async def test_addresses_that_are_probed_every_hour_fall_silent_within_an_hour(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    async def probe_all(probe: Callable[[WoundClock, int], dict[str, Any]]) -> None:
+        for number in range(12):
+            await claim(api, interval_s=3_600.0)
+            await report(api, probe(clock, number))
+            clock.advance(300)
+
+    await fleet(api, 12)
+    await probe_all(result)
+    await probe_all(unwitnessed)
+    await claim(api, interval_s=3_600.0)
+    await api.sweep()
+    assert list((await shown(api))["silent_classes"]) == [CLASS]
 
 
 async def test_one_key_makes_no_class_silent_for_another(api: RegistryApi, clock: WoundClock) -> None:

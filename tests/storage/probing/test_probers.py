@@ -31,3 +31,21 @@ async def test_stored_credentials_of_a_prober_are_read_back(
     await database.write(store)
     living = await database.read(lambda transaction: probers.running(transaction, 10))
     assert {each.holder: each.credentials for each in living} == given
+
+
+async def test_longest_interval_is_that_of_the_living_workers_of_each_key(database: Database) -> None:
+    given = {
+        "key:k/a": (60, 300.0), "key:k/b": (60, 3_600.0), "key:l/a": (60, None),
+        "key:m/a": (60, 10.5), "key:m/b": (0, 86_400.0),
+    }  # fmt: skip
+
+    def store(transaction: Transaction) -> None:
+        now_s = transaction.now_s
+        for holder, (living_s, interval_s) in given.items():
+            prober = StoredProber(
+                holder=holder, joined_at_s=now_s, expires_at_s=now_s + living_s, interval_s=interval_s
+            )
+            probers.store(transaction, prober)
+
+    await database.write(store)
+    assert await database.read(probers.longest_intervals_s) == {"key:k": 3_600.0, "key:m": 10.5}

@@ -35,6 +35,11 @@ MAX_LEFT_OUT = 8
 """Keys that are left out, one at a time: those whose addresses answer most, and those whose addresses are
 silent most.
 """
+TOGETHER_INTERVALS = 2
+"""Addresses whose last answers lie within so many probe intervals may have fallen silent at the same moment.
+
+Probes are spread over the interval, so the last answers before an outage are, too.
+"""
 MAX_SILENT_CLASSES = 1_000
 """Maximum of stored classes, the largest ones: probers name classes, and their number is unlimited."""
 DAY_S = 86_400.0
@@ -47,7 +52,10 @@ class MassSilencePolicy:
     expected_seconds: float = PROBE_THRESHOLDS.dead_after_s + DAY_S
     """Only addresses that answered within this time count, 1 to 2,592,000."""
     together_seconds: float = PROBE_THRESHOLDS.unhealthy_after_s
-    """Addresses fell silent together if their last answers lie within this time, 1 to 86,400."""
+    """Addresses fell silent together if their last answers lie within this time, 1 to 86,400.
+
+    Never less than `TOGETHER_INTERVALS` of the longest interval at which the addresses are probed.
+    """
 
     def __post_init__(self) -> None:
         for name, value_s, most_s in (
@@ -69,6 +77,8 @@ class ClassCounts:
     """Number of addresses; an IPv6 /64 network counts as one."""
     silent_s: tuple[float, ...]
     """Last answers of the silent addresses, in any order."""
+    interval_s: float = 0.0
+    """Longest probe interval of the workers that report the addresses; 0 if it is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +130,14 @@ def silent_keys(
 
 
 def _decisive_keys(by_key: Mapping[str, ClassCounts], policy: MassSilencePolicy) -> set[str]:
-    """Return the prober keys without whose reports too few of these addresses would be silent."""
+    """Return the prober keys without whose reports too few of these addresses would be silent together."""
     most_silent = sorted(by_key, key=lambda key: (by_key[key].addresses - 4 * len(by_key[key].silent_s), key))
+    # Its interval decides which addresses fell silent together.
+    slowest = max(by_key, key=lambda key: (by_key[key].interval_s, key))
     return {
-        key for key in most_silent[:MAX_LEFT_OUT] if not _is_quarter_silent(_together(by_key, key), policy)
+        key
+        for key in {*most_silent[:MAX_LEFT_OUT], slowest}
+        if not _is_quarter_silent(_together(by_key, key), policy)
     }
 
 
@@ -133,13 +147,13 @@ def _is_quarter_silent(counts: ClassCounts, policy: MassSilencePolicy) -> bool:
 
 
 def _fell_silent_at_once(counts: ClassCounts, least: int, policy: MassSilencePolicy) -> bool:
-    """Return whether the last answers of so many addresses, 1 or more, lie within `together_seconds`."""
+    """Return whether so many addresses, 1 or more, fell silent together."""
     if len(counts.silent_s) < least:
         return False
+    together_s = max(policy.together_seconds, TOGETHER_INTERVALS * counts.interval_s)
     last_s = sorted(counts.silent_s)
     return any(
-        last_s[first + least - 1] - last_s[first] <= policy.together_seconds
-        for first in range(len(last_s) - least + 1)
+        last_s[first + least - 1] - last_s[first] <= together_s for first in range(len(last_s) - least + 1)
     )
 
 
@@ -148,6 +162,7 @@ def _together(by_key: Mapping[str, ClassCounts], left_out: str | None = None) ->
     return ClassCounts(
         addresses=sum(counts.addresses for counts in counted),
         silent_s=tuple(at_s for counts in counted for at_s in counts.silent_s),
+        interval_s=max((counts.interval_s for counts in counted), default=0.0),
     )
 
 

@@ -79,7 +79,7 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
     """Count the targets that answer or are silent, and agents with old evidence; change nothing."""
     classes: Mapping[str, Mapping[str, ClassCounts]] = {}
     if liveness.is_any_silent(transaction, network_silence.MIN_ADDRESSES):
-        classes = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
+        classes = _counted_classes(transaction, policies)
     old = old_evidence.count(transaction)
     return EvidenceTally(
         classes=classes,
@@ -92,6 +92,15 @@ def count_evidence(transaction: Transaction, policies: Policies) -> EvidenceTall
         },
         ended_keys=keys_with_leases(transaction),
     )
+
+
+def _counted_classes(transaction: Transaction, policies: Policies) -> Mapping[str, Mapping[str, ClassCounts]]:
+    counted = liveness.counts(transaction, transaction.now_s - policies.mass_silence.expected_seconds)
+    intervals_s = probers.longest_intervals_s(transaction)
+    return {
+        name: {key: replace(counts, interval_s=intervals_s.get(key, 0.0)) for key, counts in by_key.items()}
+        for name, by_key in counted.items()
+    }
 
 
 def _disallowed(transaction: Transaction) -> Sequence[DisallowedTargets]:

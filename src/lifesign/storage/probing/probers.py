@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Row, delete, func, not_, select
 
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.request_scope import CredentialScope
+from lifesign.domain.probing.shard_eligibility import key_of
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
 from lifesign.storage.agents.agent_rows import insert_or_replace
 from lifesign.storage.engine.table_definitions import probers
@@ -79,6 +80,18 @@ def longest_interval_s(transaction: Transaction) -> float | None:
     """Return the longest probe interval of a living worker; None if no living worker reports one."""
     longest = select(func.max(probers.c.interval_s)).where(is_living(transaction.now_s))
     longest_s: float | None = transaction.connection.scalar(longest)
+    return longest_s
+
+
+def longest_intervals_s(transaction: Transaction) -> dict[str, float]:
+    """Return the longest probe interval of the living workers of each prober key that reports one."""
+    longest_s: dict[str, float] = {}
+    wanted = select(probers.c.holder, probers.c.interval_s).where(
+        is_living(transaction.now_s), probers.c.interval_s.is_not(None)
+    )
+    for holder, interval_s in transaction.connection.execute(wanted):
+        key = key_of(holder)
+        longest_s[key] = max(longest_s.get(key, 0.0), interval_s)
     return longest_s
 
 
