@@ -248,7 +248,7 @@ class CredentialStore:
             "secret",
             {name: _stamp(source, setting, secrets.stamps.get) for name, setting, source in self._sources},
         )
-        self._scrubber_by_origin: Callable[[URL], Scrubber]
+        self._scrubber_at: Callable[[str, str], Scrubber]
         self.on_change: Callable[[], None] = lambda: None
         """Called after each new token or secret."""
         if owns_tokens:
@@ -391,13 +391,12 @@ class CredentialStore:
         must not change texts that are read from other origins.
         """
         self._reload()
-        return self._scrubber_by_origin(url.origin())
+        return self._scrubber_at(url.scheme, url.raw_authority)
 
     def scrubbers_of(self, urls: Iterable[URL]) -> Collection[Scrubber]:
         """Return the scrubbers of the origins of these URLs, each once (see `scrubber_of`)."""
         self._reload()
-        # Nearly always one origin.
-        return {self._scrubber_by_origin(origin) for origin in {url.origin() for url in urls}}
+        return {self._scrubber_at(url.scheme, url.raw_authority) for url in urls}
 
     def issued_tokens(self, with_refresh: Collection[str]) -> Mapping[str, IssuedTokens]:
         """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process.
@@ -445,10 +444,14 @@ class CredentialStore:
         # Origins with the same secrets share one: its tables stay in the processor's cache.
         shared = {secrets: Scrubber(secrets) for secrets in map(frozenset, by_origin.values())}
         scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}
-        # Writing an origin as text takes longer than finding its scrubber.
-        self._scrubber_by_origin = lru_cache(maxsize=MAX_ORIGINS)(
-            lambda origin: scrubbers.get(str(origin), _NOTHING_TO_REMOVE)
-        )
+
+        # Determining an origin takes longer than finding its scrubber.
+        @lru_cache(maxsize=MAX_ORIGINS)
+        def scrubber_at(scheme: str, authority: str) -> Scrubber:
+            origin = URL.build(scheme=scheme, authority=authority, encoded=True).origin()
+            return scrubbers.get(str(origin), _NOTHING_TO_REMOVE)
+
+        self._scrubber_at = scrubber_at
         self.on_change()
 
 
