@@ -147,6 +147,32 @@ async def test_oldest_names_are_removed_from_the_dns_cache_first(monkeypatch: py
 
 
 @on_both_loops
+async def test_answer_without_records_is_not_repeated_from_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "NO_ADDRESS_SECONDS", 0)
+    names: Names = {"a.example": Turns(Failure.NO_DATA, HERE), "b.example": HERE}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        assert isinstance(await resolver.resolve("a.example"), NoAddress)
+        assert texts(await resolver.resolve("b.example")) == ["127.0.0.1"]
+        assert texts(await resolver.resolve("a.example")) == ["127.0.0.1"]
+        await asyncio.gather(*resolver._retiring)
+
+
+@on_both_loops
+async def test_c_ares_is_restarted_only_for_names_that_it_has_answered() -> None:
+    names: Names = {f"n{number}.example": HERE for number in range(20)}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        channels = set()
+        for _ in range(2):
+            for name in names:
+                await resolver.resolve(name)
+                channels.add(id(resolver._channel))
+            resolver._kept.clear()
+        assert len(channels) == 2
+        assert dns.asked["n0.example"] == 4
+        await asyncio.gather(*resolver._retiring)
+
+
+@on_both_loops
 async def test_name_with_many_callers_is_resolved_once() -> None:
     async with dns_serving({"a.example": HERE}) as dns, Resolver([dns.address]) as resolver:
         leaving = asyncio.create_task(resolver.resolve("a.example"))

@@ -21,7 +21,7 @@ from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, answers_f
 MIN_TTL_SECONDS: Final = 5.0
 """A name that changes with every question is one name for the few requests of a probe."""
 MAX_TTL_SECONDS: Final = 3600.0
-"""Maximum cache time of c-ares itself. A later answer came from a name server."""
+"""Maximum time for which an answer is cached."""
 NO_ADDRESS_SECONDS: Final = 5.0
 """Thousands of targets may share one dead host. A second check after half a minute makes a new lookup."""
 MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
@@ -117,6 +117,8 @@ class Resolver:
         self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
         self._records_left = MAX_RECORDS_OF_CHANNEL
         self._renewed_at_s = self._loop.time()
+        self._answered: set[str] = set()
+        """Names that the channel has answered, and may have cached."""
         self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
         """Cached answers with their expiry, the oldest first."""
         self._pending: dict[str, _Lookup] = {}
@@ -229,7 +231,8 @@ class Resolver:
     def _start(self, lookup: _Lookup) -> None:
         """Send one query; a lost query is repeated while there is time for another one of this length."""
         self._lookups_left -= 1
-        if self._lookups_left < 0 or self._records_left < 0:
+        if self._lookups_left < 0 or self._records_left < 0 or lookup.host in self._answered:
+            # c-ares would answer from its own cache, which keeps an answer without records for an hour.
             self._renew_channel()
         self._under_way += 1
         requested_at_s = self._loop.time()
@@ -270,6 +273,7 @@ class Resolver:
                 self._unclear.add(host)
             return
         now_s = self._loop.time()
+        self._answered.add(host)
         if not answer.addresses:
             self._kept[host] = (now_s + NO_ADDRESS_SECONDS, _UNKNOWN_NAME)
         else:
@@ -297,6 +301,7 @@ class Resolver:
         self._lookups_left = MAX_LOOKUPS_OF_CHANNEL
         self._records_left = MAX_RECORDS_OF_CHANNEL
         self._renewed_at_s = self._loop.time()
+        self._answered.clear()
         renewed = self._channel.renewed()
         if renewed is None:
             return
