@@ -363,8 +363,36 @@ def test_failed_assertions_next_to_a_discounted_failure_do_not_count() -> None:
     observation = observed(discovery="timeout").model_copy(update={"assertions": results})
     changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness")
     assert [each.result for each in changed.assertions or ()] == ["ok", "not_measured", "not_measured"]
-    kept = observed(discovery="ok").model_copy(update={"assertions": results})
-    assert kept.discounted(InconclusiveReason.NO_WITNESS, "no witness") is kept
+
+
+def test_failed_assertions_about_an_answering_target_can_be_discounted() -> None:
+    results = tuple(asserted(result) for result in ("ok", "assertion_failed"))
+    observation = observed(transport="ok").model_copy(update={"assertions": results})
+    changed = observation.discounted(InconclusiveReason.NO_WITNESS, "no witness")
+    assert [each.result for each in changed.assertions or ()] == ["ok", "not_measured"]
+    assert (changed.transport, changed.inconclusive_reason) == (observation.transport, None)
+    assert changed.discounted(InconclusiveReason.NO_WITNESS, "no witness") is changed
+
+
+@pytest.mark.parametrize(
+    ("result", "check", "of", "is_wrong"),
+    [
+        ("assertion_failed", "status", "/status", True),
+        ("assertion_failed", "text_contains", "card", True),
+        ("ok", "status", "/status", False),
+        ("not_measured", "status", "/status", False),
+        # A limit makes the agent degraded.
+        ("assertion_failed", "latency_below", "/status", False),
+        # These are not sent a second time.
+        ("assertion_failed", "text_contains", "message", False),
+        ("assertion_failed", "text_contains", "tool", False),
+    ],
+)
+def test_failed_assertion_that_a_second_request_can_show_is_a_wrong_answer(
+    result: str, check: str, of: str, *, is_wrong: bool
+) -> None:
+    observation = observed(transport="ok").model_copy(update={"assertions": (asserted(result, check, of),)})
+    assert observation.has_wrong_answer is is_wrong
 
 
 @pytest.mark.parametrize("result", RESULTS)

@@ -255,6 +255,16 @@ def test_interface_at_another_address_is_unreached_in_a_class_with_canaries(
     assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV4, unreached)
 
 
+@pytest.mark.parametrize(("url", "is_own"), [("https://a.example/", True), ("http://a.example/", False)])
+def test_host_of_a_living_target_answered_itself_unless_its_interface_is_unreached(
+    url: str, *, is_own: bool
+) -> None:
+    card = fetched(url, status=200, address=FOUR, phases=NEW)
+    assert contact_of(discovery=card).has_answered_itself is is_own
+    silent = fetched("https://b.example/", "timeout", address=SIX)
+    assert not contact_of(discovery=card, transport=silent).has_answered_itself
+
+
 def test_probe_without_requests_shows_no_contact() -> None:
     contact = contact_of(PUBLIC_IPV4)
     assert (contact.network_class, contact.has_answered_itself, contact.answered) == (

@@ -185,6 +185,50 @@ async def test_assertions_of_reported_probes_are_counted() -> None:
     assert desk.tally.assertions == {"ok": 1, "assertion_failed": 2}
 
 
+def with_wrong_answer(probed: FinishedProbe) -> FinishedProbe:
+    assertions = (asserted("assertion_failed", "status", "/status"),)
+    observation = probed.report.observation.model_copy(update={"assertions": assertions})
+    return replace(probed, report=replace(probed.report, observation=observation))
+
+
+def outcomes(desk: Desk) -> list[list[str]]:
+    return [[each.result for each in result.assertions or ()] for result in desk.results]
+
+
+@in_virtual_time
+async def test_failed_assertion_counts_once_a_witness_answered_and_it_failed_again() -> None:
+    desk = Desk()
+    desk.intake.take(with_wrong_answer(desk.probed(transport="ok")))
+    assert desk.results == []
+    first = desk.witness()
+    desk.intake.take(with_wrong_answer(desk.probed(first=first, transport="ok")))
+    assert outcomes(desk) == [["assertion_failed"]]
+    # Further failures need no witness, until the assertion passes.
+    desk.intake.take(with_wrong_answer(desk.probed(transport="ok")))
+    desk.take(transport="ok")
+    desk.intake.take(with_wrong_answer(desk.probed(transport="ok")))
+    assert outcomes(desk) == [["assertion_failed"], ["assertion_failed"], []]
+
+
+@in_virtual_time
+async def test_failed_assertion_without_a_witness_is_not_measured() -> None:
+    desk = Desk()
+    for _ in range(2):
+        desk.intake.take(with_wrong_answer(desk.probed(transport="ok")))
+        until_s = desk.loop.time()
+        desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, until_s), "no canary answered")
+    assert outcomes(desk) == [["not_measured"], ["not_measured"]]
+    assert [result.result for result in desk.results] == [ResultClass.OK, ResultClass.OK]
+
+
+@in_virtual_time
+async def test_failed_assertion_about_a_host_that_answered_itself_needs_no_other_target() -> None:
+    desk = Desk()
+    contact = ProbeConnection(network_class=PUBLIC_IPV4, has_answered_itself=True)
+    desk.intake.take(with_wrong_answer(desk.probed(contact=contact, transport="ok")))
+    assert outcomes(desk) == [["assertion_failed"]]
+
+
 def with_interface(probed: FinishedProbe, interface: Interface) -> FinishedProbe:
     learned = {"interface_digest": interface.digest, "card_digest": "0" * 64, "card_etag": '"t"'}
     memory = probed.report.memory.model_copy(update=learned)

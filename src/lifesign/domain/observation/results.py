@@ -43,6 +43,7 @@ MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
 """The registry's own ids; an agent's id in its own document is `reported_agent_id`."""
 URL_PATTERN: Final = r"^https?://[!-~]+$"
+_SENT_ONCE: Final = frozenset({"message", "tool"})
 PATH_PATTERN: Final = r"^/[!-~]*$"
 EVIDENCE_PATTERN: Final = "^[0-9a-f]{64}$"
 
@@ -332,6 +333,17 @@ class Observation(_Wire):
         return last is not None and last.has_failed
 
     @property
+    def has_wrong_answer(self) -> bool:
+        """Whether an assertion failed that can make the agent unhealthy, and that a second request repeats.
+
+        A message or a tool call is not sent a second time.
+        """
+        return any(
+            each.has_failed and not each.is_gradual and each.of not in _SENT_ONCE
+            for each in self.assertions or ()
+        )
+
+    @property
     def result(self) -> ResultClass:
         """Result of the whole probe as one class.
 
@@ -364,7 +376,7 @@ class Observation(_Wire):
     def discounted(
         self, inconclusive_reason: InconclusiveReason, why: str, *, layers: Collection[str] | None = None
     ) -> "Observation":
-        """Return the observation with failed layers marked as not measured, for this reason.
+        """Return the observation with failed layers and assertions marked as not measured, for this reason.
 
         Their classes and reasons stay as text.
 
@@ -376,11 +388,12 @@ class Observation(_Wire):
             for name in (_LAYERS if layers is None else layers)
             if (layer := getattr(self, name)) is not None and layer.has_failed
         }
-        if not changed:
+        assertions = self.assertions or ()
+        if not changed and not any(each.has_failed for each in assertions):
             return self
-        if self.assertions is not None:
+        if assertions:
             # What may not come from the target proves nothing against its answers.
-            changed["assertions"] = tuple(each.discounted() for each in self.assertions)
+            changed["assertions"] = tuple(each.discounted() for each in assertions)
         discounted = self.model_copy(update=changed)
         return (
             discounted.model_copy(update={"inconclusive_reason": inconclusive_reason})

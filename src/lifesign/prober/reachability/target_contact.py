@@ -1,6 +1,7 @@
 """Facts about the connection of one probe: network class, address and answer."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
@@ -104,13 +105,19 @@ class ContactReader:
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
         """Return over which network a probe reached its target, or failed to."""
         answered = self._last_witness_answer(traces.exchanges)
-        if observation.is_liveness_signal:
-            return self._of_living(traces, observation, answered)
         layer = traces.deciding
         fetched = None if layer is None else traces.fetched_for(layer)
+        has_answered_itself = fetched is not None and self._has_answered_itself(fetched)
+        if observation.is_liveness_signal:
+            contact = self._of_living(traces, observation, answered)
+            return (
+                contact
+                if contact.unreached_layers
+                else replace(contact, has_answered_itself=has_answered_itself)
+            )
         return ProbeConnection(
             network_class=observation.network_class,
-            has_answered_itself=fetched is not None and self._has_answered_itself(fetched),
+            has_answered_itself=has_answered_itself,
             is_name_failure=layer is not None and self._is_name_failure(traces, layer, fetched),
             is_date_failure=fetched is not None and fetched.is_date_fault,
             answered=answered,

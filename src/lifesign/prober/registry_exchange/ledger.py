@@ -82,7 +82,10 @@ class ProbeConnection:
     network_class: str | None = None
     """Network class of the address that decided the result; None if no address is known."""
     has_answered_itself: bool = False
-    """Whether that host gave an HTTP answer of any status over verified TLS, or from an allowed network."""
+    """Whether that host gave an HTTP answer of any status over verified TLS, or from an allowed network.
+
+    False if a layer is unreached.
+    """
     is_name_failure: bool = False
     """Whether the name of that host did not resolve."""
     is_date_failure: bool = False

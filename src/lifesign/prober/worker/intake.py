@@ -207,14 +207,16 @@ class Intake:
     def _witness_need(self, probed: FinishedProbe) -> WitnessNeed:
         """Return the consequence of a probe, which need not have failed."""
         observation, contact, slot = probed.report.observation, probed.report.contact, probed.slot
-        if not (contact.unreached_layers or observation.is_measured_failure):
+        # A gateway may have given an answer that counts as one of the agent, such as HTTP 400.
+        is_newly_wrong = observation.has_wrong_answer and not slot.had_wrong_answer
+        if not (contact.unreached_layers or observation.is_measured_failure or is_newly_wrong):
             return WitnessNeed.COUNTS
         network_class = self.witnesses.class_for(contact.network_class)
         moments = (slot.confirmed_at_s, self.witnesses.confirmed_at_s(network_class))
         facts = FailureFacts(
             network_class=network_class,
             # A target that lives has something to lose, whatever was confirmed before.
-            alive_at_s=probed.began_at_s if contact.unreached_layers else last_alive_s(probed.memory),
+            alive_at_s=last_alive_s(probed.memory) if observation.is_measured_failure else probed.began_at_s,
             has_answered_itself=contact.has_answered_itself,
             confirmed_at_s=max((at_s for at_s in moments if at_s is not None), default=None),
             has_canaries=self.witnesses.has_canaries(network_class),
@@ -296,6 +298,7 @@ class Intake:
         slot.is_busy = False
         self._tally.note(result, probed.ended_s)
         self._tally.note_assertions(slot.subject_id, report.observation.assertions or ())
+        slot.had_wrong_answer = report.observation.has_wrong_answer
         now_s = self._clock.boot_s()
         self._report_missed(probed, now_s)
         has_waited = made_at_s is not None or probed.first is not None

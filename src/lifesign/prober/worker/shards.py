@@ -37,6 +37,7 @@ class TargetSlot:
         "due_at_s",
         "entered_at_s",
         "given_up",
+        "had_wrong_answer",
         "is_backed_off",
         "is_busy",
         "kind",
@@ -74,6 +75,8 @@ class TargetSlot:
         """Whether it counts as being in back-off."""
         self.waited_until_s: float | None = None
         """Time until which its last failure waited for a witness, since the epoch; None if it did not."""
+        self.had_wrong_answer = False
+        """Whether an assertion failed in its last result: a further failure of one needs no witness."""
         self.given_up = 0
         """Number of its results that could not be reported, and are not yet counted as missed."""
         self.result = _known_by(entry.memory)
