@@ -1,5 +1,6 @@
 """A prober put together from its definition: what its parts know of each other."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,22 @@ async def test_second_request_does_not_repeat_a_remembered_dns_failure() -> None
             second = await opened.prober.probe(replace(target, is_repeat=True), AT_S)
     assert [absent.result, remembered.result] == [ResultClass.DNS_FAILURE] * 2
     assert second.result is ResultClass.NOT_AN_AGENT
+
+
+async def test_second_request_after_a_name_failure_looks_up_addresses_again() -> None:
+    names: Names = {"back.example": ("127.0.0.3",)}
+    async with serving({}, host="127.0.0.2") as server, dns_serving(names) as dns:
+        wanted = definition(resolver={"servers": [dns.address]})
+        target = entry(f"http://back.example:{server.port}/")
+        async with open_prober(wanted) as opened:
+            wrong = await opened.prober.probe(target, AT_S)
+            dns.names["back.example"] = ("127.0.0.2",)
+            second = replace(target, is_repeat=True)
+            kept = await opened.prober.probe(second, AT_S)
+            now_s = asyncio.get_running_loop().time()
+            found = await opened.prober.probe(replace(second, name_failed_at_s=now_s), AT_S)
+    assert [wrong.result, kept.result] == [ResultClass.REFUSED] * 2
+    assert found.result is ResultClass.NOT_AN_AGENT
 
 
 async def test_no_process_owns_tokens_without_an_oauth_client() -> None:

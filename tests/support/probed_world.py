@@ -40,6 +40,7 @@ class Look:
     ended_at_s: float | None = None
     is_second: bool = False
     """Whether it is the second request of the witness rule."""
+    name_failed_at_s: float | None = None
 
 
 @dataclass
@@ -79,7 +80,7 @@ class World:
     async def probe(self, entry: TargetEntry, at_s: float) -> ProbeReport:
         if entry.url in self.addresses:
             host_limiter.admit(self.addresses[entry.url])
-        look = Look(entry.url, at_s, is_second=entry.is_repeat)
+        look = Look(entry.url, at_s, is_second=entry.is_repeat, name_failed_at_s=entry.name_failed_at_s)
         began_s = self.clock.monotonic_s()
         self.looks.append(look)
         self.under_way += 1

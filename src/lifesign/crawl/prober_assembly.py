@@ -64,9 +64,7 @@ async def open_prober(
                 user_agent=definition.user_agent,
                 opt_outs=opt_outs,
             )
-            prober = Prober(
-                fetcher, definition, evidence, opt_outs, resolver.forget_absence, credentials=credentials
-            )
+            prober = Prober(fetcher, definition, evidence, opt_outs, resolver.forget, credentials=credentials)
             yield OpenProber(
                 prober=prober,
                 fetcher=fetcher,

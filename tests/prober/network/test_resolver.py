@@ -173,6 +173,20 @@ async def test_c_ares_is_restarted_only_for_names_that_it_has_answered() -> None
 
 
 @on_both_loops
+async def test_only_addresses_found_before_a_failure_are_forgotten() -> None:
+    names: Names = {"a.example": Turns(("192.0.2.1",), ("192.0.2.2",))}
+    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
+        before_s = asyncio.get_running_loop().time() - 1
+        wrong = await resolver.resolve("a.example")
+        for failed_at_s in (None, before_s):
+            resolver.forget("a.example", failed_at_s)
+            assert resolver.remembered("a.example") == wrong
+        resolver.forget("a.example", asyncio.get_running_loop().time())
+        assert texts(await resolver.resolve("a.example")) == ["192.0.2.2"]
+        await asyncio.gather(*resolver._retiring)
+
+
+@on_both_loops
 async def test_name_with_many_callers_is_resolved_once() -> None:
     async with dns_serving({"a.example": HERE}) as dns, Resolver([dns.address]) as resolver:
         leaving = asyncio.create_task(resolver.resolve("a.example"))

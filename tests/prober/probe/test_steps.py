@@ -306,11 +306,12 @@ async def test_registered_agent_is_probed_before_the_end_of_a_long_requested_wai
 
 @pytest.mark.parametrize("is_repeat", [True, False])
 async def test_repeated_probe_looks_up_the_hosts_of_the_target_again(*, is_repeat: bool) -> None:
-    forgotten: list[str] = []
+    forgotten: list[tuple[str, float | None]] = []
     memory = ProbeMemory(interface_url="https://rpc.example/rpc")
-    prober = Prober(Played(), definition(), forget_absence=forgotten.append)
-    await prober.probe(entry("https://agent.example", memory, is_repeat=is_repeat), AT_S)
-    assert forgotten == (["agent.example", "rpc.example"] if is_repeat else [])
+    prober = Prober(Played(), definition(), forget_name=lambda *name: forgotten.append(name))
+    target = entry("https://agent.example", memory, is_repeat=is_repeat, name_failed_at_s=7.0)
+    await prober.probe(target, AT_S)
+    assert forgotten == ([("agent.example", 7.0), ("rpc.example", 7.0)] if is_repeat else [])
 
 
 async def test_target_that_has_opted_out_gets_no_request() -> None:

@@ -208,6 +208,22 @@ async def test_target_with_a_pending_failure_is_not_probed_and_others_are() -> N
     assert slot.recall().failures_in_row == 1
 
 
+@pytest.mark.parametrize("result", [ResultClass.DNS_FAILURE, REFUSED])
+@in_virtual_time
+async def test_second_request_knows_when_the_name_failed(result: ResultClass) -> None:
+    (url,) = urls_of(1)
+    bench = Bench(url, is_census=False, canaries=5)
+    await bench.begin()
+    await asyncio.sleep(301)
+    bench.world.ends[url] = result
+    await asyncio.sleep(400)
+    number = next(number for number, look in enumerate(bench.world.looks) if look.is_second)
+    first, second = bench.world.looks[number - 1 : number + 1]
+    assert first.ended_at_s is not None
+    failed_at_s = bench.loop.time() - (bench.loop.wall_s() - first.ended_at_s)
+    assert second.name_failed_at_s == (None if result is REFUSED else pytest.approx(failed_at_s))
+
+
 @in_virtual_time
 async def test_the_second_request_of_a_target_goes_before_others_of_its_host() -> None:
     urls = [f"https://crowd.example/{number}" for number in range(50)]

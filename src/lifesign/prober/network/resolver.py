@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 from lifesign.domain.net.allowed_addresses import Address
 from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, answers_for_root, open_channel
@@ -57,6 +57,16 @@ class NoAddress:
 
 Found = tuple[Address, ...]
 """Addresses, at least one."""
+
+
+class _Kept(NamedTuple):
+    """A cached answer. The times are those of the loop's clock."""
+
+    answer: Found | NoAddress
+    kept_at_s: float
+    expires_at_s: float
+
+
 _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
 _GIVEN_UP: Final = NoAddress("could not be looked up in the remaining time", is_given_up=True)
 
@@ -119,8 +129,8 @@ class Resolver:
         self._renewed_at_s = self._loop.time()
         self._answered: set[str] = set()
         """Names that the channel has answered, and may have cached."""
-        self._kept: dict[str, tuple[float, Found | NoAddress]] = {}
-        """Cached answers with their expiry, the oldest first."""
+        self._kept: dict[str, _Kept] = {}
+        """Cached answers, the oldest first."""
         self._pending: dict[str, _Lookup] = {}
         self._under_way = 0
         self._width = LookupWidth()
@@ -159,14 +169,21 @@ class Resolver:
         kept = self._kept.get(host)
         if kept is None:
             return None
-        if kept[0] <= self._loop.time():
+        if kept.expires_at_s <= self._loop.time():
             del self._kept[host]
             return None
-        return kept[1]
+        return kept.answer
 
-    def forget_absence(self, host: str) -> None:
-        """Forget that a name had no address, so that it is looked up again. Cached addresses are kept."""
-        if isinstance(self.remembered(host), NoAddress):
+    def forget(self, host: str, failed_at_s: float | None = None) -> None:
+        """Forget that a name had no address, so that it is looked up again.
+
+        Addresses are forgotten if they were found before `failed_at_s`, on the loop's clock; None: never.
+        """
+        known = self.remembered(host)
+        if known is None:
+            return
+        is_older = failed_at_s is not None and self._kept[host].kept_at_s <= failed_at_s
+        if is_older or isinstance(known, NoAddress):
             del self._kept[host]
 
     async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
@@ -275,14 +292,14 @@ class Resolver:
         now_s = self._loop.time()
         self._answered.add(host)
         if not answer.addresses:
-            self._kept[host] = (now_s + NO_ADDRESS_SECONDS, _UNKNOWN_NAME)
+            self._kept[host] = _Kept(_UNKNOWN_NAME, now_s, now_s + NO_ADDRESS_SECONDS)
         else:
             if answer.ttl_s:
                 # Entries of /etc/hosts have no TTL and prove nothing about name servers.
                 self._found_at_s = now_s
                 self._unclear.clear()
             ttl_s = min(max(answer.ttl_s, MIN_TTL_SECONDS), MAX_TTL_SECONDS)
-            self._kept[host] = (now_s + ttl_s, answer.addresses)
+            self._kept[host] = _Kept(answer.addresses, now_s, now_s + ttl_s)
         if len(self._kept) > MAX_NAMES:
             del self._kept[next(iter(self._kept))]
 

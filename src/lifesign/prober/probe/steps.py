@@ -68,7 +68,7 @@ class Prober:
         definition: ProbeDefinition,
         evidence: EvidenceSink | None = None,
         opt_outs: OptOuts | None = None,
-        forget_absence: Callable[[str], None] | None = None,
+        forget_name: Callable[[str, float | None], None] | None = None,
         *,
         credentials: CredentialStore | None = None,
     ) -> None:
@@ -76,7 +76,8 @@ class Prober:
 
         `opt_outs`: targets that the ledger may not know to be excluded; `fetcher` has them too.
 
-        `forget_absence` makes the resolver look a host's name up again; None: nothing is cached.
+        `forget_name` makes the resolver look a host's name up again, see `Resolver.forget`; None: nothing is
+        cached.
         """
         self._fetcher = fetcher
         self._definition = definition
@@ -87,7 +88,7 @@ class Prober:
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
         self._opt_outs = opt_outs or None
-        self._forget_absence = forget_absence
+        self._forget_name = forget_name
         self._credentials = credentials
         self._others = OtherOrigins() if definition.opt_out.robots_txt else None
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed), definition.canaries)
@@ -100,11 +101,11 @@ class Prober:
         `at_s` is the time now, in seconds since the epoch. Raises only AddressBusy, before anything was sent,
         if its address already has its maximum of probes.
         """
-        if entry.is_repeat and self._forget_absence is not None:
-            # A failure that is remembered would repeat itself without a request.
+        if entry.is_repeat and self._forget_name is not None:
+            # A failure that is remembered, or a wrong address, would repeat itself without a request.
             for url in (entry.url, entry.memory.interface_url, entry.memory.health_url):
                 if url is not None and (host := URL(url).raw_host) is not None:
-                    self._forget_absence(host)
+                    self._forget_name(host, entry.name_failed_at_s)
         visit = ProbeSession(
             self._fetcher,
             self._definition,

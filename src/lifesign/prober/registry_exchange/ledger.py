@@ -50,6 +50,8 @@ class TargetEntry:
     """Kind by the directory; None: unknown."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
+    name_failed_at_s: float | None = None
+    """When the first request failed because of a name, on the monotonic clock; None: it did not."""
     shares_origin: Callable[[], bool] = lambda: False
     """Return whether another target has its origin, as far as the prober knows."""
 

@@ -348,6 +348,7 @@ class Dispatch:
             thresholds_s=slot.thresholds_s,
             kind=slot.kind,
             is_repeat=first is not None,
+            name_failed_at_s=first.failed_at_s if first is not None and first.is_name_failure else None,
             shares_origin=slot.shares_origin,
         )
         try:
