@@ -317,7 +317,7 @@ def _check_plain(headers: Mapping[str, str]) -> None:
 
 def _check_members(body: bytes) -> None:
     """Refuse a JSON body if an object in it contains a name twice."""
-    if (place := repeated_member(body.decode())) is not None:
+    if (place := repeated_member(body)) is not None:
         raise InvalidRequest(
             [Finding("repeated", json_pointer(*place), "expected at most once in its object")]
         )
