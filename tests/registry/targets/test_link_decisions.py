@@ -1,12 +1,15 @@
 """Links between registered agents and crawled targets, from the card to the record."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from tests.support.databases import WoundClock
 from tests.support.directory_api import feed, put, urls_in
 from tests.support.registry_api import AGENTS, RegistryApi
+from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
@@ -14,13 +17,16 @@ from lifesign.domain.targets.link_proof import PROOF_GRACE_SECONDS, RELINK_SECON
 from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.link_decisions import MAX_CARDS
+from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing import liveness
+from lifesign.storage.targets import target_rows
 
 PUBLIC_URL = "https://registry.example"
 ORIGIN = "https://agent.example/"
 CARD = "https://agent.example/.well-known/agent-card.json"
 TARGET = target_id(ORIGIN)
+_WAITING = text("SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted")
 
 
 @pytest.fixture
@@ -159,6 +165,52 @@ async def test_a_url_is_probed_once_while_linked_and_twice_before_and_after(
     await crawl(api, None, url=CARD)
     assert await probed_urls(api) == [CARD, CARD]
     assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "proof_failed")
+
+
+@pytest.mark.postgresql_only
+@pytest.mark.parametrize("begins", [True, False])
+async def test_result_that_waits_for_a_change_of_the_link_does_not_count(
+    api: RegistryApi, clock: WoundClock, *, begins: bool
+) -> None:
+    # On SQLite no caller waits inside a transaction: there is one writer.
+    await crawl(api)
+    await api.register("agent-1", card_url=CARD)
+    if begins:
+        memory = {"card_url": CARD, "link_registry": PUBLIC_URL, "link_agent_id": "agent-1"}
+        await api.report(probe(clock), memories=[memory])
+    else:
+        await crawl(api, "agent-1")
+        clock.advance(PROOF_GRACE_SECONDS + 1)
+        await api.report(probe(clock), memories=[{"card_url": CARD}])
+    url = api.database.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    other = open_database(url, clock=api.clock.now_s)
+    is_held, is_deciding = asyncio.Event(), asyncio.Event()
+
+    def hold(transaction: Transaction) -> None:
+        target_rows.next_version(transaction)
+        is_held.set()
+        while not (waiting := transaction.connection.scalar(_WAITING)):
+            pass
+        is_deciding.set()
+        while transaction.connection.scalar(_WAITING) <= waiting:
+            pass
+
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        holding = asyncio.create_task(other.write(hold))
+        await is_held.wait()
+        deciding = asyncio.create_task(api.registry.link_checker.check_some())
+        await is_deciding.wait()
+        answer = await api.report(probe(clock))
+        await asyncio.gather(deciding, holding)
+    await other.close()
+    assert answer.json()["counts"] == {"ignored": 1}
+    assert await statuses(api) == {"agent-1": "active"}
+    assert await links(api) == [(TARGET, "linked" if begins else "claimed")]
+    outcome = (await api.report(probe(clock))).json()["counts"]
+    assert outcome == {"accepted": 1}
+    assert await statuses(api) == (
+        {"agent-1": "active"} if begins else {"agent-1": "active", TARGET: "active"}
+    )
 
 
 async def test_a_claim_that_is_not_proven_changes_nothing(api: RegistryApi) -> None:

@@ -91,7 +91,9 @@ class ReportOutcome(StrEnum):
     UNKNOWN = "unknown"
     """No target has this id or URL."""
     IGNORED = "ignored"
-    """A later result of the target has already counted, or the URL is no longer a target."""
+    """A later result of the target has already counted, the URL is no longer a target, or the link between
+    the target and an agent has just begun or ended.
+    """
     NO_LIVENESS_SIGNAL_YET = "no_liveness_signal_yet"
     """The target gave no liveness signal yet; it gets a record at the first one."""
     NOT_IN_SHARD = "not_in_shard"

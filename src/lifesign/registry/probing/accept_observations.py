@@ -113,6 +113,8 @@ class _LockedSubjects:
 
     For a linked target this is the registered agent.
     """
+    relinked: frozenset[str]
+    """Subjects whose link began or ended before the locks were there: their locked agent is the wrong one."""
 
 
 def accept_observations(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
@@ -137,7 +139,9 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
     for place, (subject_id, memory) in enumerate(zip(named, memories, strict=True)):
         subject = known.subjects[subject_id]
         outcome = _refused(subject, shards)
-        if outcome is None and _is_of_before(batch, place, subject, transaction.now_s):
+        if outcome is None and (
+            subject_id in known.relinked or _is_of_before(batch, place, subject, transaction.now_s)
+        ):
             outcome = ReportOutcome.IGNORED
         if outcome is None:
             receipt = _receipt(batch, place, subject, shards, transaction.now_s)
@@ -259,6 +263,8 @@ def _locked(transaction: Transaction, subject_ids: list[str]) -> _LockedSubjects
     numbers = sorted(subject.agent for subject in subjects.values() if subject.agent is not None)
     found = agent_rows.find_many(transaction, numbers, to_change=True) if numbers else []
     numbered = {agent.id: agent for agent in found}
+    targets = [subject.target for subject in subjects.values() if subject.target is not None]
+    linked = target_links.linked_agents(transaction, targets)
     return _LockedSubjects(
         subjects,
         {
@@ -266,6 +272,12 @@ def _locked(transaction: Transaction, subject_ids: list[str]) -> _LockedSubjects
             for subject_id, subject in subjects.items()
             if subject.agent in numbered
         },
+        frozenset(
+            subject_id
+            for subject_id, subject in subjects.items()
+            if subject.target is not None
+            and linked.get(subject.target) != (subject.agent if subject.is_linked else None)
+        ),
     )
 
 
@@ -402,6 +414,8 @@ def _find_agents(
     living = target_rows.lock_present(
         transaction, [number for number in numbers.values() if number is not None]
     )
+    # A target without a record has no agent to lock: its link may have begun until now.
+    living -= target_links.linked_agents(transaction, sorted(living)).keys()
     new: dict[str, FoundAgent] = {}
     for subject_id, observation in alive.items():
         if (number := numbers[subject_id]) is not None and number not in living:

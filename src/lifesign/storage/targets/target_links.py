@@ -230,6 +230,14 @@ def link_of(transaction: Transaction, target: int) -> StoredLink | None:
     return None if row is None else StoredLink(*row)
 
 
+def linked_agents(transaction: Transaction, numbers: Sequence[int]) -> dict[int, int]:
+    """Return the agent that each of these targets is linked to; targets without a link are left out."""
+    is_one = is_given(links.c.target, is_postgresql=transaction.is_postgresql)
+    wanted = select(links.c.target, links.c.agent).where(is_one)
+    rows = transaction.connection.execute(wanted, given(transaction, numbers))
+    return {link.target: link.agent for link in rows}
+
+
 def links_to(transaction: Transaction, agent: int) -> list[StoredLink]:
     """Return the links of an agent, in the order of their targets."""
     wanted = _LINKS.where(links.c.agent == agent).order_by(links.c.target)
