@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import UserDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,34 @@ async def test_handler_failure_is_reported_and_system_exit_ends_only_the_task(
     assert found == [
         "run 1, attempt 1 of 1: crash: RuntimeError: the handler raised SystemExit('no invoice\\nat all')",
         "run 1, attempt 1 of 1: crash: LookupError: no customer",
+    ]
+
+
+class _Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class _Unreadable(UserDict[str, Any]):
+    def __iter__(self) -> Any:
+        raise LookupError("no keys")
+
+
+async def test_exception_without_text_and_unreadable_result_are_crashes(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    made = [await admin.tasks.create(title, agent_id="odd", max_attempts=1) for title in ("one", "two")]
+
+    async def work(task: ClaimedTask) -> Mapping[str, Any]:
+        if task.title == "one":
+            raise _Unprintable
+        return _Unreadable()
+
+    async with working(registry, "odd", work):
+        found = [(await becomes(admin, task.task_id, "handoff")).explanation for task in made]
+    assert [text and text.partition("crash: ")[2] for text in found] == [
+        "_Unprintable",
+        "the returned value cannot be read: LookupError: no keys",
     ]
 
 

@@ -199,6 +199,10 @@ class TaskSource:
                     kept.task.task_id,
                     error,
                 )
+            except Exception as error:  # noqa: BLE001 - the methods of a returned object may raise anything
+                what = f"the returned value cannot be read: {_in_a_line(error)}"
+                _log.exception("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
+                await self._release(kept, ExitReason.CRASH, what)
             return
 
     async def _release(self, kept: _KeptTask, reason: ExitReason, detail: str) -> None:
@@ -226,8 +230,14 @@ class TaskSource:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Return the exception of a handler in one line: its class, and the first line of its text."""
-    text = str(error).partition("\n")[0]
+    """Return the exception of a handler in one line: its class, and the first line of its text.
+
+    The class alone if the exception has no text, or if its `__str__` raises.
+    """
+    try:
+        text = str(error).partition("\n")[0]
+    except Exception:  # noqa: BLE001 - the method belongs to the handler's author
+        text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
