@@ -26,6 +26,7 @@ NAMES = [
     "stray",
     "wait",
     "refuse",
+    "off_schema",
 ]
 INSTEAD = {
     "bad_gateway": (504, "text/html", b"<p>too late</p>"),
@@ -49,6 +50,8 @@ NO_SESSION = {
 }
 """Answers within a session that has ended."""
 LEVELS = 20_000
+OFF_SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+"""Output schema of the tool `off_schema`, which its structured content does not match."""
 
 
 def write(line: bytes) -> None:
@@ -74,6 +77,7 @@ def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
         "no_result": answer(call, {"content": "nope"}),
         "no_object": answer(call, "nope"),
         "no_number": answer(call, {"content": [], "structuredContent": {"found": [math.nan]}}),
+        "off_schema": answer(call, {"content": [], "structuredContent": {"word": 1}}),
         "deep": b'{"jsonrpc":"2.0","id":%d,"result":{"content":%b}}' % (call, nested),
         "long": b'{"jsonrpc":"2.0","id":%d,"result":{"content":"%b"}}' % (call, long),
         "late_id": b'{"result":{"content":"%b"},"id":%d}' % (long, call),
@@ -90,10 +94,11 @@ def any_answer(asked: dict[str, Any]) -> bytes | None:
             known = {"capabilities": {"tools": {}}, "serverInfo": about}
             return answer(asked["id"], {"protocolVersion": params["protocolVersion"], **known})
         case "tools/list":
-            return answer(
-                asked["id"],
-                {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in [*NAMES, *INSTEAD]]},
-            )
+            tools: list[dict[str, Any]] = [
+                {"name": name, "inputSchema": {"type": "object"}} for name in [*NAMES, *INSTEAD]
+            ]
+            tools[NAMES.index("off_schema")]["outputSchema"] = OFF_SCHEMA
+            return answer(asked["id"], {"tools": tools})
         case "tools/call" if params["name"] == "wait":
             return None
         case "tools/call":

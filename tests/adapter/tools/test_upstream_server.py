@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support import upstream_tools
 from tests.support.mcp_tools import text_of
-from tests.support.misbehaving_tools import NO_SESSION, http_misbehaving
+from tests.support.misbehaving_tools import NO_SESSION, OFF_SCHEMA, http_misbehaving
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.adapter.run_events import SPOKEN_WITH
@@ -140,6 +140,16 @@ async def test_invalid_response_fails_only_its_own_call(
         await asyncio.gather(waiting, return_exceptions=True)
     assert "does not run" not in caplog.text
     assert "Traceback" not in caplog.text
+
+
+async def test_structured_content_is_not_validated_on_the_event_loop() -> None:
+    async with started(MISBEHAVING) as server:
+        await server.ready()
+        assert server.tools["off_schema"].output_schema == OFF_SCHEMA
+        assert (await server.call("off_schema", {})).structured_content == {"word": 1}
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            assert (await server.call("off_schema", {})).structured_content == {"word": 1}
 
 
 async def test_non_text_output_ends_all_calls_and_restarts_the_server(
