@@ -1,7 +1,10 @@
 import json
+import re
 from base64 import b64encode, encodebytes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
+from itertools import product
+from textwrap import wrap
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -146,6 +149,66 @@ def test_a_secret_in_another_encoding_of_characters_is_removed(encoding: str, fo
     cleaned = Scrubber([PLAIN]).clean(data)
     assert b"REMOVED-SECRET" in cleaned
     assert cleaned.replace(b"\0", b"").endswith(b"> and the rest")
+
+
+NAMES = {
+    "!": "excl", '"': "quot", "#": "num", "$": "dollar", "%": "percnt", "&": "amp", "(": "lpar", ")": "rpar",
+    "*": "ast", "+": "plus", ",": "comma", ".": "period", "/": "sol", ":": "colon", ";": "semi", "<": "lt",
+    "=": "equals", ">": "gt", "?": "quest", "@": "commat", "\\": "bsol", "_": "lowbar", "\n": "NewLine",
+}  # fmt: skip
+TEXT_ESCAPES: dict[str, Callable[[str], str]] = {
+    "URL": lambda text: "".join(f"%{ord(each):02x}" for each in text),
+    "URL, where needed": lambda text: quote(text, safe=""),
+    "JSON": lambda text: "".join(f"\\u{ord(each):04X}" for each in text),
+    "JSON, where needed": lambda text: json.dumps(text)[1:-1],
+    "HTML, where needed": escape,
+    "HTML, decimal": lambda text: "".join(f"&#{ord(each)};" for each in text),
+    "HTML, hexadecimal": lambda text: "".join(f"&#x{ord(each):X};" for each in text),
+    "HTML, named": lambda text: "".join(f"&{NAMES[each]};" if each in NAMES else each for each in text),
+}
+MIXED = "Zx81+tok/1'&%\"<3>%'x"
+"""A secret that does not look escaped, with the characters that HTML and URLs escape side by side."""
+TEXT_FORMS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "base64 in lines": lambda secret: "\n".join(wrap(b64encode(secret.encode()).decode(), 16)),
+    "hexadecimal in lines": lambda secret: secret.encode().hex("\n", 8),
+    "UTF-16": "\0".join,
+}
+
+
+def escaped(text: str, names: Sequence[str]) -> bytes:
+    for name in names:
+        text = TEXT_ESCAPES[name](text)
+    return f"<< {text} >>".encode()
+
+
+@pytest.mark.parametrize("form", TEXT_FORMS)
+def test_each_combination_of_up_to_three_escapes_is_removed(form: str) -> None:
+    scrubber, text = Scrubber([MIXED]), TEXT_FORMS[form](MIXED)
+    remaining = [
+        names
+        for levels in range(MAX_LEVELS + 1)
+        for names in product(TEXT_ESCAPES, repeat=levels)
+        if scrubber.clean(data := escaped(text, names)) == data
+    ]
+    assert remaining == []
+
+
+# A backslash before a letter is a JSON escape, and a percent sign before two hexadecimal digits one of a URL.
+@given(
+    secret=SECRETS.filter(
+        lambda secret: not set(secret) & set("&;\\ ") and not re.search("%%|%[0-9a-fA-F]{2}", secret)
+    ),
+    names=st.lists(st.sampled_from(sorted(TEXT_ESCAPES)), max_size=MAX_LEVELS),
+)
+def test_nested_escapes_of_any_secret_are_removed(secret: str, names: list[str]) -> None:
+    data = escaped(secret, names)
+    assert Scrubber([secret]).clean(data) != data
+
+
+def test_twice_escaped_secret_is_removed_alone() -> None:
+    data = f'{{"name": "a {escape(escape(MIXED))} b"}}'
+    assert found(data.encode(), MIXED) == [escape(escape(MIXED)).encode()]
 
 
 def test_a_text_with_too_many_numeric_entities_is_replaced_as_a_whole() -> None:

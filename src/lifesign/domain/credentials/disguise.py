@@ -2,6 +2,7 @@
 
 The bytes are decoded as a whole, by functions that take linear time in C, and searched. Characters that
 escapes, wrapping and UTF-16 put between those of a secret are dropped, in the bytes and in the secret alike.
+Semicolons, and backslashes from escapes, may be part of a nested escape: only the searched copy lacks them.
 One pass searches for the first bytes of all forms: nearly all answers have none of them. Where a secret
 begins and ends is found by halving, since it is rarely there. The work for both is bounded: a target chooses
 the bytes, and a search in Python for each escape would block the prober for seconds.
@@ -29,9 +30,15 @@ STEM_BYTES: Final = 8
 _DROPPED: Final = b" \t\r\n\0\\;"
 _MARKS: Final = (b"%", b"\\", b"&")
 """Each escape begins with one of these."""
+_BETWEEN: Final = b" \t\r\n"
 # All escapes become those of quoted-printable: an equals sign and two hexadecimal digits.
-_TO_QUOTED: Final = bytes.maketrans(b"%=", b"=\x01")
-_FROM_QUOTED: Final = bytes.maketrans(b"\x01", b"=")
+_EQUALS: Final = b"\x01"
+_PERCENT: Final = b"\x02"
+"""A percent sign that begins no escape."""
+_HEXADECIMAL_ENTITY: Final = b"\x03"
+_TO_QUOTED: Final = bytes.maketrans(b"%=" + _HEXADECIMAL_ENTITY, b"=" + _EQUALS + b"=")
+_QUOTED: Final = ((b"=3D", _EQUALS), (b"=3d", _EQUALS), (b"==", _PERCENT + b"="))
+_FROM_QUOTED: Final = bytes.maketrans(b"=" + _EQUALS + _PERCENT, b"%=%")
 _TO_LOWER: Final = bytes(range(256)).lower()
 _BACKSLASHED: Final = ((b"\\u00", b"%"), (b"\\x", b"%"), (b"\\n", b""), (b"\\r", b""), (b"\\t", b""))
 _ENTITIES: Final = (
@@ -47,12 +54,18 @@ _NAMES: Final = {
     ",": "comma", "-": "hyphen dash", ".": "period", "/": "sol", ":": "colon", "=": "equals", "?": "quest",
     "@": "commat", "[": "lsqb lbrack", "\\": "bsol", "]": "rsqb rbrack", "^": "Hat", "_": "lowbar UnderBar",
     "`": "grave DiacriticalGrave", "{": "lcub lbrace", "|": "verbar vert VerticalLine", "}": "rcub rbrace",
-    "": "semi Tab NewLine",
+    ";": "semi", "": "Tab NewLine",
 }  # fmt: skip
-_CHARACTERS: Final = {b"%d" % code: bytes([code]) for code in range(30, 127)} | {
-    name.encode(): character.encode() for character, names in _NAMES.items() for name in names.split()
-}
+_CHARACTERS: Final = (
+    {b"%d" % code: bytes([code]) for code in range(30, 127)}
+    | {name.encode(): character.encode() for character, names in _NAMES.items() for name in names.split()}
+    | {b"37": _PERCENT, b"percnt": _PERCENT}
+)
 _HEXADECIMAL: Final = re.compile(rb"&#[xX]0*")
+_HEXADECIMAL_END: Final = re.compile(rb"(?<=\x03[0-9A-Fa-f]{2});")
+# Tab, line ends and the zero bytes of UTF-16.
+_HEXADECIMAL_BLANK: Final = [(b"\x03%s;" % digit, b"") for digit in (b"", b"9", b"a", b"A", b"d", b"D")]
+_BLANK: Final = re.compile(rb"&#0*(?:[09]|1[03]);")
 _NUMERIC: Final = re.compile(rb"&#0*([3-9][0-9]|1[01][0-9]|12[0-6]);")
 _NAMED: Final = re.compile(
     # Nearly all other ampersands are refused by the character behind them.
@@ -196,18 +209,21 @@ def _decoded(data: bytes) -> tuple[bytes, int]:
     """Return bytes of which one level of escapes is decoded, and the number of their numeric entities."""
     entities = 0
     # In UTF-16, they stand within the escapes too.
-    data = data.replace(b"\0", b"")
+    data = _without_runs(data.replace(b"\0", b""), b"%")
     if b"\\" in data:
-        data = _replaced(data, _BACKSLASHED)
+        data = _replaced(data, _BACKSLASHED).translate(None, b"\\")
     if b"&" in data:
         data = _replaced(_without_runs(data, b"&"), _ENTITIES)
         if b"&#" in data:
-            data = _HEXADECIMAL.sub(b"%", data)
+            if b"&#x" in data or b"&#X" in data:
+                data = _replaced(_HEXADECIMAL.sub(_HEXADECIMAL_ENTITY, data), _HEXADECIMAL_BLANK)
+                data = _HEXADECIMAL_END.sub(b"", data)
+            data = _BLANK.sub(b"", data)
             data, entities = _NUMERIC.subn(_character, data, count=MAX_ENTITIES + 1)
         if b";" in data:
             data, named = _NAMED.subn(_character, data, count=MAX_ENTITIES + 1)
             entities += named
-    data = _without_runs(data.translate(_TO_QUOTED, _DROPPED), b"=")
+    data = _replaced(data.translate(_TO_QUOTED, _BETWEEN), _QUOTED)
     return a2b_qp(data).translate(_FROM_QUOTED), entities
 
 
