@@ -32,7 +32,13 @@ FACTS = st.builds(
     has_canaries=st.booleans(),
     is_class_silent=st.booleans(),
 )
-ANSWERS = st.builds(WitnessAnswer, network_class=CLASSES, sent_at_s=TIMES, is_looked_up=st.booleans())
+ANSWERS = st.builds(
+    WitnessAnswer,
+    network_class=CLASSES,
+    sent_at_s=TIMES,
+    is_looked_up=st.booleans(),
+    confirms_clock=st.booleans(),
+)
 ORDINARY = FailureFacts(network_class=PUBLIC_IPV4, alive_at_s=100.0, has_answered_itself=False)
 
 
@@ -82,15 +88,22 @@ def test_witness_need_of_a_failure(changes: dict[str, object], expected: Witness
     assert witness_need(replace(ORDINARY, **changes)) is expected  # type: ignore[arg-type]  # by name
 
 
-@given(ANSWERS, CLASSES, TIMES)
+@pytest.mark.parametrize("is_date", [False, True])
+@pytest.mark.parametrize("is_name", [False, True])
 def test_a_witness_answers_a_request_of_the_same_class_that_was_sent_after_the_failure(
-    answer: WitnessAnswer, network_class: str, failed_at_s: float
+    *, is_name: bool, is_date: bool
 ) -> None:
-    is_witness = answer.network_class == network_class and answer.sent_at_s >= failed_at_s
-    assert bears_out(answer, network_class, failed_at_s, is_name_failure=False) == is_witness
-    # A name that did not resolve needs a witness that was looked up.
-    is_witness = is_witness and answer.is_looked_up
-    assert bears_out(answer, network_class, failed_at_s, is_name_failure=True) == is_witness
+    @given(ANSWERS, CLASSES, TIMES)
+    def check(answer: WitnessAnswer, network_class: str, failed_at_s: float) -> None:
+        is_witness = answer.network_class == network_class and answer.sent_at_s >= failed_at_s
+        # A name that did not resolve needs a witness that was looked up, a wrong date one with the same time.
+        is_proved = (answer.is_looked_up or not is_name) and (answer.confirms_clock or not is_date)
+        found = bears_out(
+            answer, network_class, failed_at_s, is_name_failure=is_name, is_date_failure=is_date
+        )
+        assert found == (is_witness and is_proved)
+
+    check()
 
 
 @pytest.mark.parametrize(("expected", "answers"), [(None, {200, 204, 301, 399}), (401, {401}), (204, {204})])

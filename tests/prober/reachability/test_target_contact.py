@@ -194,6 +194,13 @@ def test_wrong_date_is_reported() -> None:
     assert contact_of(discovery=failed).is_date_failure
 
 
+def test_interface_with_a_wrong_date_is_unreached_although_its_host_answered() -> None:
+    card = fetched(status=200, address=FOUR, phases=NEW)
+    expired = fetched("https://b.example/", "tls_failure", address=FOUR, is_date_fault=True)
+    contact = contact_of(discovery=card, transport=expired)
+    assert (contact.unreached_layers, contact.is_date_failure) == (("transport",), True)
+
+
 def test_last_answer_over_a_new_connection_is_the_witness() -> None:
     first = fetched(status=200, address=FOUR, phases=NEW)
     later = fetched("https://b.example/x", status=200, address=SIX, phases=NEW)

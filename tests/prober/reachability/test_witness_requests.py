@@ -23,7 +23,7 @@ SECONDS = 5.0
 
 @contextlib.asynccontextmanager
 async def requesting(
-    names: Names | None = None, *, opt_outs: OptOuts | None = None
+    names: Names | None = None, *, opt_outs: OptOuts | None = None, now_s: float = 0.0
 ) -> AsyncIterator[tuple[WitnessRequests, Asker]]:
     async with asking(names, networks=[LOOPBACK, "::1/128"], timeouts=SHORT) as asker:
         classes = NetworkClasses(read_networks([LOOPBACK, "::1/128"]))
@@ -34,6 +34,7 @@ async def requesting(
                 name_servers=[asker.dns.address],
                 user_agent=USER_AGENT,
                 opt_outs=opt_outs,
+                wall_s=lambda: now_s,
             ),
             asker,
         )
@@ -59,6 +60,23 @@ async def test_witness_request_uses_a_new_connection_and_any_status_is_an_answer
             assert not any(reply.is_looked_up for reply in found)
         assert server.connections == 8
         assert server.asked("/")["user-agent"] == USER_AGENT
+
+
+@pytest.mark.parametrize(
+    ("headers", "offset_s"),
+    [
+        ({}, None),
+        ({"Date": "yesterday"}, None),
+        ({"Date": "Thu, 01 Jan 1970 00:00:40 GMT"}, 60.0),
+        # A cache adds the age of what it stored.
+        ({"Date": "Thu, 01 Jan 1970 00:00:40 GMT", "Age": "70"}, -10.0),
+    ],
+)
+async def test_answer_shows_the_offset_of_the_clock(headers: dict[str, str], offset_s: float | None) -> None:
+    replies = {"/": answer(200, b"", **headers)}
+    async with serving(replies, host="127.0.0.2") as server, requesting(now_s=100.0) as (requests, _):
+        (reply,) = await ask(requests, f"{server.url}/")
+        assert (reply.status, reply.clock_offset_s) == (200, offset_s)
 
 
 @pytest.mark.parametrize(

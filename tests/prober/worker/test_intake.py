@@ -404,6 +404,28 @@ def test_a_certificate_that_fails_by_date_does_not_count_with_a_wrong_clock(
 
 
 @in_virtual_time
+async def test_date_failure_counts_only_if_a_witness_confirms_the_clock() -> None:
+    by_date = ProbeConnection(network_class=PUBLIC_IPV4, is_date_failure=True)
+    desk = Desk()
+    desk.take(discovery="timeout")
+    desk.take(first=desk.witness(), discovery="tls_failure", contact=by_date)
+    assert (len(desk.failures), desk.results) == (1, [])
+    desk.take(first=desk.witness(confirms_clock=True), discovery="tls_failure", contact=by_date)
+    assert [one.result for one in desk.results] == [ResultClass.TLS_FAILURE]
+
+
+@in_virtual_time
+async def test_date_failure_is_not_measured_if_no_witness_confirms_the_clock() -> None:
+    by_date = ProbeConnection(network_class=PUBLIC_IPV4, is_date_failure=True)
+    desk = Desk()
+    desk.take(discovery="tls_failure", contact=by_date)
+    desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
+    last = desk.last
+    assert (last.result, last.inconclusive_reason) == (NOT_MEASURED, InconclusiveReason.PROBER_CLOCK)
+    assert desk.slot.recall().failures_in_row == 0
+
+
+@in_virtual_time
 async def test_never_alive_target_fails_despite_a_wrong_clock() -> None:
     desk = Desk()
     desk.slot.remember(ProbeMemory())

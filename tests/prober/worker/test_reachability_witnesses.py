@@ -31,6 +31,8 @@ class Bench:
         self.silent: set[str] = set()
         self.statuses: dict[str, int] = {}
         self.is_looked_up = True
+        self.offsets_s: dict[str, float] = {}
+        """Offsets of this machine's clock from those of the witnesses."""
         self.defect: Exception | None = None
         self.connects_to: str | None = None
         self.witnessed: list[tuple[float, WaitingFailure]] = []
@@ -57,7 +59,11 @@ class Bench:
         return [
             WitnessReply(reason="silent")
             if url in self.silent
-            else WitnessReply(status=self.statuses.get(url, 200), is_looked_up=self.is_looked_up)
+            else WitnessReply(
+                status=self.statuses.get(url, 200),
+                is_looked_up=self.is_looked_up,
+                clock_offset_s=self.offsets_s.get(url),
+            )
             for url in urls
         ]
 
@@ -193,6 +199,25 @@ async def test_each_network_class_has_its_own_witnesses() -> None:
     await asyncio.sleep(1)
     assert {network_class for _, network_class, _ in bench.asked} == {PUBLIC_IPV4, PUBLIC_IPV6}
     assert {each for _, each in bench.witnessed} == {four, six}
+
+
+@pytest.mark.parametrize(
+    ("offsets_s", "is_confirmed"),
+    [([], False), ([31.0, -31.0], False), ([5_184_000.0] * 5, False), ([5_184_000.0, -30.0], True)],
+)
+def test_date_failure_needs_a_canary_with_the_same_time(
+    offsets_s: list[float], *, is_confirmed: bool
+) -> None:
+    @in_virtual_time
+    async def ask() -> None:
+        bench = Bench(canaries={PUBLIC_IPV4: FIVE})
+        bench.offsets_s = {canary.url: offset_s for canary, offset_s in zip(FIVE, offsets_s, strict=False)}
+        date, other = bench.fail(is_date_failure=True), bench.fail()
+        await asyncio.sleep(1)
+        assert {each for _, each in bench.witnessed} == ({date, other} if is_confirmed else {other})
+        assert [each for _, each in bench.unwitnessed] == ([] if is_confirmed else [date])
+
+    ask()
 
 
 @in_virtual_time

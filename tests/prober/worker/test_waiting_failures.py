@@ -28,6 +28,7 @@ def failure(
     network_class: str = PUBLIC_IPV4,
     *,
     is_name_failure: bool = False,
+    is_date_failure: bool = False,
     card: str = "timeout",
     unreached: tuple[str, ...] = (),
 ) -> WaitingFailure:
@@ -43,7 +44,9 @@ def failure(
         subject_id=slot.subject_id,
         observation=observation,
         memory=after,
-        contact=ProbeConnection(is_name_failure=is_name_failure, unreached_layers=unreached),
+        contact=ProbeConnection(
+            is_name_failure=is_name_failure, is_date_failure=is_date_failure, unreached_layers=unreached
+        ),
     )
     return WaitingFailure(
         slot,
@@ -56,8 +59,8 @@ def failure(
     )
 
 
-def answer(at_s: float, network_class: str = PUBLIC_IPV4, *, is_looked_up: bool = False) -> WitnessAnswer:
-    return WitnessAnswer(network_class=network_class, sent_at_s=at_s, is_looked_up=is_looked_up)
+def answer(at_s: float, network_class: str = PUBLIC_IPV4, **facts: bool) -> WitnessAnswer:
+    return WitnessAnswer(network_class=network_class, sent_at_s=at_s, **facts)
 
 
 def test_answer_releases_earlier_failures_of_its_class() -> None:
@@ -83,6 +86,19 @@ def test_name_failure_waits_for_a_resolved_witness() -> None:
     assert failures.first_at_s(PUBLIC_IPV4) == 10.0
     assert failures.release(answer(13.0, is_looked_up=True), 13.0) == [name]
     assert failures.first_at_s(PUBLIC_IPV4) is None
+
+
+def test_date_failure_waits_for_a_witness_with_the_same_time() -> None:
+    failures = WaitingFailures()
+    both = failure(10.0, is_name_failure=True, is_date_failure=True)
+    date, other = failure(10.5, is_date_failure=True), failure(11.0)
+    for each in (both, date, other):
+        failures.add(each)
+    assert failures.release(answer(12.0, is_looked_up=True), 12.0) == [other]
+    assert failures.release(answer(13.0, confirms_clock=True), 13.0) == [date]
+    assert failures.first_at_s(PUBLIC_IPV4) == 10.0
+    assert failures.release(answer(14.0, is_looked_up=True, confirms_clock=True), 14.0) == [both]
+    assert (len(failures), failures.first_at_s(PUBLIC_IPV4)) == (0, None)
 
 
 def test_cancelled_request_stops_waiting() -> None:

@@ -54,7 +54,7 @@ class UnknownReason(StrEnum):
     NOT_PROBED = InconclusiveReason.NOT_PROBED.value
     """The probe did not take place, or its result was lost."""
     PROBER_CLOCK = InconclusiveReason.PROBER_CLOCK.value
-    """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
+    """Only the date of a certificate failed, and the prober's clock is wrong, or no witness confirmed it."""
     PROBER_FAULT = InconclusiveReason.PROBER_FAULT.value
     """A defect of the prober ended the probe."""
     NO_CREDENTIAL = InconclusiveReason.NO_CREDENTIAL.value
@@ -70,7 +70,7 @@ REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
     UnknownReason.ASKED_TO_WAIT: "it asked not to be probed before a later time",
     UnknownReason.NOT_ALLOWED: "robots.txt, an opt-out, networks.allow or a refused redirect prevents probes",
     UnknownReason.NOT_PROBED: "the probe did not take place",
-    UnknownReason.PROBER_CLOCK: "its certificate fails by date, and the prober's clock is wrong",
+    UnknownReason.PROBER_CLOCK: "its certificate fails by date, and no witness confirms the prober's clock",
     UnknownReason.PROBER_FAULT: "a defect of the prober ended the probe",
     UnknownReason.NO_CREDENTIAL: "its prober lacks a credential that another prober has",
 })  # fmt: skip

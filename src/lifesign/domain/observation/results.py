@@ -114,7 +114,7 @@ class InconclusiveReason(StrEnum):
     NOT_PROBED = "not_probed"
     """The probe did not take place, or its result was lost."""
     PROBER_CLOCK = "prober_clock"
-    """Only the date of a certificate failed, and the prober's clock is known to be wrong."""
+    """Only the date of a certificate failed, and the prober's clock is wrong, or no witness confirmed it."""
     PROBER_FAULT = "prober_fault"
     """A defect of the prober ended the probe."""
     NO_CREDENTIAL = "no_credential"

@@ -122,18 +122,28 @@ class WitnessAnswer:
     """When the request was sent; of several, the earliest."""
     is_looked_up: bool = False
     """Whether the name of a witness was resolved for it by name servers, not from a cache."""
+    confirms_clock: bool = False
+    """Whether a witness has the same time as this machine."""
 
 
 def bears_out(
-    answer: WitnessAnswer, network_class: str, failed_at_s: float, *, is_name_failure: bool
+    answer: WitnessAnswer,
+    network_class: str,
+    failed_at_s: float,
+    *,
+    is_name_failure: bool,
+    is_date_failure: bool,
 ) -> bool:
     """Return whether an answer shows that the network worked when a target of this class failed.
 
     A request that is sent when the failure is recorded is sent after it. A name that did not resolve needs a
-    witness whose own name was looked up after it.
+    witness whose own name was looked up after it. A certificate that failed by date needs a witness with the
+    time of this machine.
     """
     is_of_class = answer.network_class == network_class
-    return is_of_class and answer.sent_at_s >= failed_at_s and (answer.is_looked_up or not is_name_failure)
+    is_name_proved = answer.is_looked_up or not is_name_failure
+    is_date_proved = answer.confirms_clock or not is_date_failure
+    return is_of_class and answer.sent_at_s >= failed_at_s and is_name_proved and is_date_proved
 
 
 def is_canary_quorum(answered: int, configured: int) -> bool:

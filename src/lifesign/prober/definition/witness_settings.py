@@ -46,7 +46,7 @@ class WitnessSettings(DefinitionMapping):
     Later, the answer is void.
     """
     max_clock_offset_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400)] = 30
-    """A clock that differs from the registry's by more is reported; certificates' dates do not count."""
+    """If the clock differs by more from the registry's or those of all witnesses, dates do not count."""
 
     def policy(self) -> WitnessPolicy:
         """Return the settings in the form that the rule for witnesses uses."""

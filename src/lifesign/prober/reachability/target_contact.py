@@ -131,10 +131,11 @@ class ContactReader:
         Its failures would contradict what the agent says of itself, though the way there may be cut. In a
         class with canaries the same holds for an interface at another address: only canaries are witnesses.
         It also holds for an interface whose name did not resolve: the other answers may come from open
-        connections, or from names that are still cached.
+        connections, or from names that are still cached. And it holds for one whose certificate fails by
+        date: the other answers do not confirm the clock.
         """
         unreached: dict[str | None, list[str]] = {}
-        is_name_failure = False
+        is_name_failure = is_date_failure = False
         failed: dict[str, Fetched] = {}
         for name in _INTERACTIONS:
             layer = getattr(observation, name)
@@ -144,6 +145,8 @@ class ContactReader:
             network_class, address = self._place_of(traces, fetched)
             if fetched.result is ResultClass.DNS_FAILURE:
                 is_name_failure = True
+            elif fetched.is_date_fault:
+                is_date_failure = True
             elif address is None or self._is_reached(traces, network_class, address, failed.values()):
                 continue
             unreached.setdefault(network_class, []).append(name)
@@ -151,6 +154,7 @@ class ContactReader:
             return ProbeConnection(
                 network_class=network_class,
                 is_name_failure=is_name_failure,
+                is_date_failure=is_date_failure,
                 unreached_layers=tuple(names),
                 answered=answered,
             )

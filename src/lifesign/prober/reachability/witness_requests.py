@@ -2,7 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -11,6 +12,7 @@ from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import Address, AddressRefused, TargetUrl
+from lifesign.http_client.answer import read_head
 from lifesign.http_client.failures import FAILURES
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, open_channel
@@ -30,6 +32,8 @@ class WitnessReply:
     """HTTP status; None without an answer."""
     is_looked_up: bool = False
     """Whether its name was looked up for this request, by name servers that do not only use a cache."""
+    clock_offset_s: float | None = None
+    """How many seconds this machine's clock is ahead of the time in the answer; None without one."""
     reason: str = ""
     """Reason why there was no answer, for people; empty if there was one."""
 
@@ -56,13 +60,18 @@ class WitnessRequests:
         name_servers: Sequence[str] = (),
         user_agent: str,
         opt_outs: OptOuts | None = None,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
-        """`name_servers`: those that resolve the names of targets; none: those of the system."""
+        """`name_servers`: those that resolve the names of targets; none: those of the system.
+
+        `wall_s`: the clock by which certificates are verified.
+        """
         self._connector = connector
         self._classes = classes
         self._name_servers = tuple(name_servers)
         self._user_agent = user_agent
         self._opt_outs = opt_outs or None
+        self._wall_s = wall_s
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, urls: Sequence[str], network_class: str, timeout_s: float) -> Sequence[WitnessReply]:
@@ -153,7 +162,9 @@ class WitnessRequests:
         finally:
             opened.expire_at(None)
             opened.abort()
-        return WitnessReply(status=reply.status)
+        served_at = read_head(reply)["served_at"]
+        offset_s = None if served_at is None else self._wall_s() - served_at.timestamp()
+        return WitnessReply(status=reply.status, clock_offset_s=offset_s)
 
     def _written(self, url: URL) -> bytes:
         fields = f"Host: {url.host_port_subcomponent}\r\nUser-Agent: {self._user_agent}\r\n"

@@ -156,7 +156,14 @@ class Intake:
                 began_s=failure.failed_at_s,
                 ended_s=now_s,
             )
-            self._settle_unwitnessed(probed, why, layers=failure.layers, made_at_s=failure.made_at_s)
+            is_date = failure.is_date_failure
+            self._settle_unwitnessed(
+                probed,
+                "no witness confirmed this machine's clock" if is_date else why,
+                reason=InconclusiveReason.PROBER_CLOCK if is_date else InconclusiveReason.NO_WITNESS,
+                layers=failure.layers,
+                made_at_s=failure.made_at_s,
+            )
 
     def drop(self, failure: WaitingFailure) -> None:
         """Give up a failure that waits for a second request, since another worker has its target now."""
@@ -242,6 +249,7 @@ class Intake:
                 network_class,
                 first.failed_at_s,
                 is_name_failure=contact.is_name_failure,
+                is_date_failure=contact.is_date_failure,
             )
         )
 
@@ -272,13 +280,12 @@ class Intake:
         probed: FinishedProbe,
         why: str,
         *,
+        reason: InconclusiveReason = InconclusiveReason.NO_WITNESS,
         layers: Sequence[str] | None = None,
         made_at_s: float | None = None,
     ) -> None:
         layers = layers or probed.report.contact.unreached_layers or None
-        observation = probed.report.observation.discounted(
-            InconclusiveReason.NO_WITNESS, f"not counted: {why}", layers=layers
-        )
+        observation = probed.report.observation.discounted(reason, f"not counted: {why}", layers=layers)
         self._tally.unwitnessed += 1
         self._settle_or_retry(probed, self._replaced(probed, observation), made_at_s)
 

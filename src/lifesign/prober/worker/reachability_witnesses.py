@@ -297,7 +297,7 @@ class ReachabilityWitnesses:
             state.round_began_at_s = began_at_s
             self.rounds += 1
             replies = await self._ask_all(self._asks, urls, state)
-            answer = _round_answer(state, replies, began_at_s)
+            answer = _round_answer(state, replies, began_at_s, self._policy)
             self._note_round(state, replies, is_reached=answer is not None)
             for url, reply in zip(urls, replies, strict=True):
                 if reply.status is None:
@@ -355,7 +355,9 @@ class ReachabilityWitnesses:
             self._unwitnessed(given_up, why)
 
 
-def _round_answer(state: _Class, replies: Sequence[WitnessReply], began_at_s: float) -> WitnessAnswer | None:
+def _round_answer(
+    state: _Class, replies: Sequence[WitnessReply], began_at_s: float, policy: WitnessPolicy
+) -> WitnessAnswer | None:
     """Return the result of a round's replies; None if no witness answered."""
     if state.canaries:
         answered = [
@@ -373,4 +375,8 @@ def _round_answer(state: _Class, replies: Sequence[WitnessReply], began_at_s: fl
         network_class=state.name,
         sent_at_s=began_at_s,
         is_looked_up=any(reply.is_looked_up for reply in answered),
+        confirms_clock=any(
+            reply.clock_offset_s is not None and abs(reply.clock_offset_s) <= policy.max_clock_offset_s
+            for reply in answered
+        ),
     )

@@ -26,6 +26,7 @@ class WaitingFailure:
         "answered_at_s",
         "began_at_s",
         "failed_at_s",
+        "is_date_failure",
         "is_name_failure",
         "layers",
         "made_at_s",
@@ -50,6 +51,7 @@ class WaitingFailure:
         self.slot = slot
         self.network_class = network_class
         self.is_name_failure = report.contact.is_name_failure
+        self.is_date_failure = report.contact.is_date_failure
         self.layers = report.contact.unreached_layers or None
         """Names of the layers that do not count without a witness; None: all that failed."""
         self.began_at_s = began_at_s
@@ -86,18 +88,27 @@ class WaitingFailure:
 
 
 class _Line:
-    """Failures of one network class, the oldest first; names that did not resolve are kept separately."""
+    """Failures of one network class, the oldest first; those that need different witnesses are separate."""
 
-    __slots__ = ("names", "others")
+    __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self.names: deque[WaitingFailure] = deque()
-        self.others: deque[WaitingFailure] = deque()
+        self._parts: dict[tuple[bool, bool], deque[WaitingFailure]] = {}
+
+    def __bool__(self) -> bool:
+        return any(self._parts.values())
+
+    def add(self, failure: WaitingFailure) -> None:
+        needs = failure.is_name_failure, failure.is_date_failure
+        self._parts.setdefault(needs, deque()).append(failure)
+
+    def first_at_s(self) -> float | None:
+        return min((part[0].failed_at_s for part in self._parts.values() if part), default=None)
 
     def take(self, is_taken: Callable[[WaitingFailure], bool]) -> Iterator[WaitingFailure]:
-        for line in (self.others, self.names):
-            while line and is_taken(line[0]):
-                yield line.popleft()
+        for _, part in sorted(self._parts.items()):
+            while part and is_taken(part[0]):
+                yield part.popleft()
 
 
 class WaitingFailures:
@@ -121,16 +132,13 @@ class WaitingFailures:
 
     def add(self, failure: WaitingFailure) -> None:
         """Add a failure behind all others of its network class."""
-        line = self._lines.setdefault(failure.network_class, _Line())
-        (line.names if failure.is_name_failure else line.others).append(failure)
+        self._lines.setdefault(failure.network_class, _Line()).add(failure)
         self._waiting += 1
 
     def first_at_s(self, network_class: str) -> float | None:
         """Return when the oldest waiting failure of a network class was added; None if none waits."""
         line = self._lines.get(network_class)
-        if line is None:
-            return None
-        return min((each[0].failed_at_s for each in (line.names, line.others) if each), default=None)
+        return None if line is None else line.first_at_s()
 
     def release(self, answer: WitnessAnswer, now_s: float) -> list[WaitingFailure]:
         """Remove and return the failures that count now, as this answer is a witness for them."""
@@ -141,6 +149,7 @@ class WaitingFailures:
                 failure.network_class,
                 failure.failed_at_s,
                 is_name_failure=failure.is_name_failure,
+                is_date_failure=failure.is_date_failure,
             )
 
         released = self._take(answer.network_class, is_borne_out)
@@ -159,6 +168,6 @@ class WaitingFailures:
             return []
         taken = list(line.take(is_taken))
         self._waiting -= len(taken)
-        if not (line.names or line.others):
+        if not line:
             del self._lines[network_class]
         return taken
