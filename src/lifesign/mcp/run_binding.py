@@ -147,8 +147,8 @@ def refusal(error: RegistryError) -> ToolFailed:
         return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.STALE_TOKEN)
     if isinstance(error, RegistryFailure | RateLimited):
         what = (
-            "the registry is unreachable, so nothing was written. Wait a few seconds, then make the "
-            "same call once more: it counts once"
+            "no usable answer of the registry arrived, so it is unknown whether this was written. Wait a few "
+            "seconds, then make the same call once more: it counts once"
         )
         return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.UNAVAILABLE)
     if isinstance(error, NotAuthorized | NotPermitted):
