@@ -17,6 +17,7 @@ from lifesign.domain.targets.link_proof import PROOF_GRACE_SECONDS, RELINK_SECON
 from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.link_decisions import MAX_CARDS
+from lifesign.registry.targets.opt_out_origins import prove
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.probing import liveness
@@ -373,6 +374,22 @@ async def test_deregistration_restores_the_targets_record(api: RegistryApi) -> N
     assert await statuses(api) == {TARGET: "active"}
     own = (await api.ask("GET", "/api/v1/targets/agent-1")).json()
     assert (own["gone_reason"], own["is_registered"]) == ("deregistered", False)
+
+
+async def test_agent_whose_link_ends_by_an_opt_out_is_unknown_because_of_it(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await crawl(api, "agent-1")
+    asked = (await api.ask("POST", "/api/v1/opt-outs", {"url": ORIGIN}, key=Role.COORDINATOR)).json()
+    await api.database.write(
+        lambda transaction: prove(transaction, asked["origin"], asked["token"], "server")
+    )
+    await api.registry.link_checker.check_some()
+    assert (await link_events(api))[-1] == ("agent.unlinked", "agent-1", "target_gone")
+    clock.advance(1_000)
+    record = await api.record("agent-1")
+    assert (record["health"], record["unknown_reason"]) == ("unknown", "not_allowed")
 
 
 async def test_changed_url_of_an_agent_ends_its_claim(api: RegistryApi) -> None:

@@ -81,6 +81,33 @@ async def test_targets_of_an_opted_out_origin_end(api: RegistryApi, clock: Wound
     assert report.is_good, report
 
 
+async def unknown_reason(api: RegistryApi, agent_id: str) -> str | None:
+    reason: str | None = (await api.record(agent_id)).get("unknown_reason")
+    return reason
+
+
+@pytest.mark.both_databases
+async def test_registered_agent_is_unknown_because_its_owner_opted_out(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", [HERE[0]])
+    await api.register("own", monitoring="probe", card_url=HERE[1])
+    await api.register("new", monitoring="probe", card_url=HERE[2])
+    await see_alive(api, clock, agent_id="own")
+    assert await unknown_reason(api, "own") is None
+    assert await proven(api)
+    # The last result still counts.
+    assert await unknown_reason(api, "own") is None
+    clock.advance(10 * 86_400)
+    await api.sweep()
+    assert [await unknown_reason(api, each) for each in ("own", "new")] == ["not_allowed", "not_allowed"]
+    assert (await api.ask("DELETE", f"{PATH}?url={ORIGIN}", key=Role.COORDINATOR)).status == 204
+    await see_alive(api, clock, agent_id="own")
+    assert await unknown_reason(api, "own") is None
+    clock.advance(1_000)
+    assert await unknown_reason(api, "own") == "no_prober"
+
+
 async def test_opted_out_origin_is_excluded_for_each_source(api: RegistryApi) -> None:
     assert await proven(api)
     await put(api, "dir", "one", [*HERE, *NEAR])

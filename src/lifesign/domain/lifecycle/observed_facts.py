@@ -25,6 +25,7 @@ from lifesign.domain.observation.evidence_age import (
     unknown_reason,
 )
 from lifesign.domain.observation.login import Login
+from lifesign.domain.observation.probe_memory import MAX_MOMENT_S
 from lifesign.domain.observation.results import (
     INCONCLUSIVE,
     InconclusiveReason,
@@ -169,6 +170,12 @@ def expected(at_s: float, within_s: float) -> Observed:
     If no result comes within `within_s`, no prober is running.
     """
     return Observed(evidence_until_s=at_s + within_s, results_until_s=at_s + within_s)
+
+
+def without_permission(observed: Observed) -> Observed:
+    """Return the facts about an agent whose owner forbade probes: no further result is due."""
+    update = {"inconclusive_reason": InconclusiveReason.NOT_ALLOWED, "results_until_s": MAX_MOMENT_S}
+    return observed.model_copy(update=update)
 
 
 def excused(observed: Observed) -> Observed:

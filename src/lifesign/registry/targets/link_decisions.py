@@ -32,7 +32,7 @@ from lifesign.domain.targets.link_proof import (
 from lifesign.domain.targets.target import read_target
 from lifesign.registry.status_changes.agent_status import change_status
 from lifesign.registry.status_changes.agent_verdicts import Change
-from lifesign.registry.targets.opt_out_origins import has_opted_out
+from lifesign.registry.targets.opt_out_origins import has_opted_out, note_opted_out
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
@@ -179,6 +179,7 @@ def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: i
         if has_opted_out(transaction, url):
             number = target_rows.present(transaction, [agent.agent_id])
             target_rows.leave(transaction, number, GoneReason.OPTED_OUT, version)
+            note_opted_out(transaction, [agent.agent_id])
 
 
 def _retire_own_target(transaction: Transaction, agent_id: str, version: int) -> None:

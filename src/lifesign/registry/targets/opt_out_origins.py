@@ -6,7 +6,7 @@ the opt-out is withdrawn.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -17,6 +17,7 @@ from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import OriginChanged
+from lifesign.domain.lifecycle.observed_facts import Observed, without_permission
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.opt_outs import OptOutList, OptOutRecord, OptOutRequest, OptOutUrl
 from lifesign.domain.net.allowed_addresses import AddressRefused
@@ -34,6 +35,7 @@ from lifesign.registry.errors import OptOutNotFound, TooMany
 from lifesign.registry.request_handling.cursors import Cursor, cursor_at, text_in
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.targets.retire_targets import end_records, lock_agents, retire
+from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import opt_outs, target_rows
@@ -140,8 +142,22 @@ def prove(transaction: Transaction, origin: str, token: str, actor: str) -> bool
         ends_with=lambda subject_id: not going[subject_id].is_registered,
     )
     end_records(transaction, ending, "the owner of its origin opted out", actor)
+    note_opted_out(transaction, [subject_id for subject_id, target in going.items() if target.is_registered])
     event_log.append(transaction, [_event(EventType.ORIGIN_OPTED_OUT, origin, len(going), actor)])
     return True
+
+
+def note_opted_out(transaction: Transaction, agent_ids: Sequence[str]) -> None:
+    """Store that registered agents are no longer probed because of an opt-out; they must be locked."""
+    found = agent_rows.find_named(transaction, agent_ids)
+    agent_rows.set_observed(
+        transaction,
+        [
+            agent_rows.observed_row(agent.id, without_permission(Observed.from_json(agent.observed)))
+            for agent in found
+            if agent.observed is not None
+        ],
+    )
 
 
 def retire_opted_out(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
