@@ -320,6 +320,17 @@ async def test_token_is_sent_only_to_the_health_document() -> None:
     assert server.asked(HEALTH_PATH)["authorization"] == "Bearer secret"
 
 
+@pytest.mark.parametrize("mark", ["", "\u200e", "\u061c"])
+async def test_token_that_an_agent_sends_back_is_not_shown(mark: str) -> None:
+    token = "secret-of-the-document"
+    sent = f"{token[:5]}{mark}{token[5:]}"
+    replies = {CARD_PATH: as_json(card(name=sent)), HEALTH_PATH: as_json(document(agent_id=sent))}
+    checked = await check(replies, detail_token=token)
+    assert checked.card is not None
+    assert checked.document is not None
+    assert (checked.card.name, checked.document.agent_id) == ("REMOVED-SECRET", "REMOVED-SECRET")
+
+
 async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as elsewhere:
         replies = {HEALTH_PATH: redirect(elsewhere.url + HEALTH_PATH)}

@@ -348,6 +348,7 @@ async def test_representations_and_errors_hide_the_key(
     "quoting",
     [
         answer(401, json.dumps({"error": {"code": "x", "message": KEY, "hint": KEY}}).encode()),
+        answer(401, json.dumps({"error": {"code": "x", "message": f"{KEY[:4]}\u200e{KEY[4:]}"}}).encode()),
         raw(f"HTTP/1.1 403 {KEY}\r\nContent-Length: 0\r\n\r\n".encode()),
         raw(f"{KEY}\r\n\r\n".encode()),
     ],

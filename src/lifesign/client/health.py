@@ -157,7 +157,7 @@ def _without_secrets(get: Get, scrubber: Scrubber) -> Get:
     async def scrubbed(url: URL, ask: Ask) -> Answer:
         answer = await get(url, ask)
         shown = answer.url if scrubber.clean_text(str(answer.url)) == str(answer.url) else answer.url.origin()
-        body = scrubber.clean(answer.body)
+        body = scrubber.clean_shown(answer.body)
         return replace(answer, url=shown, body=body, **head_without_secrets(answer, scrubber))
 
     return scrubbed
@@ -246,7 +246,7 @@ async def _check_server(get: Get, visit: CheckRequest) -> HealthCheck:
         return _conclude(visit, card, None, (), server=ServerAnswer(health, is_server=True))
     answer = None
     if health.document is None:
-        answer = await detect_server(get, url, visit.deadline_s, visit.scrubber.clean)
+        answer = await detect_server(get, url, visit.deadline_s, visit.scrubber.clean_shown)
     server = ServerAnswer(health, is_server=True, answer=answer)
     return _conclude(visit, card, health, check_findings(visit, NO_ANNOUNCEMENT, card, health), server=server)
 
@@ -305,7 +305,7 @@ async def _find_server(get: Get, visit: CheckRequest, card: CardAnswer, health: 
     is_asked = visit.identify and may_be_server(card.answer.result, card.answer.status)
     if own.document is None and not is_asked:
         return none
-    answer = await detect_server(get, given.url, visit.deadline_s, visit.scrubber.clean)
+    answer = await detect_server(get, given.url, visit.deadline_s, visit.scrubber.clean_shown)
     if not answer.is_server:
         return replace(none, answer=answer)
     return ServerAnswer(own, is_server=True, answer=answer)

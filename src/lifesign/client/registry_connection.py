@@ -347,7 +347,7 @@ async def _stream_refusal(response: aiohttp.ClientResponse, scrubber: Scrubber) 
 
 def _refusal(response: aiohttp.ClientResponse, body: bytes, scrubber: Scrubber) -> RegistryError:
     try:
-        parsed: Any = from_json(scrubber.clean(body))
+        parsed: Any = from_json(scrubber.clean_shown(body))
     except ValueError:
         parsed = None
     retry_after = retry_after_seconds(response.headers.get("Retry-After", ""), datetime.now(UTC))

@@ -18,6 +18,7 @@ from lifesign.domain.credentials.secret import (
     is_too_open,
     secret_fault,
 )
+from lifesign.domain.text.safe_text import OF_WRITING
 
 SECRETS = st.text(
     alphabet=st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=8, max_size=60
@@ -134,6 +135,19 @@ def test_text_that_was_cut_within_an_escaped_secret_is_replaced_as_a_whole(escap
     assert scrubber.clean_cut(f"Bad status line: {escaped[:-1]}") == REMOVED
     assert scrubber.clean_cut("Bad status line: a-Secret") == f"Bad status line: {REMOVED[:8]}"
     assert scrubber.clean_cut("Bad status line: other") == "Bad status line: other"
+
+
+@pytest.mark.parametrize("mark", sorted(OF_WRITING))
+def test_secret_with_invisible_characters_is_removed_from_shown_texts(mark: str) -> None:
+    scrubber, text = Scrubber(["a-Secret/of+ours"]), f"<{mark}a-Sec{mark}ret/of+{mark}ours>"
+    upper = text.replace(mark, f"\\u{ord(mark):04X}")
+    for body in (text, json.dumps(text)[1:-1], upper):
+        assert scrubber.clean_shown(body.encode()) == f"<{REMOVED}>".encode()
+    assert scrubber.clean_cut(text) == REMOVED
+    assert scrubber.clean_shown(b"<a-Secret/of+ours>") == f"<{REMOVED}>".encode()
+    other = f"<a{mark}b>"
+    assert scrubber.clean_shown(other.encode()) == other.encode()
+    assert scrubber.clean_cut(other) == other
 
 
 def test_a_secret_that_ends_within_a_character_is_removed() -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 from lifesign.domain.credentials.disguise import MIN_FOUND_BYTES, Disguises, needles_of
+from lifesign.domain.text.safe_text import OF_WRITING
 
 MIN_SECRET_CHARS: Final = 8
 """A shorter secret could not be removed from texts without removing ordinary words."""
@@ -26,6 +27,12 @@ TRUSTED_DIRECTORIES: Final = ("/run/secrets", "/var/run/secrets")
 """Docker and Kubernetes mount secrets here, and set the modes of the files."""
 
 _PRINTABLE: Final = re.compile(r"[ -~]*")
+# Those that `safe_text` removes from texts before they are shown, as they are and as JSON escapes.
+_INVISIBLE: Final = re.compile(f"[{''.join(sorted(OF_WRITING))}]")
+_INVISIBLE_IN_JSON: Final = re.compile(
+    b"|".join(form for mark in sorted(OF_WRITING) for form in (mark.encode(), rb"\\u%04x" % ord(mark))),
+    re.IGNORECASE,
+)
 _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IWOTH | stat.S_IROTH
 
 
@@ -98,6 +105,18 @@ class Scrubber:
         cleaned = self.cleaned(data)
         return REMOVED.encode() if cleaned is None else cleaned
 
+    def clean_shown(self, data: bytes) -> bytes:
+        """Return a JSON body, whose texts are shown, with secrets replaced.
+
+        This includes secrets with invisible characters in them, which `safe_text` removes from shown texts.
+        If there are any, the whole body loses these characters.
+        """
+        cleaned = self.clean(data)
+        visible = _INVISIBLE_IN_JSON.sub(b"", cleaned)
+        if visible == cleaned or (shown := self.clean(visible)) == visible:
+            return cleaned
+        return shown
+
     def cleaned(self, data: bytes) -> bytes | None:
         """Return the bytes with secrets replaced; None if the search would take too long."""
         return self._cleaned(data) if self.may_be_in(data) else data
@@ -116,9 +135,13 @@ class Scrubber:
             return cleaned.decode("utf-8", "replace")
 
     def clean_cut(self, text: str) -> str:
-        """Return a text that may be cut within a secret, without secrets. In doubt, all of it is replaced."""
+        """Return a text to show, which may be cut within a secret, without secrets.
+
+        In doubt, all of it is replaced.
+        """
         cleaned = self.clean_text(text)
-        return REMOVED if self.may_be_in(cleaned.encode("utf-8", "surrogatepass")) else cleaned
+        shown = _INVISIBLE.sub("", cleaned)
+        return REMOVED if self.may_be_in(shown.encode("utf-8", "surrogatepass")) else cleaned
 
     def _cleaned(self, data: bytes) -> bytes | None:
         for form in self._literals:

@@ -42,7 +42,7 @@ _INVISIBLE: Final = re.compile(
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U00016fe4\U0001bca0-\U0001bca3\U0001d159"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
-_OF_WRITING: Final = frozenset("\u061c\u200c\u200d\u200e\u200f\ufe0e\ufe0f")
+OF_WRITING: Final = frozenset("\u061c\u200c\u200d\u200e\u200f\ufe0e\ufe0f")
 """Joiners, direction marks and the two emoji styles: they are parts of words and emoji."""
 _BREAKS: Final = "\n\t"
 
@@ -54,5 +54,5 @@ def visible(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    shown = _INVISIBLE.sub(lambda run: "" if _OF_WRITING.issuperset(run[0]) else REPLACEMENT, text)
+    shown = _INVISIBLE.sub(lambda run: "" if OF_WRITING.issuperset(run[0]) else REPLACEMENT, text)
     return harmless(shown, keep=_BREAKS)
