@@ -279,7 +279,10 @@ def serve(  # noqa: PLR0913 - each setting is an option
         float | None,
         _duration(
             "mass-silence-window",
-            "A mass silence needs addresses whose last answers are at most this far apart.",
+            (
+                "A mass silence needs addresses whose last answers are at most this far apart, or two probe "
+                "intervals if these are longer."
+            ),
         ),
     ] = None,
     witness_seconds: Annotated[
