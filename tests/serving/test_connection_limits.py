@@ -242,12 +242,33 @@ async def test_endless_request_head_is_refused_at_the_size_limit() -> None:
     async with served() as server:
         for beginning, drop in (
             (b"GET / HTTP/1.1\r\nX: ", b"a" * 10_000),
-            (REQUEST[:-2], b"X: y\r\n" * 1_000),
+            (REQUEST[:-2] + b"X: ", b"y" * 10_000),
         ):
             caller = await server.connect(beginning)
             dripping = asyncio.create_task(drip(caller, drop))
             assert status_and_code(await caller.end()) == (431, "head_too_large")
             await dripping
+
+
+@pytest.mark.parametrize(
+    ("fields", "end", "status"), [(128, b"\r\n", 200), (129, b"\r\n", 431), (130, b"", 431)]
+)
+@on_both_loops
+async def test_number_of_header_fields_is_bounded(fields: int, end: bytes, status: int) -> None:
+    async with served() as server:
+        named = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+        caller = await server.connect(named + b"a:\r\n" * (fields - 2) + end)
+        assert (await caller.end()).status == status
+
+
+@on_both_loops
+async def test_closed_connection_keeps_no_header_fields() -> None:
+    async with served() as server:
+        caller = await server.connect(REQUEST[:-2] + b"X: y\r\n" * 100)
+        connection = server.connection
+        await server.until(lambda: len(connection.headers or ()) >= 100)
+        caller.writer.close()
+        await server.until(lambda: not connection.headers)
 
 
 @on_both_loops

@@ -35,6 +35,8 @@ MAX_HEAD_BYTES = 65_536
 
 One that arrives in one piece may be longer, by the size of one read.
 """
+MAX_FIELDS = 128
+"""Maximum of header fields in a request: each takes more memory than its bytes."""
 MAX_PIPELINED = 32
 """Maximum of pipelined requests on one connection that wait for an earlier answer."""
 TAKE_SECONDS = 30.0
@@ -112,6 +114,13 @@ class BoundedProtocol(HttpToolsProtocol):
             watch.warn(self.loop.time())
             self._refuse(503, "too_many_connections", "too many connections are open: try again later")
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Release the header: it may be long until the garbage collector finds the connection."""
+        super().connection_lost(exc)
+        if not self._is_answering:
+            self.headers, self.url = [], b""
+            self.scope = self.cycle = None  # type: ignore[assignment]
+
     def data_received(self, data: bytes) -> None:
         """Receive data; the bytes and the time of an incomplete head are limited."""
         if self._is_refused:
@@ -150,6 +159,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """Receive a header field. Trailers are ignored: no app here reads them."""
         if self._is_in_head and not self._is_refused:
             super().on_header(name, value)
+            if len(self.headers) > MAX_FIELDS:
+                self._refuse(431, "head_too_large", f"a request has at most {MAX_FIELDS} header fields")
 
     def on_headers_complete(self) -> None:
         """Check the complete head; a request without exactly one Host is refused (RFC 9112 3.2)."""
