@@ -1,4 +1,5 @@
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from lifesign.domain.events.chain import Checkpoint, Event
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.registry.events import event_feed, stream_events
+from lifesign.registry.events.archive_events import archive
 from lifesign.registry.events.stream_events import STREAM_PATH
 from lifesign.storage.engine import table_definitions
 from lifesign.storage.engine.database import open_database
@@ -135,6 +137,16 @@ async def test_invalid_request_is_refused(
         session.get(f"{served.url}{STREAM_PATH}{query}", headers=headers) as response,
     ):
         assert response.status == status
+
+
+@pytest.mark.parametrize(("after", "status"), [(0, 200), (2, 422), (3, 200)])
+async def test_position_before_archived_events_is_refused(
+    served: Serving, database: Database, tmp_path: Path, after: int, status: int
+) -> None:
+    await database.write(appending(draft(), draft(), draft()))
+    await archive(database, tmp_path, time.time() + 60)
+    async with following(served.url, query=f"?after={after}") as follower:
+        assert follower.response.status == status
 
 
 async def test_stream_requires_a_key(served: Serving) -> None:

@@ -95,6 +95,7 @@ class EventStreams:
                 _check_may_read(caller)
                 last = event_log.last_sequence(transaction)
                 check_position(after or 0, last)
+                _check_not_archived(after or 0, event_log.archived_sequence(transaction))
                 return caller, last if after is None else after
 
             caller, position = await self._dispatcher.database.read(begin)
@@ -200,6 +201,18 @@ def _still_valid(transaction: Transaction, digests: Collection[str]) -> set[str]
 def _check_may_read(caller: Principal) -> None:
     if not may_for_any_agent(caller, Permission.READ_EVENTS):
         raise NotAllowed(caller.role, Permission.READ_EVENTS, None)
+
+
+def _check_not_archived(after: int, archived_sequence: int) -> None:
+    """Refuse a position whose following events are archived: the stream would miss them unnoticed.
+
+    0 is no position of a reader, but the beginning of the log.
+    """
+    if 0 < after < archived_sequence:
+        expected = (
+            f"events up to {archived_sequence} are archived: read them there, and continue after them"
+        )
+        raise InvalidRequest([Finding("archived", "/after", expected)])
 
 
 def _parse_query(request: Request) -> tuple[StreamQuery, int | None]:

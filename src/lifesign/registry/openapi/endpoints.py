@@ -198,7 +198,8 @@ EXTRA_ENDPOINTS = (
         description=(
             "Server-Sent Events: `id` is the event's sequence, `event` its type, `data` the event as JSON. "
             "A comment every 10 seconds shows that the stream is alive. A client that reconnects with "
-            "`Last-Event-ID`, to any server, misses no event and gets none twice."
+            "`Last-Event-ID`, to any server, misses no event and gets none twice. If the next events are "
+            "archived by then, the answer is 422 (`archived`)."
         ),
         action=Permission.READ_EVENTS,
         query=StreamQuery,
