@@ -508,6 +508,41 @@ async def test_tracks_are_suspended_and_resumed_separately(slow_api: RegistryApi
     assert released.json()["tracks"]["heartbeat"]["state"] == "resuming"
 
 
+@pytest.mark.both_databases
+async def test_drain_timeout_waits_while_verdicts_about_heartbeats_are_suspended(
+    slow_api: RegistryApi,
+) -> None:
+    names = ("drainer", "second", "third")
+    keys = {name: (await slow_api.register(name, drain_timeout_seconds=200))["agent_key"] for name in names}
+    lease = {"resource": "r:1", "ttl_seconds": 3_600}
+    assert (await slow_api.ask("POST", "/api/v1/leases", lease, key=keys["drainer"])).status == 201
+
+    async def send_heartbeats() -> None:
+        for name, key in keys.items():
+            await slow_api.send_heartbeat(name, key)
+
+    for _ in range(12):
+        await _live(slow_api, 30)
+        await send_heartbeats()
+    path, draining = f"{AGENTS}/drainer/status", {"status": "draining"}
+    await slow_api.ask("PATCH", path, draining, key=keys["drainer"], headers={"if-match": "*"})
+    # The network to the registry is cut.
+    await _live(slow_api, 600)
+    assert (await slow_api.ask("GET", "/api/v1/monitor")).json()["state"] == "suspended"
+    assert await count_by_status(slow_api.database) == {"active": 2, "draining": 1}
+    while (await slow_api.ask("GET", "/api/v1/monitor")).json()["state"] == "suspended":
+        await send_heartbeats()
+        await _live(slow_api, 30)
+    # The drain gets the time of the suspension, and no more.
+    await _live(slow_api, 30)
+    assert (await slow_api.record("drainer"))["status"] == "draining"
+    for _ in range(4):
+        await send_heartbeats()
+        await _live(slow_api, 30)
+    record = await slow_api.record("drainer")
+    assert (record["status"], record["reason"]) == ("dead", "drain_timeout")
+
+
 async def test_drain_completes_while_verdicts_are_suspended(api: RegistryApi) -> None:
     await add_agents(api.database, 30)
     key = (await api.register("drainer"))["agent_key"]

@@ -18,6 +18,7 @@ from ulid import ULID
 
 from lifesign.domain.lifecycle import verdict_suspension
 from lifesign.domain.lifecycle.heartbeat_timeout import deadline_s
+from lifesign.domain.lifecycle.status_table import Signal
 from lifesign.domain.lifecycle.verdict import is_judged_by_probes
 from lifesign.domain.lifecycle.verdict_suspension import (
     Assessment,
@@ -48,6 +49,7 @@ from lifesign.registry.status_changes.monitor_row import (
 from lifesign.registry.status_changes.sweep_gap import (
     Reference,
     gap_jump_s,
+    give_drains_suspended_time,
     move_some_agents_back,
     move_some_targets_back,
     note_gap,
@@ -344,6 +346,7 @@ class Sweeper:
             if monitor.state is MonitorState.SUSPENDED:
                 assessment = self._assess_at(transaction, monitor, waiting[track])
                 row = with_assessment(row, track, assessment, now_s)
+                give_drains_suspended_time(transaction, track, assessment)
                 event_log.append(transaction, monitor_turned(assessment, track, MONITOR))
         self._store(transaction, row, is_over=True)
 
@@ -411,7 +414,10 @@ def _is_released(agent: StoredAgent, now_s: float) -> bool:
 
 
 def _may_be_removed(change: Change, looks: Mapping[Track, Assessment]) -> bool:
-    return change.silent_since_s is None or looks[change.track].may_change(change.silent_since_s)
+    assessment = looks[change.track]
+    if Signal.DRAIN_TIMEOUT in change.signals:
+        return not assessment.is_suspended
+    return change.silent_since_s is None or assessment.may_change(change.silent_since_s)
 
 
 def _later_s(assess_at_s: float | None, now_s: float) -> float | None:

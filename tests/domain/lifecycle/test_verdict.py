@@ -759,11 +759,24 @@ def test_drain_without_a_deadline_waits() -> None:
 
 
 @pytest.mark.parametrize("is_suspended", [True, False])
-def test_neither_suspension_nor_maintenance_nor_override_stops_a_drain(*, is_suspended: bool) -> None:
+def test_neither_suspension_nor_maintenance_nor_override_stops_a_completed_drain(
+    *, is_suspended: bool
+) -> None:
     stops: dict[str, Any] = {"maintenance_until_s": NOW + 999, "override": Override(Status.ACTIVE, NOW + 999)}
     assert assessed(draining(**stops), is_suspended=is_suspended).signals == (Signal.DRAIN_COMPLETED,)
     over = draining(leases_held=1, drain_deadline_s=NOW, **stops)
-    assert assessed(over, is_suspended=is_suspended).signals == (Signal.DRAIN_TIMEOUT,)
+    assert assessed(over).signals == (Signal.DRAIN_TIMEOUT,)
+
+
+@pytest.mark.parametrize(
+    ("monitoring", "signals"), [("heartbeat", ()), ("both", ()), ("probe", (Signal.DRAIN_TIMEOUT,))]
+)
+def test_drain_timeout_waits_while_verdicts_about_heartbeats_are_suspended(
+    monitoring: str, signals: tuple[Signal, ...]
+) -> None:
+    over = draining(monitoring=DecidingEvidence(monitoring), leases_held=1, drain_deadline_s=NOW)
+    assert assessed(over, is_suspended=True).signals == signals
+    assert assessed(over).signals == (Signal.DRAIN_TIMEOUT,)
 
 
 # Suspension, maintenance and override.

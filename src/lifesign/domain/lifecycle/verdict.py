@@ -161,9 +161,9 @@ def judge(
 ) -> Verdict:
     """Return the verdict about one agent. It depends only on these facts and this time.
 
-    `is_suspended` while verdicts are suspended: then silence makes no agent unhealthy or dead, and everything
-    else is unchanged. `excluded_downtime` is time that does not count as missed heartbeats; it does not
-    concern probes.
+    `is_suspended` while verdicts are suspended: then silence makes no agent unhealthy or dead, nor does the
+    end of a drain of an agent that sends heartbeats. Everything else is unchanged. `excluded_downtime` is
+    time that does not count as missed heartbeats; it does not concern probes.
     """
     if facts.monitoring is DecidingEvidence.PROBE:
         excluded_downtime = ()
@@ -196,7 +196,11 @@ def _next_step(
     """Return the one signal that is due first, None if none is."""
     match facts.status:
         case Status.DRAINING:
-            return _drain(facts, now_s)
+            step = _drain(facts, now_s)
+            is_late = step is not None and step.signal is Signal.DRAIN_TIMEOUT
+            # If heartbeats may be lost, the agent may be unable to report that it is done.
+            waits = is_late and is_suspended and facts.monitoring is not DecidingEvidence.PROBE
+            return None if waits else step
         case Status.DEAD:
             return _rediscovery(facts)
         case Status.ACTIVE | Status.UNHEALTHY:

@@ -48,6 +48,7 @@ from lifesign.registry.status_changes.monitor_row import (
     monitors_in,
     with_assessment,
 )
+from lifesign.registry.status_changes.sweep_gap import give_drains_suspended_time
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.registry_row import RegistryRow
 from lifesign.storage.engine.transaction import Transaction
@@ -80,6 +81,7 @@ def release_suspension(transaction: Transaction, call: Call) -> OperationReply:
                 monitors_in(row, now_s).of(track), now_s, call.policies.mass_exit
             )
             row = with_assessment(row, track, look, now_s)
+            give_drains_suspended_time(transaction, track, look)
             event_log.append(transaction, monitor_turned(look, track, call.actor))
     registry_row.store(transaction, row)
     shown = _shown(transaction, monitors_in(row, now_s), row, call.policies.mass_exit)

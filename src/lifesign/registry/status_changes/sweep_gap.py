@@ -14,6 +14,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     clock_jump_since_s,
     downtime,
 )
+from lifesign.domain.lifecycle.verdict_suspension import Assessment, Track
 from lifesign.domain.models.base import moment
 from lifesign.registry.status_changes.agent_status import MONITOR
 from lifesign.registry.status_changes.monitor_row import with_moved_confirmations, with_span, without_future
@@ -69,6 +70,13 @@ def note_gap(
             payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
             drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
     return row, drafts
+
+
+def give_drains_suspended_time(transaction: Transaction, track: Track, assessment: Assessment) -> None:
+    """Give draining agents the time of a suspension that has ended, in which they could not report."""
+    suspended = assessment.excluded_downtime
+    if track is Track.HEARTBEAT and suspended is not None:
+        clock_shift.move_drains(transaction, suspended.end_s - suspended.begin_s, suspended.begin_s)
 
 
 def move_some_agents_back(transaction: Transaction, by_s: float, *, after: int, limit: int) -> int | None:
