@@ -209,9 +209,7 @@ def _check_not_archived(after: int, archived_sequence: int) -> None:
     0 is no position of a reader, but the beginning of the log.
     """
     if 0 < after < archived_sequence:
-        expected = (
-            f"events up to {archived_sequence} are archived: read them there, and continue after them"
-        )
+        expected = f"events up to {archived_sequence} are archived: read them there, and continue after them"
         raise InvalidRequest([Finding("archived", "/after", expected)])
 
 
