@@ -20,6 +20,7 @@ from lifesign.registry.openapi.document import openapi_document, openapi_json
 from lifesign.registry.openapi.endpoints import EXTRA_ENDPOINTS, EndpointDoc, described
 from lifesign.registry.openapi.schemas import docstrings_of
 from lifesign.registry.operation_table import OPERATIONS
+from lifesign.registry.request_handling.operation import Operation
 from lifesign.registry.settings import RegistrySettings
 
 STORED = REPOSITORY / "schemas" / "openapi.json"
@@ -126,6 +127,16 @@ def test_internal_error_has_a_code_and_no_class_name() -> None:
 def test_only_public_operations_need_no_key() -> None:
     public = {operation["operationId"] for _, _, operation in operations() if not operation["security"]}
     assert public == {"check_readiness", "check_server", "show_openapi", "show_signpost"}
+
+
+@pytest.mark.parametrize("operation", [one for one in OPERATIONS if one.needs_any_record])
+async def test_agents_are_no_callers_of_operations_for_all_records(
+    api: RegistryApi, operation: Operation
+) -> None:
+    key = (await api.register())["agent_key"]
+    path = operation.path.format(directory="d")
+    assert (await api.ask(operation.method, path, key=key)).status == 403
+    assert Role.AGENT not in described(operation).roles
 
 
 async def test_openapi_document_needs_no_key_and_has_an_etag(api: RegistryApi) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from lifesign.domain.access.permissions import PERMISSIONS, Permission, Role
+from lifesign.domain.access.permissions import PERMISSIONS, Extent, Permission, Role
 from lifesign.domain.models.agents import Heartbeat, HeartbeatReply
 from lifesign.domain.models.leases import LeaseRecord
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
@@ -58,6 +58,7 @@ class EndpointDoc:
     summary: str
     description: str = ""
     action: Permission | None = None
+    needs_any_record: bool = False
     needs_key: bool = True
     body: type[BaseModel] | None = None
     example: Mapping[str, Any] | None = None
@@ -95,6 +96,7 @@ class EndpointDoc:
             role.value: extent.value
             for role in Role
             if (extent := PERMISSIONS.get((role, self.action))) is not None
+            and (extent is Extent.ANY or not self.needs_any_record)
         }
 
 
@@ -266,6 +268,7 @@ def described(operation: Operation) -> EndpointDoc:
         summary=operation.summary,
         description=_ERROR_NAME.sub(lambda found: _CODES[found[0]], inspect.getdoc(function) or ""),
         action=operation.action,
+        needs_any_record=operation.needs_any_record,
         body=operation.body,
         example=operation.example,
         query=operation.query,

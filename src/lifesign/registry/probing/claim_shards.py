@@ -456,6 +456,7 @@ OPERATIONS = (
         path=PATH,
         summary="List probers, and the shards with changes",
         action=Permission.READ_TARGETS,
+        needs_any_record=True,
         function=show_shards,
         is_write=False,
         query=ShardChanges,

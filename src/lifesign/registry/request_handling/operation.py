@@ -114,6 +114,8 @@ class Operation:
     For any agent, the function checks again once it knows the agent. None: see `one_of`.
     """
     function: TransactionFunction
+    needs_any_record: bool = False
+    """Whether the permission must cover all records: the function requires it for no particular agent."""
     one_of: tuple[Permission, ...] = ()
     """Alternative permissions: the caller needs one of them for any agent; the function checks again."""
     is_write: bool = True
