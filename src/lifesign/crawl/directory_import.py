@@ -30,6 +30,7 @@ from lifesign.domain.observation.results import MAX_ETAG_CHARS
 from lifesign.domain.targets.target import TargetKind
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, LifesignError
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.prober.definition.directory_source import DirectorySource
 from lifesign.prober.definition.file import unreadable
 from lifesign.prober.definition.models import ProbeDefinition
@@ -191,6 +192,7 @@ class DirectoryImporter:
         """Return the source to read; `others` is the number of targets of the other directories."""
         key = None
         if source.key_file is not None:
+            forbid_core_dumps()
             key = read_secret(source.key_file, "key_file", "key", _log.warning)
             if not key:
                 raise InvalidValue("key_file", str(source.key_file), "a file that contains a key")

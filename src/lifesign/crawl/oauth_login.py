@@ -11,6 +11,7 @@ from lifesign.crawl.prober_assembly import open_token_endpoints
 from lifesign.domain.credentials.authorization import AuthorizationRequest, RedirectFault, read_redirect
 from lifesign.domain.net.allowed_addresses import Network, is_in
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.prober.definition.credentials import CredentialSettings, OAuthClient
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.loopback_redirect import LoopbackRedirect, listening
@@ -18,7 +19,6 @@ from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.credential_store import Credential
 from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
 from lifesign.prober.secrets.secret_reader import (
-    forbid_core_dumps,
     forget_variables,
     read_secret,
     read_tls,

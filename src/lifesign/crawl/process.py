@@ -26,11 +26,11 @@ from lifesign.crawl.worker_config import (
     WorkerStatus,
 )
 from lifesign.errors import LifesignError
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.evidence.observation_file import FiledLedger, ResultsFile
 from lifesign.prober.registry_exchange.ledger import Ledger
 from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
-from lifesign.prober.secrets.secret_reader import forbid_core_dumps
 from lifesign.prober.worker.main_loop import ProbeWorker
 from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS
 from lifesign.serving.log_lines import LogLine

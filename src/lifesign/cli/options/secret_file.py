@@ -13,6 +13,7 @@ import typer
 from lifesign.client import secret_file
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.filesystem.private_file import create_private
 
 WriteKey = Annotated[
@@ -27,6 +28,7 @@ WriteKey = Annotated[
 
 def read_secret(file: Path, option: str, what: str) -> str:
     """Return the secret in a file; warnings about the file's mode go to standard error."""
+    forbid_core_dumps()
     return secret_file.read_secret(file, option, what, complain)
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import resource
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from lifesign.domain.credentials.secret import (
 )
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, sources_of
 from lifesign.prober.secrets.client_assertion import signing_key_fault
 from lifesign.prober.secrets.client_tls import (
@@ -205,13 +205,6 @@ def forget_variables(
     for _, source in sources_of(credentials):
         if source.env is not None and source not in needed:
             os.environ.pop(source.env, None)
-
-
-def forbid_core_dumps() -> None:
-    """Disable core dumps of this process, because they would contain secrets."""
-    # Linux ignores a limit of 0 if `core_pattern` names a program. With 1 it starts none (fs/coredump.c).
-    limit = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
-    resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
 
 def _open_at_once(file: str, flags: int) -> int:

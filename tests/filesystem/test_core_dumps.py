@@ -1,0 +1,31 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CREDENTIAL = """
+from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.secrets.secret_reader import read_secrets
+lab = {"name": "lab", "origin": "https://lab.example", "bearer": {"file": sys.argv[1]}}
+read_secrets([CredentialSettings(**lab)])
+"""
+TOKEN = """
+from lifesign.cli.options.secret_file import read_secret
+read_secret(Path(sys.argv[1]), "--token-file", "token")
+"""
+
+
+@pytest.mark.parametrize(
+    "reads", [CREDENTIAL, TOKEN], ids=["credential of a definition", "token of a command"]
+)
+def test_a_process_with_secrets_writes_no_core_dump(tmp_path: Path, reads: str) -> None:
+    file = tmp_path / "secret"
+    file.touch(mode=0o600)
+    file.write_text("a-secret-of-a-test")
+    program = f"import sys\nfrom pathlib import Path\n{reads}\nprint(open('/proc/self/limits').read())"
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(file)], capture_output=True, text=True, check=True
+    )
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("Max core file size")]
+    assert line.split()[4:6] == ["1", "1"]
