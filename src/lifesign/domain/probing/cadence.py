@@ -265,11 +265,12 @@ def without_card(memory: ProbeMemory) -> ProbeMemory:
 def without_card_reading(memory: ProbeMemory) -> ProbeMemory:
     """Return a target's memory so that the next probe reads the card again, as what is known may be false.
 
-    The URL of the document is forgotten, since it may be another agent's. That of the interface stays: an
-    agent may be alive although its card fails.
+    The URL of the document is forgotten, since it may be another agent's, and so are the security schemes:
+    they decide in which part of a request an API key is sent. The URL of the interface stays: an agent may be
+    alive although its card fails.
     """
-    forgotten = {"card_etag": None, "card_digest": None, "card_read_at_s": None, "health_url": None}
-    return memory.model_copy(update={**forgotten, "alive_at_s": last_alive_s(memory)})
+    names = ("card_etag", "card_digest", "card_read_at_s", "health_url", "card_schemes")
+    return memory.model_copy(update={**dict.fromkeys(names), "alive_at_s": last_alive_s(memory)})
 
 
 def without_failures(memory: ProbeMemory) -> ProbeMemory:
