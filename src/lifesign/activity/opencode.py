@@ -19,9 +19,9 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.event_stream import EventStreamParser
-from lifesign.client.registry_connection import is_loopback
 from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.activity.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
+from lifesign.domain.net.public_url import is_on_this_machine
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer
@@ -82,7 +82,7 @@ class OpencodeServer:
         allow_plain_http: bool = False,
     ) -> None:
         self.url = parse_agent_url(url).url.with_query(None)
-        is_in_the_clear = self.url.scheme == "http" and not is_loopback(self.url.host or "")
+        is_in_the_clear = self.url.scheme == "http" and not is_on_this_machine(self.url.host or "")
         if password and is_in_the_clear and not allow_plain_http:
             raise InvalidValue("URL", url, "https, since the password must not be sent unencrypted")
         if directory is not None and not _ABSOLUTE.match(directory):

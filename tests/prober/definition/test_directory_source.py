@@ -27,6 +27,7 @@ def test_a_directory_is_called_by_its_name_its_host_or_its_file(source: dict[str
         ({}, {"url", "file"}),
         ({"url": "https://a.example", "file": "a.txt"}, {"url", "file"}),
         ({"file": "a.txt", "key_file": "key"}, {"file", "key"}),
+        ({"url": "http://a.example/list", "key_file": "key"}, {"url", "key"}),
     ],
 )
 def test_a_directory_is_at_a_url_or_in_a_file(source: dict[str, Any], named: set[str]) -> None:

@@ -22,8 +22,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from yarl import URL
 
-from lifesign.client.registry_connection import is_loopback
 from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, SecretPlace
+from lifesign.domain.net.public_url import is_on_this_machine
 from lifesign.domain.tasks.budget import MAX_USD, RequestedAmount, Tokens, Usd
 
 MAX_UPSTREAMS: Final = 32
@@ -193,7 +193,7 @@ class Upstream(_FileMapping):
         if (
             self.url is not None
             and URL(self.url).scheme == "http"
-            and not is_loopback(URL(self.url).host or "")
+            and not is_on_this_machine(URL(self.url).host or "")
         ):
             raise PydanticCustomError(
                 "upstream", "expected an https URL: plain http is allowed only to this machine"

@@ -107,10 +107,10 @@ def _is_readable_on_the_way(url: str) -> bool:
     """Return whether a key would be sent over a network unencrypted. `url` has been requested."""
     from yarl import URL  # noqa: PLC0415 - loaded by `fetch`
 
-    from lifesign.client.registry_connection import is_loopback  # noqa: PLC0415 - loads aiohttp, as `fetch`
+    from lifesign.domain.net.public_url import is_on_this_machine  # noqa: PLC0415 - see above
 
     entered = URL(url)
-    return entered.scheme == "http" and not is_loopback(entered.host or "")
+    return entered.scheme == "http" and not is_on_this_machine(entered.host or "")
 
 
 def _is_a_registrys(url: str, status: int, body: bytes, key: str) -> bool:

@@ -80,3 +80,13 @@ def is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_on_this_machine(host: str) -> bool:
+    """Return whether a host is `localhost` or a loopback address, so that no network is used."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

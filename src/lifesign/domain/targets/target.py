@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from lifesign.domain.net.allowed_addresses import DEFAULT_PORTS, MAX_URL_CHARACTERS, AddressRefused, vet_url
 from lifesign.domain.net.international_host import with_ascii_host
+from lifesign.domain.net.public_url import is_on_this_machine
 
 SHARDS: Final = 1024
 """Number of shards into which targets are divided (protocol 8)."""
@@ -171,6 +172,11 @@ def host_of(url: str) -> str:
     if authority.startswith("["):
         return authority[1:].partition("]")[0]
     return authority.partition(":")[0]
+
+
+def is_in_the_clear(url: str) -> bool:
+    """Return whether a request to a URL in `read_target`'s form crosses a network unencrypted."""
+    return url.startswith("http:") and not is_on_this_machine(host_of(url))
 
 
 def has_single_label_host(url: str) -> bool:

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.credentials.secret_place import FileName
-from lifesign.domain.targets.target import TargetKind, host_of
+from lifesign.domain.targets.target import TargetKind, host_of, is_in_the_clear
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.values import MAX_SPAN_SECONDS, Format, Name, Switch, Target, name_from
 
@@ -46,6 +46,8 @@ class DirectorySource(DefinitionMapping):
             raise PydanticCustomError(
                 "key_for_a_file", "expected key_file only with url: a file needs no key"
             )
+        if self.key_file is not None and self.url is not None and is_in_the_clear(self.url):
+            raise PydanticCustomError("key_in_the_clear", "expected url with https: it gets the key")
         return self
 
     @property

@@ -9,10 +9,10 @@ from urllib.parse import urljoin, urlsplit
 
 from yarl import URL
 
-from lifesign.client.registry_connection import check_key, is_loopback
+from lifesign.client.registry_connection import check_key
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network, without_password
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.targets.target import host_of, read_target
+from lifesign.domain.targets.target import is_in_the_clear, read_target
 from lifesign.errors import InvalidValue
 from lifesign.prober.directories.format_choice import AUTO, well_known_places
 from lifesign.prober.directories.format_parser import MAX_ENTRIES, Format, Kind
@@ -148,7 +148,7 @@ class ListSource:
             object.__setattr__(self, "url", url)
         if self.key is not None:
             check_key(self.key)
-            if self.url is not None and self.url.startswith("http:") and not is_loopback(host_of(self.url)):
+            if self.url is not None and is_in_the_clear(self.url):
                 raise InvalidValue("url", self.url, "https, since the key must not be sent unencrypted")
 
     def places(self, chosen: Format | None) -> tuple[str, ...]:
