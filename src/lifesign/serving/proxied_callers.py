@@ -33,6 +33,15 @@ class ProxiedCallers:
 
     async def _checked(self, scope: Scope, receive: Receive, send: Send) -> None:
         client = scope.get("client")
-        if client is not None and client != scope[_PEER] and not is_address(client[0]):
+        # The zone of an IPv6 address may be any text, and means nothing on another machine.
+        is_usable = (
+            client is None or client == scope[_PEER] or (is_address(client[0]) and "%" not in client[0])
+        )
+        if not is_usable:
             scope["client"] = scope[_PEER]
         await self._app(scope, receive, send)
+
+
+def _is_usable(address: str) -> bool:
+    # The zone of an IPv6 address may be any text, and means nothing on another machine.
+    return is_address(address) and "%" not in address
