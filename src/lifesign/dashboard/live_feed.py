@@ -99,7 +99,8 @@ class LiveFeed:
 
             def read(transaction: Transaction) -> tuple[list[EventLine], int]:
                 last = event_log.last_sequence(transaction)
-                if after is None or not last - MAX_CAUGHT_UP <= after <= last:
+                first = max(last - MAX_CAUGHT_UP, event_log.archived_sequence(transaction))
+                if after is None or not first <= after <= last:
                     return [], last
                 missed = event_log.after(transaction, after, limit=MAX_CAUGHT_UP)
                 return lines_of(transaction, missed), last

@@ -2,6 +2,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -139,13 +140,22 @@ async def test_invalid_request_is_refused(
         assert response.status == status
 
 
-@pytest.mark.parametrize(("after", "status"), [(0, 200), (2, 422), (3, 200)])
+@pytest.mark.parametrize(
+    ("position", "status"),
+    [
+        ({"query": "?after=0"}, 200),
+        ({"query": "?after=2"}, 422),
+        ({"last_event_id": 0}, 422),
+        ({"last_event_id": 2}, 422),
+        ({"last_event_id": 3}, 200),
+    ],
+)
 async def test_position_before_archived_events_is_refused(
-    served: Serving, database: Database, tmp_path: Path, after: int, status: int
+    served: Serving, database: Database, tmp_path: Path, position: dict[str, Any], status: int
 ) -> None:
     await database.write(appending(draft(), draft(), draft()))
     await archive(database, tmp_path, time.time() + 60)
-    async with following(served.url, query=f"?after={after}") as follower:
+    async with following(served.url, **position) as follower:
         assert follower.response.status == status
 
 

@@ -52,6 +52,7 @@ END_SECONDS = 2.0
 """Time for a stream to end after the server gets a signal to end."""
 WAIT_SECONDS = 10.0
 """Time after which a key with too many streams may try again."""
+LAST_EVENT_ID = "last-event-id"
 MAX_DIGITS = 20
 """Maximum of digits of a `Last-Event-ID`."""
 
@@ -87,6 +88,7 @@ class EventStreams:
             self._dispatcher.check_rate(digest)
             try:
                 query, after = _parse_query(request)
+                is_resumed = LAST_EVENT_ID in headers_in(request.scope)
             except LifesignError as fault:
                 return error_response(await self._dispatcher.refusal(digest, fault, _check_may_read))
 
@@ -95,7 +97,8 @@ class EventStreams:
                 _check_may_read(caller)
                 last = event_log.last_sequence(transaction)
                 check_position(after or 0, last)
-                _check_not_archived(after or 0, event_log.archived_sequence(transaction))
+                if after or is_resumed:
+                    _check_not_archived(after or 0, event_log.archived_sequence(transaction))
                 return caller, last if after is None else after
 
             caller, position = await self._dispatcher.database.read(begin)
@@ -204,11 +207,8 @@ def _check_may_read(caller: Principal) -> None:
 
 
 def _check_not_archived(after: int, archived_sequence: int) -> None:
-    """Refuse a position whose following events are archived: the stream would miss them unnoticed.
-
-    0 is no position of a reader, but the beginning of the log.
-    """
-    if 0 < after < archived_sequence:
+    """Refuse a position whose following events are archived: the stream would miss them unnoticed."""
+    if after < archived_sequence:
         expected = f"events up to {archived_sequence} are archived: read them there, and continue after them"
         raise InvalidRequest([Finding("archived", "/after", expected)])
 
@@ -217,7 +217,7 @@ def _parse_query(request: Request) -> tuple[StreamQuery, int | None]:
     """Return the parsed query, and the position after which to begin. Raises InvalidRequest."""
     query = checked_query(StreamQuery, request)
     assert isinstance(query, StreamQuery)  # noqa: S101 - just read as one
-    last_event_id = headers_in(request.scope).get("last-event-id")
+    last_event_id = headers_in(request.scope).get(LAST_EVENT_ID)
     return query, query.after if last_event_id is None else _sequence_in(last_event_id)
 
 
