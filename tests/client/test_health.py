@@ -227,6 +227,26 @@ async def test_invalid_token_is_refused_without_quoting_it(token: str) -> None:
     assert not token or token not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "networks"),
+    [
+        ("http://agent.example", ["10.0.0.0/8"]),
+        ("http://10.1.0.1", []),
+        ("http://192.0.2.1:8000", ["10.0.0.0/8"]),
+    ],
+)
+async def test_token_is_not_sent_unencrypted(url: str, networks: list[str]) -> None:
+    with pytest.raises(InvalidValue, match="https") as refused:
+        await fetch_health(url, detail_token="secret", allowed_networks=networks)
+    assert refused.value.name == "url"
+
+
+async def test_token_may_be_sent_over_plain_http_to_an_allowed_address() -> None:
+    given = {"detail_token": "secret", "allowed_networks": ["10.0.0.0/8"], "timeout_seconds": 0.1}
+    checked = await fetch_health("http://10.1.0.1:1", **given)  # type: ignore[arg-type]
+    assert checked.decision.status is HealthStatus.UNKNOWN
+
+
 # ── content of the document ──
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import aiohttp
@@ -42,12 +43,14 @@ from lifesign.domain.common.finding import Finding
 from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
+from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS, is_in
+from lifesign.domain.net.public_url import is_address
 from lifesign.domain.observation.decision import Decision, age_seconds, decide, is_stale
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import is_absent
 from lifesign.domain.observation.server_answer import may_be_server
-from lifesign.domain.targets.target import TargetKind
+from lifesign.domain.targets.target import TargetKind, is_in_the_clear
 from lifesign.errors import InvalidValue
 from lifesign.http_client.answer import Answer, head_without_secrets
 from lifesign.http_client.bounded_get import Ask, Get, bounded_get
@@ -129,7 +132,8 @@ async def fetch_health(
 
     `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to
     the health document on the origin of `url`, and nowhere else. If the agent sends it back, the result has
-    `REMOVED-SECRET` in its place (of tokens with 8 characters or more). A session of the caller keeps its
+    `REMOVED-SECRET` in its place (of tokens with 8 characters or more). With a token, `url` needs https,
+    unless its host is this machine, or an address in `allowed_networks`. A session of the caller keeps its
     cookies, proxies and default headers, and only sends the requests to the origin of `url`; the default
     session has none. With a session of the caller, only aiohttp's limits apply to the header of an answer.
 
@@ -143,12 +147,21 @@ async def fetch_health(
     if kind is not None and kind not in set(TargetKind):
         raise InvalidValue("kind", kind, "a2a or mcp")
     networks = _networks(allowed_networks)
+    if detail_token is not None and _is_readable_on_the_way(given.url, networks):
+        expected = "https, because the token must not be sent unencrypted"
+        raise InvalidValue("url", url[:MAX_URL_CHARACTERS], expected)
     started_s = asyncio.get_running_loop().time()
     visit = CheckRequest(url, given, started_s, timeout_seconds, detail_token, kind, identify)
     if get is not None:
         return await _check(get, visit)
     async with GuardedSessions(networks, trusted=given.url, session=session) as sessions:
         return await _check(partial(bounded_get, sessions), visit)
+
+
+def _is_readable_on_the_way(url: URL, networks: Sequence["Network"]) -> bool:
+    """Return whether a token in a request to this URL would cross a network other than these unencrypted."""
+    host = url.host or ""
+    return is_in_the_clear(str(url)) and not (is_address(host) and is_in(ip_address(host), networks))
 
 
 def _without_secrets(get: Get, scrubber: Scrubber) -> Get:

@@ -75,7 +75,10 @@ def check(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help=f"File with the token for the agent's full health document. Without it: ${TOKEN_VARIABLE}.",
+            help=(
+                f"File with the token for the agent's full health document. Without it: ${TOKEN_VARIABLE}. "
+                "URL then needs https, unless its host is this machine or an address in --allow-network."
+            ),
         ),
     ] = None,
     allow_network: Annotated[
