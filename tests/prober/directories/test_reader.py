@@ -590,6 +590,15 @@ async def test_key_that_a_directory_sends_back_is_removed(reply: Reply, fetcher:
     assert "secret of" in shown or "REMOVED-SECRET" in shown
 
 
+async def test_key_with_invisible_characters_is_removed_too(fetcher: Fetcher) -> None:
+    """They are removed from what is shown of entries that are left out."""
+    sent = f"{KEY[:4]}\u200e{KEY[4:]}"
+    listed = text(f"{LIST}mailto:{sent}\n")
+    async with serving({"/list": listed}) as server:
+        found = await Reader(fetcher, server).read(key=KEY)
+    assert KEY not in str(found)
+
+
 # ── files ──
 
 
