@@ -59,8 +59,8 @@ class AgentKeys:
             if self._has_fixed_id:
                 _log.warning(
                     "the registry gave this agent a key of its own, which is lost when the process "
-                    "ends: set a key_file; otherwise the registry refuses the next start until the "
-                    "agent is dead"
+                    "ends: set a key_file; otherwise the agent cannot start again until an operator "
+                    "creates a key for it"
                 )
             return
         try:
