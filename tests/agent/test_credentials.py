@@ -5,6 +5,7 @@ import pytest
 
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.client.environment_variables import KEY_VARIABLE
+from lifesign.client.registry_errors import NotAuthorized, Unprocessable
 from lifesign.client.secret_file import MAX_SECRET_BYTES
 from lifesign.errors import InvalidValue
 
@@ -53,6 +54,34 @@ def test_key_that_cannot_be_stored_is_used_with_a_warning(
     assert keys.current() == "ahk_own"
     assert "could not be written" in caplog.text
     assert "ahk_own" not in caplog.text
+
+
+def test_key_that_could_not_be_stored_is_written_later(tmp_path: Path) -> None:
+    file = tmp_path / "absent" / "a.key"
+    keys = AgentKeys(key="ahk_given", key_file=file, environment={})
+    keys.keep("ahk_own")
+    keys.write_again()
+    file.parent.mkdir()
+    keys.write_again()
+    assert file.read_text() == "ahk_own\n"
+    # The file may be replaced from now on.
+    file.unlink()
+    keys.write_again()
+    assert not file.exists()
+
+
+def test_hint_names_the_stored_key_that_the_registry_does_not_accept(tmp_path: Path) -> None:
+    file = tmp_path / "a.key"
+    keys = AgentKeys(key="ahk_given", key_file=file, environment={})
+    unknown = NotAuthorized("HTTP 401", status=401)
+    create = "lifesign keys create --role agent --agent-id a --name a"
+    assert keys.hint(unknown, "a").endswith(create)
+    file.write_text("ahk_own\n")
+    file.chmod(0o600)
+    assert keys.current() == "ahk_own"
+    assert f"the key in {file}, " in keys.hint(unknown, "a")
+    assert f"{create} --write-key {file}. " in keys.hint(unknown, "a")
+    assert keys.hint(Unprocessable("HTTP 422", status=422), "a") == ""
 
 
 def test_key_without_a_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

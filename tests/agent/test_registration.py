@@ -1,14 +1,19 @@
 import contextlib
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.scripted_registry import KEY, ScriptedRegistry, refusal, scripted_registry
 from tests.support.virtual_loop import in_virtual_time
 
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.profile import AgentProfile
 from lifesign.agent.registration import MAX_LEAVE_TRIES, RegistrySession
-from lifesign.client.registry_errors import InvalidAnswer
+from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
+from lifesign.domain.access.permissions import Role
+
+NOT_PERMITTED = refusal(403, "not_allowed", "this coordinator key may not send heartbeats")
 
 
 @contextlib.asynccontextmanager
@@ -81,3 +86,46 @@ async def test_registration_reply_for_another_agent_is_refused() -> None:
         registry.answers("POST", (201, other))
         with pytest.raises(InvalidAnswer, match="instead of a"):
             await place.register(supersede=True)
+
+
+@pytest.mark.parametrize("key", [KEYS[Role.COORDINATOR], KEYS[Role.ENROLL]], ids=["coordinator", "enroll"])
+async def test_key_without_permission_for_heartbeats_replaces_no_agent(
+    registry: RegistryServer, tmp_path: Path, key: str
+) -> None:
+    async def check_and_register(place: RegistrySession) -> None:
+        await place.check_key()
+        await place.register(supersede=True)
+
+    def session(given: str, key_file: Path | None) -> RegistrySession:
+        keys = AgentKeys(key=given, key_file=key_file, environment={})
+        return RegistrySession(AgentProfile(agent_id="a"), keys, registry.url)
+
+    running = session(KEYS[Role.ENROLL], tmp_path / "a.key")
+    await check_and_register(running)
+    other = session(key, tmp_path / "lost.key")
+    with pytest.raises(NotPermitted) as refused:
+        await check_and_register(other)
+    assert "lifesign keys create --role agent --agent-id a " in other.hint(refused.value)
+    record = await (await running.client()).agents.get("a")
+    assert (record.incarnation, record.status) == (1, "active")
+    # The agent's own key may replace the incarnation.
+    own = session((tmp_path / "a.key").read_text().strip(), None)
+    await own.check_key()
+    assert (await own.register(supersede=True)).incarnation == 2
+    for place in (running, other, own):
+        await place.close()
+
+
+@in_virtual_time
+async def test_registration_without_the_own_key_is_an_error_if_heartbeats_are_refused() -> None:
+    async with placed() as (place, registry):
+        # The registry has issued a key for this agent already.
+        registry.incarnation = 1
+        registry.answers("beat", NOT_PERMITTED)
+        await place.check_key()
+        with pytest.raises(NotPermitted):
+            await place.register(supersede=True)
+        assert place.incarnation is None
+        # A failure says nothing about the key.
+        registry.answers("beat", refusal(429, "too_many_requests"))
+        assert (await place.register(supersede=True)).incarnation == place.incarnation == 3

@@ -120,7 +120,10 @@ class ScriptedRegistry:
 
     def _lawful(self, asked: Asked) -> Answer:
         functions = {"beat": self._take_beat, "POST": self._register, "DELETE": self._end}
-        return functions.get(asked.function, lambda _: (200, self.record()))(asked)
+        return functions.get(asked.function, self._show)(asked)
+
+    def _show(self, _: Asked) -> Answer:
+        return (200, self.record()) if self.registration else refusal(404, "agent_not_found")
 
     def _register(self, asked: Asked) -> Answer:
         if self.status in {"active", "draining"} and not asked.body.get("supersede"):

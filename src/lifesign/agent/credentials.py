@@ -9,9 +9,11 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_connection import check_key
+from lifesign.client.registry_errors import NotAuthorized, NotPermitted, RegistryError
 from lifesign.client.secret_file import find_secret
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.private_file import write_private
@@ -40,6 +42,7 @@ class AgentKeys:
         self._given = environment.get(KEY_VARIABLE) or None if key is None else key
         self._has_fixed_id = has_fixed_id
         self._own: str | None = None
+        self._is_unwritten = False
         check_key(self._given)
         if self.current() is None:
             expected = f"one as key, in ${KEY_VARIABLE}, or in a key_file"
@@ -51,6 +54,11 @@ class AgentKeys:
     def current(self) -> str | None:
         """Return the agent's own key if the registry has given it one, else the configured key."""
         return self._own or self._stored_key() or self._given
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the current key is from the key file, or the registry gave it to this agent."""
+        return (self._own or self._stored_key()) is not None
 
     def keep(self, own: str) -> None:
         """Store the agent's own key in the key file, as it is sent only once; log a failure to write."""
@@ -66,15 +74,46 @@ class AgentKeys:
         try:
             write_private(self._file, own)
         except OSError as error:
+            self._is_unwritten = True
             _log.error(
                 (
-                    "this agent's own key could not be written to %s (%s): the registry will refuse the "
-                    "next start; hint: make the folder writable; an operator can create another key "
-                    "(lifesign keys create)"
+                    "this agent's own key could not be written to %s (%s), which is tried again with each "
+                    "heartbeat. Until then, the registry will refuse the next start; hint: make the folder "
+                    "writable"
                 ),
                 self._file,
                 error.strerror,
             )
+
+    def write_again(self) -> None:
+        """Write the key file if that failed before."""
+        if not self._is_unwritten or self._file is None or self._own is None:
+            return
+        try:
+            write_private(self._file, self._own)
+        except OSError:
+            return
+        self._is_unwritten = False
+        _log.warning("this agent's own key is now stored in %s", self._file)
+
+    def hint(self, error: RegistryError, agent_id: str) -> str:
+        """Return what to do about a refusal of the current key; empty if the refusal has another cause."""
+        create = f"lifesign keys create --role agent --agent-id {agent_id} --name {agent_id}"
+        if isinstance(error, NotAuthorized) and self._file is not None and self._own is not None:
+            return (
+                f"the registry does not accept the key in {self._file}, which is used before any other key. "
+                f"Remove the file; if the registry knows the agent, an operator can create another key: "
+                f"{create} --write-key {quote(str(self._file))}. Then start the agent again"
+            )
+        if isinstance(error, NotAuthorized):
+            return f"the registry does not accept this key. An operator can create another one: {create}"
+        if isinstance(error, NotPermitted):
+            place = "key_file" if self._file is None else str(self._file)
+            return (
+                f"an agent that is already registered needs its own key, which is stored in {place}. If it "
+                f"is lost, an operator can create another one: {create}"
+            )
+        return ""
 
     def _stored_key(self) -> str | None:
         if self._file is None:

@@ -19,9 +19,7 @@ from lifesign.client.registry_errors import (
     Conflict,
     Gone,
     InvalidAnswer,
-    NotAuthorized,
     NotFound,
-    NotPermitted,
     RegistryError,
     RegistryFailure,
     Unavailable,
@@ -296,12 +294,12 @@ class HeartbeatLoop:
                     "agent %s: the registry is unreachable: %s; trying again", self._place.agent_id, error
                 )
             else:
-                hint = _hint(error, self._place.agent_id)
+                hint = self._place.hint(error) if isinstance(error, RegistryError) else ""
                 _log.error(
                     "agent %s: a registration or heartbeat was refused, and is tried again: %s%s",
                     self._place.agent_id,
                     error,
-                    hint,
+                    f"; hint: {hint}" if hint else "",
                 )
         self._last_reported = text
         return self._try_again_s(error.retry_after_s if isinstance(error, RegistryError) else None)
@@ -323,17 +321,6 @@ class HeartbeatLoop:
             async with asyncio.timeout_at(None if is_on_demand else due_s):
                 await self._nudge.wait()
         self._nudge.clear()
-
-
-def _hint(error: RegistryError | InvalidValue, agent_id: str) -> str:
-    """Return a hint against a refusal, if one is known."""
-    make = f"lifesign keys create --role agent --agent-id {agent_id} --name {agent_id}"
-    if isinstance(error, NotAuthorized):
-        return f"; hint: the registry does not accept this key. An operator can create another one: {make}"
-    if isinstance(error, NotPermitted):
-        needs = "an agent that is already registered needs its own key, which key_file stores"
-        return f"; hint: {needs}. If it is lost, an operator can create another one: {make}"
-    return ""
 
 
 def _now_s() -> float:

@@ -15,6 +15,9 @@ from lifesign.client.registry_errors import (
     InvalidAnswer,
     NotFound,
     NotPermitted,
+    RateLimited,
+    RegistryError,
+    RegistryFailure,
     Stale,
     Unprocessable,
 )
@@ -28,6 +31,8 @@ MAX_LEAVE_TRIES: Final = 5
 """Each attempt fails only if the record was changed at the same moment."""
 _NO_TASK: Final = f"task_{26 * '0'}"
 """A valid task id that never exists, of the first millisecond of 1970."""
+_NO_INCARNATION: Final = 0
+"""The first incarnation of an agent is 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +78,18 @@ class RegistrySession:
         """Id of the agent."""
         return self.profile.agent_id
 
+    def hint(self, error: RegistryError) -> str:
+        """Return what to do about a refusal of the agent's key; empty if the refusal has another cause."""
+        return self._keys.hint(error, self.agent_id)
+
     async def check_key(self) -> None:
-        """Raise NotPermitted if the configured key would not let the agent claim tasks after a registration.
+        """Raise NotPermitted if the configured key would not let the agent work after a registration.
 
         A new agent gets its own key. An existing agent has it already, and no other caller gets it: with
-        another key, a process could end the agent's incarnation, or begin one, and would then be refused all
-        work.
+        another key, a process could end the agent's incarnation, or begin one, and would then be refused
+        its heartbeats and all tasks.
         """
-        if not self._works_tasks:
+        if self._keys.is_own and not self._works_tasks:
             return
         client = await self.client()
         try:
@@ -88,14 +97,22 @@ class RegistrySession:
         except (NotFound, NotPermitted):
             # It is new, or the key only enrols, and replaces no agent.
             return
-        # Only a key without permission for tasks gets this answer; the task itself never exists.
+        await self._check_permission(client)
+
+    async def _check_permission(self, client: RegistryClient) -> None:
+        """Raise NotPermitted if the key may not claim tasks, or not send heartbeats if it claims none."""
+        # The task and the incarnation never exist: a key with the permission gets one of the other refusals.
         with suppress(Conflict, Gone, NotFound, Unprocessable):
-            await client.tasks.claim(task_id=_NO_TASK)
+            if self._works_tasks:
+                await client.tasks.claim(task_id=_NO_TASK)
+            else:
+                await client.agents.heartbeat(self.agent_id, incarnation=_NO_INCARNATION)
 
     async def register(self, *, supersede: bool) -> AgentRecord:
         """Register the agent, which begins an incarnation, and store the agent's own key if it gets one.
 
-        Raise Conflict if the agent is alive and is not to be superseded.
+        Raise Conflict if the agent is alive and is not to be superseded; NotPermitted if the registry does
+        not send the agent's own key, and the configured key cannot replace it.
         """
         client = await self.client()
         record = await self.profile.register(client.agents, supersede=supersede)
@@ -103,11 +120,16 @@ class RegistrySession:
             raise InvalidAnswer(f"the registry registered {record.agent_id!a} instead of {self.agent_id}")
         if record.agent_key is not None:
             self._keys.keep(record.agent_key)
+        elif not self._keys.is_own:
+            # A failure without a refusal says nothing about the key; the heartbeats will show it.
+            with suppress(RegistryFailure, RateLimited):
+                await self._check_permission(client)
         self.incarnation = record.incarnation
         return record
 
     async def send_heartbeat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
         """Send a heartbeat; Gone if the incarnation has ended. `client_s` is the local wall-clock time."""
+        self._keys.write_again()
         client = await self.client()
         return await client.agents.heartbeat(
             self.agent_id,

@@ -105,7 +105,9 @@ def test_key_without_task_permission_replaces_no_agent(
     monkeypatch.setenv("LIFESIGN_KEY", ADMIN_KEY)
     who = (*ONCE, "--agent-id", "coder-alive", "--wait", "0s")
     assert main(["run", *who, "--", "true"]) == 1
-    assert "HTTP 403" in capfd.readouterr().err
+    problem, hint = capfd.readouterr().err.splitlines()
+    assert "HTTP 403" in problem
+    assert hint.endswith("lifesign keys create --role agent --agent-id coder-alive --name coder-alive")
     assert asyncio.run(life()) == (1, "active")
     # The agent's own key may replace the incarnation at once.
     monkeypatch.setenv("LIFESIGN_KEY", own_key or "")

@@ -278,7 +278,8 @@ def run(  # noqa: PLR0913 - each option is one
         except RegistryError as error:
             # Below all messages.
             stack.close()
-            error.hint = _pool_hint(error, wanted) or error.hint
+            key_hint = "" if agent_id is None else keys.hint(error, agent_id)
+            error.hint = _pool_hint(error, wanted) or key_hint or error.hint
             complain_of(error)
             return exit_code_of(error)
         finally:
