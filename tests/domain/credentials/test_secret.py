@@ -1,6 +1,6 @@
 import json
-from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Callable
+from base64 import b64encode, encodebytes, urlsafe_b64encode
+from collections.abc import Callable, Sequence
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -8,15 +8,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lifesign.domain.credentials.secret import (
+    MAX_GROUPS,
     MAX_SECRET_CHARS,
     MAX_USUAL_CHARS,
     MIN_SECRET_CHARS,
+    NO_SECRETS,
     REMOVED,
     SEPARATOR,
     Scrubber,
     is_open_to_group,
     is_too_open,
     secret_fault,
+    united,
 )
 from lifesign.domain.text.safe_text import OF_WRITING
 
@@ -111,6 +114,77 @@ def test_longer_secret_is_removed_as_a_whole() -> None:
     assert scrubber.clean_text("password-and-more password") == f"{REMOVED} {REMOVED[:LEAST]}"
 
 
+INNER, OUTER = "Inner-12345", "left/SideInner-12345right+Part/end"
+ESCAPED: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "JSON as PHP writes it": lambda text: text.replace("/", "\\/"),
+    "JSON": lambda text: "".join(f"\\u{ord(each):04x}" for each in text),
+    "URL": lambda text: "".join(f"%{ord(each):02x}" for each in text),
+    "URL, where needed": lambda text: quote(text, safe=""),
+    "HTML": lambda text: text.replace("/", "&#x2F;").replace("+", "&plus;"),
+    "HTML, decimal": lambda text: "".join(f"&#{ord(each)};" for each in text),
+    "escaped at the ends": lambda text: f"%{ord(text[0]):02x}{text[1:-1]}%{ord(text[-1]):02x}",
+    "escaped base64 in lines": lambda text: json.dumps(encodebytes(b"xx" + text.encode() * 3).decode()),
+    "escaped hexadecimal": lambda text: quote(text.encode().hex("\n", 8)),
+    "other case": lambda text: text.swapcase().replace("/", "\\/"),
+    "UTF-16": "\0".join,
+}
+
+
+@pytest.mark.parametrize("form", ESCAPED)
+@pytest.mark.parametrize(
+    "secrets", [(INNER, OUTER), (INNER, OUTER, f"{OUTER}/and/more"), (OUTER[:12], OUTER)]
+)
+def test_secret_that_contains_another_is_removed_as_a_whole(form: str, secrets: Sequence[str]) -> None:
+    scrubber = Scrubber(secrets)
+    for secret in secrets:
+        text = f"<< {ESCAPED[form](secret)} >>"
+        alone = Scrubber([secret])
+        assert scrubber.clean(text.encode()) == alone.clean(text.encode())
+        if "base64" not in form:
+            # The base64 form of a shorter secret is also found as a beginning.
+            assert scrubber.clean_text(text) == alone.clean_text(text)
+        assert scrubber.clean_shown(text.encode()) == alone.clean_shown(text.encode())
+
+
+@pytest.mark.parametrize("mark", ["", min(OF_WRITING)])
+def test_cut_secret_that_contains_another_is_removed(mark: str) -> None:
+    outer = f"{INNER}{mark}/and/the/rest"
+    scrubber = Scrubber([INNER, f"{INNER}/and/the/rest"])
+    assert scrubber.clean_cut(f"Bad line: {outer[:-1]}") == (REMOVED if mark else f"Bad line: {REMOVED}")
+    assert scrubber.clean_cut(f"Bad line: {outer[:-1]}".replace("/", "\\/")) == REMOVED
+    assert scrubber.clean_text(f"Bad line: {INNER}/and/the") == f"Bad line: {REMOVED}"
+    assert scrubber.clean_shown(f"<{outer}>".encode()) == f"<{REMOVED}>".encode()
+
+
+def test_password_within_the_header_of_a_longer_one_is_removed() -> None:
+    former, password = "Sommer/2026", "Sommer/2026!Zusatz"
+    pairs = [b64encode(f"probe:{each}".encode()).decode() for each in (former, password)]
+    scrubber = Scrubber([former, password, *pairs])
+    assert scrubber.clean_text("token Sommer\\/2026!Zusatz end") == f"token {REMOVED} end"
+    for pair in pairs:
+        assert scrubber.clean(f"<{quote(pair, safe='')}>".encode()) == f"<{REMOVED}>".encode()
+        assert scrubber.clean(f"<%{ord(pair[0]):x}{pair[1:]}>".encode()) == f"<{REMOVED}>".encode()
+
+
+def test_secrets_of_several_scrubbers_are_searched_together() -> None:
+    one, other = Scrubber([INNER]), Scrubber([OUTER])
+    assert united([one, NO_SECRETS]) is one
+    assert united([]) is NO_SECRETS
+    text = ESCAPED["JSON as PHP writes it"](OUTER)
+    assert united([one, other]).clean_text(f"<{text}>") == f"<{REMOVED}>"
+
+
+def test_number_of_searches_for_nested_secrets_is_limited() -> None:
+    secrets = ["x" * MIN_SECRET_CHARS + "yz" * count for count in range(2 * MAX_GROUPS)]
+    scrubber = Scrubber(secrets)
+    assert len(scrubber._groups) == MAX_GROUPS
+    for secret in secrets:
+        assert secret[:MIN_SECRET_CHARS] not in scrubber.clean_text(f"<{secret}>")
+    # Unrelated secrets need one search, in which a base64 form of one is no part of another.
+    assert len(Scrubber([f"unrelated/secret {count:03}+%" for count in range(100)])._groups) == 1
+
+
 def test_text_with_a_lone_surrogate_can_be_cleaned() -> None:
     assert Scrubber(["a-secret-of-ours"]).clean_text("\ud800 a-secret-of-ours") == f"\ud800 {REMOVED}"
 
@@ -124,6 +198,13 @@ def test_the_beginning_of_a_secret_does_not_remain_in_a_text_that_was_cut() -> N
             assert secret[:MIN_SECRET_CHARS] not in cleaned
             assert cleaned.endswith(behind)
     assert scrubber.clean_text(f"BAD {secret[: MIN_SECRET_CHARS - 1]}").endswith("tok-Q7w")
+
+
+def test_beginning_of_a_secret_that_is_escaped_in_queries_is_removed_as_a_whole() -> None:
+    scrubber = Scrubber(["tok-Q7w9/ZxK3pLm5Vb8"])
+    for text in ("tok-Q7w9/ZxK3pLm", "tok-Q7w9%2FZxK3pLm"):
+        assert scrubber.clean_text(f"<{text}>") == f"<{REMOVED}>"
+    assert scrubber.clean_cut("Bad line: tok-Q7w9\\/ZxK3pLm") == REMOVED
 
 
 @pytest.mark.parametrize(

@@ -512,6 +512,31 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
 
 
+def test_former_secret_that_is_part_of_the_new_one_hides_nothing(tmp_path: Path) -> None:
+    file, now = tmp_path / "lab.token", [0.0]
+    write_secret(file, "Sommer/2026")
+    store = store_of(file, lambda: now[0])
+    write_secret(file, "Sommer/2026!Zusatz")
+    now[0] += RELOAD_SECONDS
+    scrubber = store.scrubber_of(URL("https://lab.example/x"))
+    assert scrubber.clean_text("<Sommer\\/2026!Zusatz>") == f"<{REMOVED}>"
+
+
+def test_secret_of_one_origin_that_is_part_of_anothers_hides_nothing(tmp_path: Path) -> None:
+    short, long = "Sommer/2026", "Sommer/2026!Zusatz"
+    settings, values = [], {}
+    for name, secret in (("short", short), ("long", long)):
+        given = {"name": name, "origin": f"https://{name}.example", "bearer": {"file": str(tmp_path / name)}}
+        settings.append(CredentialSettings.model_validate(given))
+        values[settings[-1].source] = secret
+    store = CredentialStore(settings, Secrets(values))
+    urls = [URL("https://short.example/"), URL("https://long.example/"), URL("https://other.example/")]
+    scrubber = store.scrubber_of(*urls)
+    assert scrubber is store.scrubber_of(*reversed(urls))
+    assert scrubber.clean_text("<Sommer\\/2026!Zusatz>") == f"<{REMOVED}>"
+    assert store.scrubber_of(urls[0], urls[2]) is store.scrubber_of(urls[0])
+
+
 def test_file_that_changed_before_the_start_of_a_process_is_read_again(tmp_path: Path) -> None:
     """A process that replaces a dead one gets the secrets that were read at the start of the crawl."""
     file = tmp_path / "lab.token"

@@ -28,7 +28,7 @@ STEM_BYTES: Final = 8
 """First bytes of a form that are searched for in all answers; by chance they are in none."""
 
 _DROPPED: Final = b" \t\r\n\0\\;"
-_MARKS: Final = (b"%", b"\\", b"&")
+MARKS: Final = (b"%", b"\\", b"&")
 """Each escape begins with one of these."""
 _BETWEEN: Final = b" \t\r\n"
 # All escapes become those of quoted-printable: an equals sign and two hexadecimal digits.
@@ -99,7 +99,7 @@ class Disguises:
         """Return whether the bytes may contain a secret or its beginning. Only False is certain."""
         if self._stems.search(data.translate(_TO_LOWER, _DROPPED)) is not None:
             return True
-        if not any(map(data.__contains__, _MARKS)):
+        if not any(map(data.__contains__, MARKS)):
             # Most answers have no escapes, and a level of decoding takes longer than the search.
             return False
         for _ in range(MAX_LEVELS):
@@ -118,7 +118,7 @@ class Disguises:
         # Decoding may leave too little of a secret that itself looks escaped.
         if self._is_in(data.translate(None, _DROPPED)):
             return True
-        if not any(map(data.__contains__, _MARKS)):
+        if not any(map(data.__contains__, MARKS)):
             return False
         for _ in range(MAX_LEVELS):
             decoded, entities = _decoded(data)

@@ -3,12 +3,12 @@
 import re
 import stat
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, quote_plus
 
-from lifesign.domain.credentials.disguise import MIN_FOUND_BYTES, Disguises, needles_of
+from lifesign.domain.credentials.disguise import MARKS, MIN_FOUND_BYTES, Disguises, needles_of
 from lifesign.domain.text.safe_text import OF_WRITING
 
 MIN_SECRET_CHARS: Final = 8
@@ -16,6 +16,8 @@ MIN_SECRET_CHARS: Final = 8
 MAX_SECRET_CHARS: Final = 8192
 MAX_BEGINNINGS: Final = 10_000
 """Maximum of beginnings of a secret that are removed from a text; one with more is replaced as a whole."""
+MAX_GROUPS: Final = 8
+"""Maximum number of searches of a text, one after another, for secrets that contain each other."""
 MAX_USUAL: Final = 256
 """Maximum number of cached results for short texts."""
 MAX_USUAL_CHARS: Final = 200
@@ -68,31 +70,21 @@ class Scrubber:
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        sent = {
-            form.encode() for secret in secrets for form in (secret, quote(secret, ""), quote_plus(secret))
-        }
-        self._secrets = sorted(sent, key=len, reverse=True)
-        forms = [form for secret in self._secrets for form in (secret, *_base64_forms(secret))]
-        self._literals = list(dict.fromkeys(forms))
-        spaced = [secret.replace(b" ", b"+") for secret in self._secrets if b" " in secret]
-        # The names of schemes and media types, for example, are read in lower case.
-        lower = needles_of(secret.lower() for secret in self._secrets)
-        self._disguises = Disguises(
-            [*self._literals, *spaced],
-            [*(secret.hex().encode() for secret in self._secrets), *lower],
-            [form[:MIN_SECRET_CHARS] for form in self._literals],
-        )
+        self.secrets = frozenset(secrets)
+        self._all = _SecretForms(self.secrets)
+        groups = _outer_first(self.secrets) if len(self.secrets) > 1 else []
+        self._groups = [_SecretForms(each) for each in groups] if len(groups) > 1 else [self._all]
         self._may_be_in_usual = lru_cache(maxsize=MAX_USUAL)(
             lambda text: self.may_be_in(text.encode("utf-8", "surrogatepass"))
         )
 
     def __bool__(self) -> bool:
-        return bool(self._secrets)
+        return bool(self.secrets)
 
     def may_be_in(self, data: bytes) -> bool:
         """Return whether the bytes may contain a secret or its beginning. Only False is certain."""
         # Decoding never makes the data longer, and nothing shorter is searched for.
-        return bool(self._secrets) and len(data) >= MIN_FOUND_BYTES and self._disguises.may_be_in(data)
+        return bool(self.secrets) and len(data) >= MIN_FOUND_BYTES and self._all.may_be_in(data)
 
     def may_be_in_cached(self, text: str) -> bool:
         """Return whether a text may contain a secret or its beginning. Results for short texts are cached."""
@@ -112,10 +104,11 @@ class Scrubber:
         If there are any, the whole body loses these characters.
         """
         cleaned = self.clean(data)
-        visible = _INVISIBLE_IN_JSON.sub(b"", cleaned)
-        if visible == cleaned or (shown := self.clean(visible)) == visible:
+        visible = _INVISIBLE_IN_JSON.sub(b"", data)
+        if visible == data:
             return cleaned
-        return shown
+        shown = self.clean(visible)
+        return cleaned if _INVISIBLE_IN_JSON.sub(b"", cleaned) == shown else shown
 
     def cleaned(self, data: bytes) -> bytes | None:
         """Return the bytes with secrets replaced; None if the search would take too long."""
@@ -123,50 +116,118 @@ class Scrubber:
 
     def clean_text(self, text: str) -> str:
         """Return the text with secrets replaced; the same object if it contains none."""
-        data = text.encode("utf-8", "surrogatepass") if self._secrets else b""
-        if not self.may_be_in(data):
-            return text
-        found = self._cleaned(data)
-        cleaned = REMOVED.encode() if found is None else self._without_beginnings(found)
-        try:
-            return cleaned.decode("utf-8", "surrogatepass")
-        except UnicodeDecodeError:
-            # A secret in an escaped form can end within a character.
-            return cleaned.decode("utf-8", "replace")
+        return self._cleaned_text(text, _SecretForms.without_beginnings)
 
     def clean_cut(self, text: str) -> str:
         """Return a text to show, which may be cut within a secret, without secrets.
 
         In doubt, all of it is replaced.
         """
-        cleaned = self.clean_text(text)
-        shown = _INVISIBLE.sub("", cleaned)
-        return REMOVED if self.may_be_in(shown.encode("utf-8", "surrogatepass")) else cleaned
+        cleaned = self._cleaned_text(text, _SecretForms.without_escaped_beginnings)
+        visible = _INVISIBLE.sub("", text)
+        if visible == text:
+            return cleaned
+        shown = self._cleaned_text(visible, _SecretForms.without_escaped_beginnings)
+        return cleaned if _INVISIBLE.sub("", cleaned) == shown else REMOVED
 
-    def _cleaned(self, data: bytes) -> bytes | None:
+    def _cleaned(self, data: bytes, then: "_Step | None" = None) -> bytes | None:
+        """Return the bytes with secrets replaced; None if that would take too long, or `then` returns it.
+
+        `then` follows the search for each group, before those for secrets that are parts of this group's.
+        """
+        found: bytes | None = data
+        for forms in self._groups:
+            found = forms.removed_from(data)
+            if found is not None and then is not None:
+                found = then(forms, found)
+            if found is None:
+                return None
+            data = found
+        return found
+
+    def _cleaned_text(self, text: str, then: "_Step") -> str:
+        data = text.encode("utf-8", "surrogatepass") if self.secrets else b""
+        if not self.may_be_in(data):
+            return text
+        found = self._cleaned(data, then)
+        cleaned = REMOVED.encode() if found is None else found
+        try:
+            return cleaned.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError:
+            # A secret in an escaped form can end within a character.
+            return cleaned.decode("utf-8", "replace")
+
+
+class _SecretForms:
+    """The forms of secrets, which are searched for together: none of the secrets contains another."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        sent = sorted({form for secret in secrets for form in _sent_forms(secret)}, key=len, reverse=True)
+        forms = [form for secret in sent for form in (secret, *_base64_forms(secret))]
+        self._literals = list(dict.fromkeys(forms))
+        self._by_beginning: dict[bytes, list[bytes]] = {}
+        for form in self._literals:
+            self._by_beginning.setdefault(form[:MIN_SECRET_CHARS], []).append(form)
+        spaced = [secret.replace(b" ", b"+") for secret in sent if b" " in secret]
+        # The names of schemes and media types, for example, are read in lower case.
+        lower = needles_of(secret.lower() for secret in sent)
+        self._disguises = Disguises(
+            [*self._literals, *spaced],
+            [*(secret.hex().encode() for secret in sent), *lower],
+            self._by_beginning,
+        )
+        self.may_be_in = self._disguises.may_be_in
+
+    def removed_from(self, data: bytes) -> bytes | None:
+        """Return the bytes with these secrets replaced; None if that would take too long."""
         for form in self._literals:
             if form in data:
                 data = data.replace(form, _replacement(len(form)))
         return self._disguises.removed_from(data, _replacement)
 
-    def _without_beginnings(self, data: bytes) -> bytes:
-        """Remove the beginnings of secrets: texts that quote a peer are cut before they come here."""
-        for form in self._literals:
-            beginning, parts, at = form[:MIN_SECRET_CHARS], [], 0
+    def without_beginnings(self, data: bytes) -> bytes | None:
+        """Remove the beginnings of secrets: texts that quote a peer are cut before they come here.
+
+        None if there are too many of them.
+        """
+        for beginning, forms in self._by_beginning.items():
+            parts, at = [], 0
             if data.count(beginning) > MAX_BEGINNINGS:
-                return REMOVED.encode()
+                return None
             while (found := data.find(beginning, at)) >= 0:
-                length = _common_length(data[found : found + len(form)], form)
+                length = max(_common_length(data[found : found + len(form)], form) for form in forms)
                 parts += [data[at:found], _replacement(length)]
                 at = found + length
             if parts:
                 data = b"".join((*parts, data[at:]))
         return data
 
+    def without_escaped_beginnings(self, data: bytes) -> bytes | None:
+        """Remove the beginnings of secrets; None if there may be one in an escaped form."""
+        if any(map(data.__contains__, MARKS)) and self.may_be_in(data):
+            # What follows a beginning may be escaped.
+            return None
+        found = self.without_beginnings(data)
+        return None if found is None or self.may_be_in(found) else found
+
+
+_Step = Callable[[_SecretForms, bytes], bytes | None]
+
+NO_SECRETS: Final = Scrubber(())
+"""Removes nothing."""
+
+
+def united(scrubbers: Iterable[Scrubber]) -> Scrubber:
+    """Return what removes the secrets of all these: a secret of one may contain one of another."""
+    found = [each for each in scrubbers if each]
+    if len(found) > 1:
+        return Scrubber(secret for each in found for secret in each.secrets)
+    return found[0] if found else NO_SECRETS
+
 
 def scrubber_of(secret: str | None) -> Scrubber:
     """Return the scrubber of one secret; it removes nothing for None or a text that is no valid secret."""
-    return Scrubber(() if secret is None or secret_fault(secret) is not None else (secret,))
+    return NO_SECRETS if secret is None or secret_fault(secret) is not None else Scrubber((secret,))
 
 
 def _common_length(text: bytes, form: bytes) -> int:
@@ -183,6 +244,52 @@ def _common_length(text: bytes, form: bytes) -> int:
 
 def _replacement(length: int) -> bytes:
     return REMOVED.encode()[:length]
+
+
+def _outer_first(secrets: Collection[str]) -> list[Collection[str]]:
+    """Group secrets so that each one is in an earlier group than the secrets that it contains.
+
+    If a part of a secret was replaced first, the search would not find the rest of it.
+    """
+    sent = {secret: _sent_forms(secret) for secret in secrets}
+    texts = {secret: _in_lower_case(sent[secret]) for secret in secrets}
+    parts = {
+        secret: texts[secret] | _in_lower_case(form for each in sent[secret] for form in _base64_forms(each))
+        for secret in secrets
+    }
+    joined = {secret: b"\n".join(texts[secret]) for secret in secrets}
+    everything = b"\n".join(joined.values())
+    # Usually there are none, and a comparison of all pairs would take longer.
+    inner = [
+        secret
+        for secret in secrets
+        if any(everything.count(part) > joined[secret].count(part) for part in parts[secret])
+    ]
+    contained = {
+        outer: {each for each in inner if each != outer and _is_part(parts[each], texts[outer])}
+        for outer in secrets
+    }
+    groups: list[Collection[str]] = []
+    left = set(secrets)
+    while left:
+        is_last = len(groups) == MAX_GROUPS - 1
+        chosen = left if is_last else {each for each in left if not contained[each] & left} or left
+        groups.insert(0, chosen)
+        left = left - chosen
+    return groups
+
+
+def _sent_forms(secret: str) -> frozenset[bytes]:
+    """Return the forms in which a secret is sent: as it is, and in a query."""
+    return frozenset(form.encode() for form in (secret, quote(secret, ""), quote_plus(secret)))
+
+
+def _in_lower_case(forms: Iterable[bytes]) -> frozenset[bytes]:
+    return frozenset(needle.lower() for needle in needles_of(forms))
+
+
+def _is_part(parts: Iterable[bytes], texts: Collection[bytes]) -> bool:
+    return any(part in text and part != text for part in parts for text in texts)
 
 
 def _base64_forms(secret: bytes) -> Iterable[bytes]:

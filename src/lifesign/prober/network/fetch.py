@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import SEPARATOR, Scrubber, scrubber_of
+from lifesign.domain.credentials.secret import SEPARATOR, Scrubber, scrubber_of, united
 from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.allowed_addresses import (
     Address,
@@ -267,17 +267,17 @@ class Fetcher:
         followed = 0
         redirected_by: Address | None = None
         asked = [] if request.target is None else [request.target]
-        own = [] if request.own_secret is None else [scrubber_of(request.own_secret)]
+        own = scrubber_of(request.own_secret)
         while True:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
                 fetched = replace(fetched, redirected_from=request.url, redirected_by=redirected_by)
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)
-            scrubbers = [*own, *self._credentials.scrubbers_of(asked)] if self._credentials else own
-            for scrubber in scrubbers:
+            scrubber = united((own, self._credentials.scrubber_of(*asked))) if self._credentials else own
+            if scrubber:
                 fetched = _scrubbed(fetched, scrubber)
-            if location is not None and any(each.clean_text(location) != location for each in scrubbers):
+            if location is not None and scrubber.clean_text(location) != location:
                 reason = "redirected to a URL with a secret of the prober"
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
             if location is None:

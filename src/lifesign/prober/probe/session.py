@@ -5,7 +5,7 @@ requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -401,20 +401,16 @@ class ProbeSession:
 
     def may_have_secrets(self, text: str) -> bool:
         """Return whether a text may contain a secret of the prober. Only False is certain."""
-        data = text.encode("utf-8", "surrogatepass")
-        return any(scrubber.may_be_in(data) for scrubber in self._scrubbers)
+        return self._scrubber.may_be_in(text.encode("utf-8", "surrogatepass"))
 
     def without_secrets(self, text: str) -> str:
         """Return a text from the target without the prober's secrets, which it may have sent back."""
-        for scrubber in self._scrubbers:
-            text = scrubber.clean_text(text)
-        return text
+        return self._scrubber.clean_text(text)
 
     @property
-    def _scrubbers(self) -> Collection[Scrubber]:
-        """The scrubbers of the target and of all origins that have answered."""
-        urls = (self.given.url, *(each.fetched.url for each in self.exchanges))
-        return self._credentials.scrubbers_of(urls)
+    def _scrubber(self) -> Scrubber:
+        """The scrubber of the target and of all origins that have answered."""
+        return self._credentials.scrubber_of(self.given.url, *(each.fetched.url for each in self.exchanges))
 
     def without_own_secrets(self, data: bytes) -> bytes:
         """Return bytes from the target without secrets that its own origin may have sent back."""

@@ -3,7 +3,7 @@
 import logging
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -21,7 +21,7 @@ from lifesign.domain.credentials.missing_credentials import (
     lacking_place,
 )
 from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
-from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, united
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
 from lifesign.errors import InvalidValue
@@ -179,9 +179,6 @@ RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenF
 """Obtains a token for a credential; the argument is the rejected token, or None."""
 
 
-_NOTHING_TO_REMOVE: Final = Scrubber(())
-
-
 class CredentialStore:
     """All credentials of a prober. Files with secrets are read again when they change."""
 
@@ -249,6 +246,7 @@ class CredentialStore:
             {name: _stamp(source, setting, secrets.stamps.get) for name, setting, source in self._sources},
         )
         self._scrubber_at: Callable[[str, str], Scrubber]
+        self._united: Callable[[frozenset[Scrubber]], Scrubber]
         self.on_change: Callable[[], None] = lambda: None
         """Called after each new token or secret."""
         if owns_tokens:
@@ -384,19 +382,15 @@ class CredentialStore:
                 self._uses[name].forget()
                 self._renew_scrubber()
 
-    def scrubber_of(self, url: URL) -> Scrubber:
-        """Return what removes the secrets that a URL's origin may have received, and may send back.
+    def scrubber_of(self, *urls: URL) -> Scrubber:
+        """Return what removes the secrets that the origins of these URLs may have received.
 
-        So may the origin of a card that names an interface there. A token endpoint chooses its tokens. They
-        must not change texts that are read from other origins.
+        They may send them back. So may the origin of a card that names an interface there. A token endpoint
+        chooses its tokens. They must not change texts that are read from other origins.
         """
         self._reload()
-        return self._scrubber_at(url.scheme, url.raw_authority)
-
-    def scrubbers_of(self, urls: Iterable[URL]) -> Collection[Scrubber]:
-        """Return the scrubbers of the origins of these URLs, each once (see `scrubber_of`)."""
-        self._reload()
-        return {self._scrubber_at(url.scheme, url.raw_authority) for url in urls}
+        found = frozenset(self._scrubber_at(url.scheme, url.raw_authority) for url in urls)
+        return self._united(found)
 
     def issued_tokens(self, with_refresh: Collection[str]) -> Mapping[str, IssuedTokens]:
         """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process.
@@ -449,9 +443,11 @@ class CredentialStore:
         @lru_cache(maxsize=MAX_ORIGINS)
         def scrubber_at(scheme: str, authority: str) -> Scrubber:
             origin = URL.build(scheme=scheme, authority=authority, encoded=True).origin()
-            return scrubbers.get(str(origin), _NOTHING_TO_REMOVE)
+            return scrubbers.get(str(origin), NO_SECRETS)
 
         self._scrubber_at = scrubber_at
+        # With a cache of its own, as each has the secrets of this moment.
+        self._united = lru_cache(maxsize=MAX_ORIGINS)(united)
         self.on_change()
 
 
