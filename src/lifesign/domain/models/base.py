@@ -2,6 +2,8 @@
 
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
+from math import modf
 from typing import Annotated, Any
 
 from pydantic import (
@@ -142,4 +144,12 @@ def moment(at_s: float) -> datetime:
 
 def moment_text(at_s: float) -> str:
     """Return a time in seconds since the epoch as text, in the form of the API."""
-    return utc_text(moment(at_s), "milliseconds")
+    fraction, whole = modf(at_s)
+    second, millisecond = divmod(int(whole) * 1_000 + round(fraction * 1e6) // 1_000, 1_000)
+    return f"{_second_text(second)}.{millisecond:03}Z"
+
+
+@lru_cache(maxsize=1024)
+def _second_text(second: int) -> str:
+    """Return the text of a whole second without its zone: a page of agents has many times of few seconds."""
+    return utc_text(moment(second), "seconds").removesuffix("Z")

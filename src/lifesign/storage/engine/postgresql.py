@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from pydantic_core import from_json
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -40,6 +41,7 @@ class PostgresqlDatabase:
             # prepare every statement.
             pool_use_lifo=True,
             hide_parameters=True,
+            json_deserializer=from_json,
             connect_args={
                 "timeout": POOL_WAIT_SECONDS,
                 "command_timeout": STATEMENT_SECONDS,
