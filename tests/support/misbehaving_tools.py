@@ -39,6 +39,7 @@ INSTEAD = {
         b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}',
     ),
     "unauthorized": (401, "text/plain", b"who?"),
+    "forbidden": (403, "application/json", b'{"message": "not you"}'),
 }
 """Answers at a URL that are no tool results: status, media type and body."""
 _NO_SESSION = {"jsonrpc": "2.0", "error": {"code": -32001, "message": "Session not found"}}

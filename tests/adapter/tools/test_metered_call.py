@@ -144,7 +144,7 @@ async def test_call_that_may_have_been_executed_is_charged(registry: RegistrySer
 async def test_other_answers_of_a_server_are_charged_unless_refusals(
     registry: RegistryServer,
 ) -> None:
-    refusals = {"internal_error", "unauthorized"}
+    refusals = {"internal_error", "unauthorized", "forbidden"}
     with http_misbehaving() as url:
         tools = {tool: {"usd_per_call": 0.25} for tool in INSTEAD}
         upstreams = read(upstreams={"acme": {"url": url, "tools": tools}})

@@ -15,7 +15,7 @@ WHOLE = tool_answer(7, "long", {"bytes": 5_000})
 
 async def post_call(max_bytes: int, **asked: Any) -> httpx2.Response:
     with http_misbehaving() as url:
-        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), max_bytes)
+        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), max_bytes, "acme")
         async with httpx2.AsyncClient(transport=bodies, trust_env=False, timeout=PATIENCE_SECONDS) as http:
             return await http.post(url, json={"method": "tools/call", **asked})
 
@@ -37,9 +37,22 @@ async def test_half_of_a_surrogate_pair_becomes_the_replacement_character(media_
             200, headers={"content-type": media_type}, stream=_InParts(rb'data: "\ud83d"', 3)
         )
 
-    async with httpx2.AsyncClient(transport=BoundedBodies(httpx2.MockTransport(answer), 100)) as http:
+    async with httpx2.AsyncClient(transport=BoundedBodies(httpx2.MockTransport(answer), 100, "acme")) as http:
         answered = await http.post("http://tools.example/", json={"method": "tools/call", "id": 1})
     assert answered.content == rb'data: "\ufffd"'
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "text/html", "text/event-stream"])
+async def test_refusal_without_a_json_rpc_error_names_status_and_wait(media_type: str) -> None:
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        headers = {"content-type": media_type, "retry-after": "30"}
+        return httpx2.Response(429, headers=headers, stream=_InParts(b"{}", 3))
+
+    bodies = BoundedBodies(httpx2.MockTransport(answer), 100, "acme")
+    async with httpx2.AsyncClient(transport=bodies) as http:
+        answered = await http.post("http://tools.example/", json={"method": "tools/call", "id": 1})
+    assert answered.status_code == 429
+    assert answered.json()["error"]["message"] == "HTTP 429 (Retry-After: 30)"
 
 
 async def test_compressed_body_is_not_decompressed() -> None:
@@ -66,7 +79,7 @@ async def events_of(body: bytes, part_bytes: int) -> bytes:
         headers = {"content-type": "text/event-stream"}
         return httpx2.Response(200, headers=headers, stream=_InParts(body, part_bytes))
 
-    bodies = BoundedBodies(httpx2.MockTransport(answer), 10_000)
+    bodies = BoundedBodies(httpx2.MockTransport(answer), 10_000, "acme")
     async with httpx2.AsyncClient(transport=bodies) as http:
         answered = await http.post("http://tools.example/", json={"method": "tools/call", "id": 1})
         return answered.content

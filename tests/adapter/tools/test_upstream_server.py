@@ -284,6 +284,25 @@ async def test_json_rpc_error_of_a_url_server_is_a_refusal_with_any_code(
     assert "does not run" not in caplog.text
 
 
+async def test_refusal_by_http_alone_names_its_status_and_is_reported_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def reports() -> int:
+        return caplog.text.count("tool server acme refuses calls with HTTP 40")
+
+    with http_misbehaving() as url:
+        async with started(None, url=url) as server:
+            for tool, status in (("unauthorized", 401), ("unauthorized", 401), ("forbidden", 403)):
+                with pytest.raises(CallNotExecuted, match=rf"\bacme .*: HTTP {status}$") as refused:
+                    await server.call(tool, {})
+                assert refused.value.code == "upstream_refused"
+            assert reports() == 1
+            assert text_of(await server.call("run", {})) == "run"
+            with pytest.raises(CallNotExecuted):
+                await server.call("forbidden", {})
+            assert reports() == 2
+
+
 async def test_stream_that_ends_before_the_answer_leaves_the_execution_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,19 +2,21 @@
 
 The SDK reads a whole JSON body before it looks at it. Therefore it is read here as it arrives. A call whose
 answer is too long gets an error in the server's place, as does one that was never sent, or whose answer is
-not MCP: the SDK's own errors do not distinguish these from a refusal. Compressed answers are not accepted:
+not MCP: the SDK's own errors do not distinguish these from a refusal. A refusal by HTTP alone gets an error
+that names the status. Compressed answers are not accepted:
 they could become arbitrarily large. For an event stream, all events together are bounded, and so is each of
 them; each is passed on once it is complete, and an error in it counts as the server's own.
 """
 
 import json
+import logging
 import re
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
-from mcp_types import JSONRPCError
+from mcp_types import INTERNAL_ERROR, JSONRPCError
 
 from lifesign.adapter.tools.server_line import (
     NOT_SENT,
@@ -32,16 +34,23 @@ AS_IT_IS: Final = "identity"
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n){2}")
 _MAX_END_BYTES: Final = 4
 _DATA: Final = b"data:"
+MAX_WAIT_CHARS: Final = 40
+"""Maximum length of a server's `Retry-After` in an error."""
 _SESSION_HEADER: Final = "mcp-session-id"
 _SESSION_ENDED: Final = "its session has ended"
+
+_log = logging.getLogger("lifesign.adapter.tools")
 
 
 class BoundedBodies(httpx2.AsyncBaseTransport):
     """HTTP transport that limits the number of bytes in each answer of another transport."""
 
-    def __init__(self, transport: httpx2.AsyncBaseTransport, max_bytes: int) -> None:
+    def __init__(self, transport: httpx2.AsyncBaseTransport, max_bytes: int, name: str) -> None:
+        """Limit the answers of the tool server `name`."""
         self._transport = transport
         self._max_bytes = max_bytes
+        self._name = name
+        self._is_unauthorized = False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the answer. A JSON answer is read completely before this returns."""
@@ -63,9 +72,17 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         if (fault := _fault_of(request, response)) is not None:
             await response.aclose()
             return _error_response(request, *fault)
-        if request.method != "POST" or not _is_of(response, "application/json"):
-            instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
-            return _bounded(response, self._max_bytes, instead)
+        if _is_call(request):
+            self._note_authorization(response)
+        if request.method == "POST" and _is_of(response, "application/json"):
+            return await self._accepted_json(request, response)
+        if request.method == "POST" and response.is_client_error:
+            await response.aclose()
+            return _status_response(request, response)
+        instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
+        return _bounded(response, self._max_bytes, instead)
+
+    async def _accepted_json(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         try:
             body = await self._body_of(response)
         finally:
@@ -77,8 +94,21 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             return _error_response(request, SESSION_LOST, _SESSION_ENDED)
         if _is_call(request) and response.is_server_error and error is None:
             return _error_response(request, UNREADABLE, f"the answer has status {response.status_code}")
+        if response.is_client_error and error is None:
+            return _status_response(request, response)
         content = body if error is None else _written(error)
         return httpx2.Response(response.status_code, headers=_without_length(response), content=content)
+
+    def _note_authorization(self, response: httpx2.Response) -> None:
+        """Log that the server refuses the adapter's credentials; once until it accepts a call again."""
+        was_unauthorized = self._is_unauthorized
+        self._is_unauthorized = response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+        if self._is_unauthorized and not was_unauthorized:
+            _log.warning(
+                "tool server %s refuses calls with HTTP %d: check its headers in the tools file",
+                self._name,
+                response.status_code,
+            )
 
     def _too_long(self) -> str:
         return f"the answer has more than {self._max_bytes} bytes"
@@ -215,8 +245,19 @@ def _error_response(request: httpx2.Request, code: int, words: str) -> httpx2.Re
     call = _call_in(request)
     if call is None:
         return httpx2.Response(202)
-    return httpx2.Response(
-        200,
-        headers={"content-type": "application/json"},
-        content=_written(substitute_error(call, code, words)),
-    )
+    return _json_response(200, substitute_error(call, code, words))
+
+
+def _status_response(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+    """Return a refusal without a JSON-RPC error as one that names the status, which the SDK leaves out."""
+    call, status = _call_in(request), response.status_code
+    # The SDK distinguishes an unknown session from an unknown method.
+    if call is None or status == HTTPStatus.NOT_FOUND:
+        return httpx2.Response(status)
+    wait = response.headers.get("retry-after", "")[:MAX_WAIT_CHARS]
+    words = f"HTTP {status} (Retry-After: {wait})" if wait else f"HTTP {status}"
+    return _json_response(status, substitute_error(call, INTERNAL_ERROR, words))
+
+
+def _json_response(status: int, error: JSONRPCError) -> httpx2.Response:
+    return httpx2.Response(status, headers={"content-type": "application/json"}, content=_written(error))

@@ -322,7 +322,7 @@ class UpstreamServer:
         self._end.why = "the connection was closed"
         headers = {name: secret_of(one, self._environment) for name, one in settings.headers.items()}
         # The environment's proxies are ignored: the requests are for the server only.
-        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes())
+        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes(), self.name)
         async with httpx2.AsyncClient(
             headers=headers, timeout=None, trust_env=False, transport=bodies
         ) as http:
