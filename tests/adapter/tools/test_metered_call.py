@@ -18,7 +18,7 @@ from tests.support.tool_proxies import Proxied, connected, proxied, read
 from tests.support.upstream_tools import COST_KEY, HttpUpstream
 
 from lifesign.adapter.tools import metered_call
-from lifesign.adapter.tools.metered_call import reported_cost
+from lifesign.adapter.tools.metered_call import reported_cost, without_own_members
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.adapter.tools.tools_file import Price, Upstreams
 from lifesign.domain.tasks.budget import RequestedAmount
@@ -135,7 +135,7 @@ async def test_call_that_may_have_been_executed_is_charged(registry: RegistrySer
             result = await work.call(tool, arguments)
             paid += usd
             assert failed(result)[0] == code
-            assert failed(result)[1].endswith("; it may have been executed, and is paid for")
+            assert failed(result)[1].endswith("; the call is paid for")
             assert meta_of(result)["cost"]["usd"] == usd
             assert await work.budget() == {"settled": paid}
         assert failed(await work.call("long", {"bytes": 2_000}))[0] == "budget_exceeded"
@@ -414,3 +414,9 @@ def test_fixed_price_ignores_the_reported_cost() -> None:
     result = CallToolResult(content=[], _meta={COST_KEY: {"usd": 9}})
     assert reported_cost(Price(usd_per_call=1), result) is None
     assert Price(usd_per_call=1, tokens_per_call=3).most() == RequestedAmount(usd=1, tokens=3)
+
+
+def test_server_cannot_set_members_of_the_proxy() -> None:
+    meta = {"lifesign/error": "budget_exceeded", "lifesign/unsettled": True, "search/cost": {"usd": 1}}
+    result = without_own_members(CallToolResult(content=[], _meta=meta))
+    assert result.meta == {"search/cost": {"usd": 1}}

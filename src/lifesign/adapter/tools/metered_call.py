@@ -23,7 +23,7 @@ from lifesign.client.registry_errors import RateLimited, RegistryError, Registry
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.tasks import CallRecord
 from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NO_AMOUNT, RequestedAmount
-from lifesign.mcp.answer import failure
+from lifesign.mcp.answer import ERROR_KEY, failure
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.run_binding import refusal
 from lifesign.mcp.tool_definition import ToolFailed
@@ -36,6 +36,7 @@ OVER_KEY: Final = "lifesign/overReserved"
 """Member of a result's `_meta`: present and true if the call cost more than its reservation."""
 UNSETTLED_KEY: Final = "lifesign/unsettled"
 """Member of a result's `_meta`: present and true if the cost could not be reported to the registry yet."""
+_OWN_KEYS: Final = frozenset({COST_KEY, AVAILABLE_KEY, OVER_KEY, UNSETTLED_KEY, ERROR_KEY})
 RETRY_SECONDS: Final = 2.0
 """Interval of attempts to report a cost."""
 CLOSE_SECONDS: Final = 3.0
@@ -95,6 +96,7 @@ class Meter:
             raise
         else:
             cost = cost_of(price, result)
+            result = without_own_members(result)
         if cost is None:
             await self._release(call_id)
             return result
@@ -235,10 +237,18 @@ def reported_cost(price: Price, result: CallToolResult) -> RequestedAmount | Non
     )
 
 
+def without_own_members(result: CallToolResult) -> CallToolResult:
+    """Return a server's result without members of `_meta` with which only the proxy informs the agent."""
+    if result.meta is None or _OWN_KEYS.isdisjoint(result.meta):
+        return result
+    kept = {name: value for name, value in result.meta.items() if name not in _OWN_KEYS}
+    return result.model_copy(update={"meta": kept})
+
+
 def _paid_for(error: ToolFailed) -> ToolFailed:
     """Return the same failure, with the fact that it was charged."""
     text = str(error).removeprefix(f"{error.code}: ")
-    return ToolFailed(f"{text}; it may have been executed, and is paid for", code=error.code)
+    return ToolFailed(f"{text}; the call is paid for", code=error.code)
 
 
 def lease_lost() -> ToolFailed:
