@@ -119,6 +119,7 @@ async def test_command_gets_lease_and_input_and_no_key(world: World, monkeypatch
         ("""echo '{"a": NaN}' > $OUT""", "expected finite numbers"),
         ("""echo '{"a": [{"b": 1e400}]}' > $OUT""", "expected finite numbers"),
         ("head -c 300000 /dev/zero > $OUT", "262144 bytes"),
+        (r"printf '{\"a\": \"\377\"}' > $OUT", "UTF-8"),
         ("mkfifo $OUT", "output.json: expected a file"),
         ("mkdir $OUT", "output.json: expected a file"),
         ("ln -s /etc/hostname $OUT", "output.json: expected a readable file (it is a link)"),

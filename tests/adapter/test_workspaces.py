@@ -249,3 +249,9 @@ def test_workspace_path_is_resolved(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     with Workspaces(tmp_path / "below" / ".." / "runs") as places:
         assert places.root == tmp_path / "runs"
+
+
+def test_half_of_a_surrogate_pair_in_the_output_becomes_the_replacement_character(places: Workspaces) -> None:
+    workspace = places.prepare(RUN)
+    (workspace.path / "output.json").write_bytes(rb'{"text": "\ud83d"}')
+    assert workspace.result().output == {"text": "\ufffd"}

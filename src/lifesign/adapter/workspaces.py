@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.domain.models.tasks import MAX_OBJECT_BYTES, RUN_ID_PATTERN, JsonObject
+from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.file_lock import try_lock
 from lifesign.filesystem.private_file import create_private
@@ -94,11 +95,7 @@ class Workspace:
             return AgentOutput(None, f"{OUTPUT_FILE}: expected a file that the agent's user owns")
         if len(text) > MAX_FILE_BYTES:
             return AgentOutput(None, f"{OUTPUT_FILE}: expected at most {MAX_FILE_BYTES} bytes")
-        try:
-            return AgentOutput(_OUTPUT.validate_json(text))
-        except ValidationError as error:
-            fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            return AgentOutput(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
+        return _read_output(text)
 
     def has_output(self) -> bool:
         """Return whether the agent wrote an output file, with any content."""
@@ -351,3 +348,15 @@ def _read_note(fd: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         read = None
     return read if isinstance(read, dict) else {}
+
+
+def _read_output(text: bytes) -> AgentOutput:
+    """Return the JSON object in the content of `output.json`, or why it has none."""
+    try:
+        text.decode()
+        return AgentOutput(_OUTPUT.validate_json(replace_half_pairs(text)))
+    except UnicodeDecodeError:
+        return AgentOutput(None, f"{OUTPUT_FILE}: expected text in UTF-8")
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        return AgentOutput(None, f"{OUTPUT_FILE}: expected a JSON object: {fault['msg'][:200]}")
