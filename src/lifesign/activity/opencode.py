@@ -21,8 +21,8 @@ from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.activity.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
-from lifesign.domain.net.public_url import is_on_this_machine
 from lifesign.domain.parsing.bounded_json import parse_or_none
+from lifesign.domain.targets.target import is_in_the_clear
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer
 from lifesign.http_client.bounded_body import read_bounded, read_piece
@@ -82,8 +82,7 @@ class OpencodeServer:
         allow_plain_http: bool = False,
     ) -> None:
         self.url = parse_agent_url(url).url.with_query(None)
-        is_in_the_clear = self.url.scheme == "http" and not is_on_this_machine(self.url.host or "")
-        if password and is_in_the_clear and not allow_plain_http:
+        if password and is_in_the_clear(str(self.url.origin())) and not allow_plain_http:
             raise InvalidValue("URL", url, "https, since the password must not be sent unencrypted")
         if directory is not None and not _ABSOLUTE.match(directory):
             raise InvalidValue("directory", directory, "an absolute path on the server")

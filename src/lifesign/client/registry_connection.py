@@ -32,7 +32,7 @@ from lifesign.client.registry_errors import (
 from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.credentials.secret import Scrubber, scrubber_of
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
-from lifesign.domain.net.public_url import is_on_this_machine
+from lifesign.domain.targets.target import is_in_the_clear
 from lifesign.errors import InvalidValue
 from lifesign.http_client.bounded_body import read_bounded, read_piece
 from lifesign.http_client.bounded_get import user_agent
@@ -389,7 +389,7 @@ def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
         raise InvalidValue("url", _without_query(str(error.given)), _EXPECTED_URL) from None
     if url.raw_query_string:
         raise InvalidValue("url", _without_query(text), _EXPECTED_URL)
-    if url.scheme == "http" and not allow_plain_http and not is_on_this_machine(url.host or ""):
+    if not allow_plain_http and is_in_the_clear(str(url.origin())):
         raise InvalidValue("url", text, "https, since the key must not be sent unencrypted")
     return URL(str(url).rstrip("/"), encoded=True)
 

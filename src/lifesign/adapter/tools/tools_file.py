@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 from yarl import URL
 
 from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, SecretPlace
-from lifesign.domain.net.public_url import is_on_this_machine
+from lifesign.domain.targets.target import is_in_the_clear
 from lifesign.domain.tasks.budget import MAX_USD, RequestedAmount, Tokens, Usd
 
 MAX_UPSTREAMS: Final = 32
@@ -190,11 +190,7 @@ class Upstream(_FileMapping):
             )
         if self.command is not None and self.headers:
             raise PydanticCustomError("upstream", "expected headers only with url, not with command")
-        if (
-            self.url is not None
-            and URL(self.url).scheme == "http"
-            and not is_on_this_machine(URL(self.url).host or "")
-        ):
+        if self.url is not None and is_in_the_clear(str(URL(self.url).origin())):
             raise PydanticCustomError(
                 "upstream", "expected an https URL: plain http is allowed only to this machine"
             )

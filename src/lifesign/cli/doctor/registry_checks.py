@@ -107,10 +107,9 @@ def _is_readable_on_the_way(url: str) -> bool:
     """Return whether a key would be sent over a network unencrypted. `url` has been requested."""
     from yarl import URL  # noqa: PLC0415 - loaded by `fetch`
 
-    from lifesign.domain.net.public_url import is_on_this_machine  # noqa: PLC0415 - see above
+    from lifesign.domain.targets.target import is_in_the_clear  # noqa: PLC0415 - see above
 
-    entered = URL(url)
-    return entered.scheme == "http" and not is_on_this_machine(entered.host or "")
+    return is_in_the_clear(str(URL(url).origin()))
 
 
 def _is_a_registrys(url: str, status: int, body: bytes, key: str) -> bool:
