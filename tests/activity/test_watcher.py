@@ -14,6 +14,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.virtual_loop import in_virtual_time
 
+from lifesign.activity import watcher
 from lifesign.activity.heartbeat_sink import (
     Dropped,
     HeartbeatAccepted,
@@ -24,6 +25,7 @@ from lifesign.activity.opencode import NotOpencode, OpencodeServer
 from lifesign.activity.watch_events import WatchEvent, WatchEventKind
 from lifesign.activity.watcher import MAX_GAP_SECONDS, AgentRefused, Watcher
 from lifesign.client import RegistryClient
+from lifesign.domain.activity import passive_heartbeat
 from lifesign.domain.activity.passive_heartbeat import MIN_GAP_S, DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord, HeartbeatConfig
 from lifesign.errors import InvalidValue
@@ -377,6 +379,20 @@ async def test_sessions_without_agent_are_reported_once_and_counted() -> None:
         assert len(seen.texts(WatchEventKind.UNKNOWN_SESSION)) == 1
         assert seen.heart.beats == []
     assert "3 events of 2 sessions " in seen.texts(WatchEventKind.ENDED)[0]
+
+
+@in_virtual_time
+async def test_more_sessions_than_are_distinguished_are_reported_as_a_minimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (passive_heartbeat, watcher):
+        monkeypatch.setattr(module, "MAX_UNKNOWN_SESSIONS", 2)
+    async with opencode(ses_1="busy") as (fake, url), watching(url, {"a": ["ses_1"]}) as seen:
+        await seen.until(WatchEventKind.SERVER_REACHABLE)
+        fake.says(idle("ses_7"), idle("ses_8"), idle("ses_9"))
+        await seen.until(WatchEventKind.UNKNOWN_SESSION)
+        await asyncio.sleep(10)
+    assert "at least 2 sessions" in seen.texts(WatchEventKind.ENDED)[0]
 
 
 @in_virtual_time

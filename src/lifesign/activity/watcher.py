@@ -15,6 +15,7 @@ from lifesign.activity.opencode import NotOpencode, OpencodeUnreachable, Session
 from lifesign.activity.watch_events import Emit, Once, WatchEvent, WatchEventKind
 from lifesign.domain.activity.opencode_event import EventMeaning, is_session_id, read_event
 from lifesign.domain.activity.passive_heartbeat import (
+    MAX_UNKNOWN_SESSIONS,
     MIN_GAP_S,
     DueHeartbeat,
     PassiveHeartbeats,
@@ -322,7 +323,9 @@ class Watcher:
 
     def _summary(self) -> str:
         several = len(self._beats.unknown_sessions)
-        unknown = f"{several} {plural(several, 'session that belongs', 'sessions that belong')}"
+        # Further ones are not distinguished.
+        least = "at least " if several >= MAX_UNKNOWN_SESSIONS else ""
+        unknown = f"{least}{several:,} {plural(several, 'session that belongs', 'sessions that belong')}"
         return (
             f"{pluralize(self.counts[WatchEventKind.HEARTBEAT], 'heartbeat')} sent, {self._dropped} dropped; "
             f"{pluralize(self.counts[WatchEventKind.SESSION_ERROR], 'error')} of sessions; "
