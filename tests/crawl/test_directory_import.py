@@ -364,6 +364,13 @@ async def test_directory_at_a_url_is_requested_conditionally(database: Database,
             assert server.asked("/list.json")["authorization"] == "Bearer canary-of-the-list"
             server.replies["/list.json"] = as_json({"nothing": "here"})
             assert (await reading.import_directory(source)).has_failed
+            (tmp_path / "list.key").unlink()
+            with pytest.raises(InvalidValue, match=r"list\.key"):
+                await reading.import_directory(source)
+            outcome = await reading.import_directory(source, is_again=True)
+            assert outcome.has_failed
+            assert outcome.text.startswith("there: not read: key_file: ")
+            assert "1 target" in outcome.text
 
 
 async def test_empty_key_file_of_a_directory_is_refused(database: Database, tmp_path: Path) -> None:

@@ -135,10 +135,13 @@ class DirectoryImporter:
             self.step = None
         return replace(done, text=done.text + _findings_text(inline_findings(self._definition)))
 
-    async def import_directory(self, source: DirectorySource) -> ImportOutcome:
-        """Read one directory and import its list; an error is returned as the result."""
+    async def import_directory(self, source: DirectorySource, *, is_again: bool = False) -> ImportOutcome:
+        """Read one directory and import its list; an error is returned as the result.
+
+        An unusable key file raises InvalidValue, but not if the directory `is_again` read.
+        """
         try:
-            return await self._import_directory(source)
+            return await self._import_directory(source, is_again=is_again)
         except InvalidValue:
             raise
         except LifesignError as error:
@@ -150,7 +153,7 @@ class DirectoryImporter:
         finally:
             self.step = None
 
-    async def _import_directory(self, source: DirectorySource) -> ImportOutcome:
+    async def _import_directory(self, source: DirectorySource, *, is_again: bool) -> ImportOutcome:
         name = source.label
         records = {record.name: record for record in await self._lists.all()}
         record = records.get(name)
@@ -160,13 +163,15 @@ class DirectoryImporter:
         others = sum(records[other].size for other in self.names if other != name and other in records)
         report = partial(self._at, name, "lines read")
         report(0)
-        read = await read_directory(self._source(source, others), self._get, known=known, report=report)
+        try:
+            listed = self._source(source, others)
+        except InvalidValue as error:
+            if not is_again:
+                raise
+            return _not_read_outcome(name, str(error), record)
+        read = await read_directory(listed, self._get, known=known, report=report)
         if isinstance(read, NotRead):
-            size = 0 if record is None else record.size
-            kept = f"; the targets that it listed before are kept ({targets_text(size)})" if size else ""
-            return ImportOutcome(
-                directory=name, text=f"{name}: not read: {read.message}{kept}", has_failed=True
-            )
+            return _not_read_outcome(name, read.message, record)
         if isinstance(read, Unchanged):
             assert record is not None  # noqa: S101 - else there was nothing that could be unchanged
             if record.suspended is not None:
@@ -334,6 +339,12 @@ def _without_prefix(etag: str | None, prefix: str) -> str | None:
     """Return the version of a list that was handed over with the same opt-outs, None for any other."""
     before, _, version = (etag or "").partition(" ")
     return version if before == prefix and version else None
+
+
+def _not_read_outcome(name: str, message: str, record: DirectoryRecord | None) -> ImportOutcome:
+    size = 0 if record is None else record.size
+    kept = f"; the targets that it listed before are kept ({targets_text(size)})" if size else ""
+    return ImportOutcome(directory=name, text=f"{name}: not read: {message}{kept}", has_failed=True)
 
 
 def _suspended_outcome(name: str, record: ImportRecord) -> ImportOutcome:

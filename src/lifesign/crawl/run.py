@@ -333,7 +333,7 @@ class Crawl:
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
         """Read one directory, and report the result unless it is the same as last time."""
         last = self.outcomes.get(source.label)
-        outcome = await importer.import_directory(source)
+        outcome = await importer.import_directory(source, is_again=True)
         if last is None or outcome.text != last.text:
             self._note(outcome)
 
