@@ -193,6 +193,15 @@ async def test_endless_call_times_out() -> None:
     assert (status, headers[b"connection"]) == (504, b"close")
 
 
+async def test_call_that_is_cancelled_at_the_end_of_the_server_gets_an_answer() -> None:
+    asking = asyncio.create_task(ask(Guard(never, TOKEN), f"Bearer {TOKEN}"))
+    await asyncio.sleep(0.01)
+    asking.cancel("Task cancelled, timeout graceful shutdown exceeded")
+    status, headers, body = await asking
+    assert (status, headers[b"connection"]) == (503, b"close")
+    assert json.loads(body).keys() == {"error"}
+
+
 async def test_started_answer_is_cut_off() -> None:
     async def stuck(_scope: Scope, _receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

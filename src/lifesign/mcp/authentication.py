@@ -156,6 +156,12 @@ class Guard:
                 answering.result()
                 return
             has_left = leaves.done()
+        except asyncio.CancelledError:
+            # uvicorn cancels the remaining calls at its end, logs their number, and would log each with its
+            # traceback and answer 500.
+            if not has_begun:
+                await _answer(send, 503, "the server ends", _CLOSES)
+            return
         finally:
             leaves.cancel()
             answering.cancel()
