@@ -5,11 +5,15 @@ import errno
 import logging
 import mmap
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
+
+_UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}")
+"""End of the name of an unfinished file."""
 
 _log = logging.getLogger("lifesign")
 
@@ -125,6 +129,13 @@ def replacing_private(path: Path) -> Iterator[IO[bytes]]:
         unfinished.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove the files that killed processes left beside a private file; none may be writing it now."""
+    for file in path.parent.iterdir():
+        if file.name.startswith(f".{path.name}.") and _UNFINISHED.fullmatch(file.name, len(path.name) + 1):
+            file.unlink(missing_ok=True)
 
 
 def write_private(path: Path, line: str) -> None:

@@ -34,6 +34,25 @@ def test_a_new_login_is_read_at_the_next_use(file: Path) -> None:
     tokens.close()
 
 
+def test_files_of_killed_processes_are_removed_with_the_lock(file: Path) -> None:
+    unfinished = file.with_name(f".{file.name}.0123456789abcdef")
+    others = [f".{file.name}.0123", f".{file.name}.0123456789abcdef.bak", ".other.0123456789abcdef"]
+    for name in (unfinished.name, *others):
+        file.with_name(name).write_text(SECOND)
+    first, second = RefreshTokenFile(file), RefreshTokenFile(file)
+    assert first.read() == FIRST
+    assert not unfinished.exists()
+    # Only the holder of the lock may remove them: another process may be writing one.
+    unfinished.touch()
+    assert second.claim() is not None
+    assert unfinished.exists()
+    first.close()
+    assert second.claim() is None
+    assert not unfinished.exists()
+    assert all(file.with_name(name).exists() for name in others)
+    second.close()
+
+
 def test_refresh_token_file_is_locked_by_one_process(file: Path) -> None:
     first, second = RefreshTokenFile(file), RefreshTokenFile(file)
     assert first.read() == FIRST

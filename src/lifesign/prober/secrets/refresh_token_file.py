@@ -7,6 +7,7 @@ providers revoke all tokens if a former refresh token is used again.
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +16,7 @@ from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.file_lock import open_lock_file, try_lock
-from lifesign.filesystem.private_file import write_private
+from lifesign.filesystem.private_file import remove_unfinished, write_private
 from lifesign.prober.secrets.secret_reader import read_secret
 
 LOCK_SUFFIX: Final = ".lock"
@@ -95,6 +96,9 @@ class RefreshTokenFile:
                 os.close(fd)
                 return False
             self._lock_fd = fd
+            # They may contain refresh tokens. If they cannot be removed, the file can be used nevertheless.
+            with suppress(OSError):
+                remove_unfinished(self._file)
         return True
 
 
