@@ -85,7 +85,7 @@ async def test_root_document_without_the_path_of_an_agent_does_not_count(
     path: str, *, has_card: bool
 ) -> None:
     replies = {CARD_PATH: as_json(card())} if has_card else {}
-    checked = await check(replies | {HEALTH_PATH: as_json(document())}, path, detail_token="secret")
+    checked = await check(replies | {HEALTH_PATH: as_json(document())}, path, detail_token="a-secret")
     assert (checked.decision.status, checked.decision.action) == (
         HealthStatus.UNKNOWN,
         Action.PROCEED_AND_MONITOR,
@@ -124,10 +124,10 @@ async def test_card_that_redirects_to_the_root_does_not_make_the_root_document_c
 async def test_root_card_that_contains_the_given_url_counts() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/rpc/"))
-        checked = await fetch_health(server.url + "/rpc", detail_token="secret")
+        checked = await fetch_health(server.url + "/rpc", detail_token="a-secret")
     assert checked.document_result is ResultClass.OK
     assert names(checked) == {"not_https"}
-    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer secret"
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer a-secret"
 
 
 async def test_refused_document_reports_the_required_login() -> None:
@@ -237,12 +237,12 @@ async def test_invalid_token_is_refused_without_quoting_it(token: str) -> None:
 )
 async def test_token_is_not_sent_unencrypted(url: str, networks: list[str]) -> None:
     with pytest.raises(InvalidValue, match="https") as refused:
-        await fetch_health(url, detail_token="secret", allowed_networks=networks)
+        await fetch_health(url, detail_token="a-secret", allowed_networks=networks)
     assert refused.value.name == "url"
 
 
 async def test_token_may_be_sent_over_plain_http_to_an_allowed_address() -> None:
-    given = {"detail_token": "secret", "allowed_networks": ["10.0.0.0/8"], "timeout_seconds": 0.1}
+    given = {"detail_token": "a-secret", "allowed_networks": ["10.0.0.0/8"], "timeout_seconds": 0.1}
     checked = await fetch_health("http://10.1.0.1:1", **given)  # type: ignore[arg-type]
     assert checked.decision.status is HealthStatus.UNKNOWN
 
@@ -327,7 +327,7 @@ async def test_a_document_on_another_origin_is_not_followed() -> None:
 async def test_a_card_may_move_to_another_origin_and_the_health_document_with_it() -> None:
     async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as moved:
         replies = {CARD_PATH: redirect(moved.url + CARD_PATH, 301)}
-        checked = await check(replies, detail_token="secret")
+        checked = await check(replies, detail_token="a-secret")
     assert checked.health_url == moved.url + HEALTH_PATH
     assert "authorization" not in moved.asked(HEALTH_PATH)
     assert {"card_on_other_origin", "token_not_sent"} <= names(checked)
@@ -335,9 +335,9 @@ async def test_a_card_may_move_to_another_origin_and_the_health_document_with_it
 
 async def test_token_is_sent_only_to_the_health_document() -> None:
     async with serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as server:
-        await fetch_health(server.url, detail_token="secret")
+        await fetch_health(server.url, detail_token="a-secret")
     assert "authorization" not in server.asked(CARD_PATH)
-    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer secret"
+    assert server.asked(HEALTH_PATH)["authorization"] == "Bearer a-secret"
 
 
 @pytest.mark.parametrize("mark", ["", "\u200e", "\u061c"])
@@ -354,7 +354,7 @@ async def test_token_that_an_agent_sends_back_is_not_shown(mark: str) -> None:
 async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as elsewhere:
         replies = {HEALTH_PATH: redirect(elsewhere.url + HEALTH_PATH)}
-        checked = await check(replies, detail_token="secret")
+        checked = await check(replies, detail_token="a-secret")
     assert elsewhere.heads == []
     assert checked.document_result is ResultClass.REDIRECT_REFUSED
     assert "token" in checked.document_reason

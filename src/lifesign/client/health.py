@@ -40,7 +40,7 @@ from lifesign.client.server_detection import DetectedServer, detect_server
 from lifesign.domain.a2a.agent_card import MAX_CARD_BYTES, AgentCard
 from lifesign.domain.a2a.announcement import DEFAULT_HEALTH_PATH
 from lifesign.domain.common.finding import Finding
-from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, Scrubber
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.health.document_reader import MAX_DOCUMENT_BYTES
 from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS, is_in
@@ -208,10 +208,13 @@ def check_timeout(timeout_seconds: float) -> None:
 
 def _check_settings(timeout_seconds: float, detail_token: str | None) -> None:
     check_timeout(timeout_seconds)
-    if detail_token is not None and (
-        len(detail_token) > MAX_TOKEN_CHARS or not _TOKEN.fullmatch(detail_token)
+    if detail_token is not None and not (
+        MIN_SECRET_CHARS <= len(detail_token) <= MAX_TOKEN_CHARS and _TOKEN.fullmatch(detail_token)
     ):
-        expected = f"1 to {MAX_TOKEN_CHARS} visible ASCII characters (the given token is not shown)"
+        # A shorter one could not be removed from the answers.
+        expected = (
+            f"{MIN_SECRET_CHARS} to {MAX_TOKEN_CHARS} visible ASCII characters (the given token is not shown)"
+        )
         raise InvalidValue("detail_token", None, expected)
 
 

@@ -134,7 +134,13 @@ def check(
     check_kind(kind)
     token = _token(token_file)
     entered = with_scheme(url)
-    with _as_typed(url), options(timeout_seconds="--timeout", allowed_networks="--allow-network"):
+    token_name = f"${TOKEN_VARIABLE}" if token_file is None else "--token-file"
+    names = {
+        "timeout_seconds": "--timeout",
+        "allowed_networks": "--allow-network",
+        "detail_token": token_name,
+    }
+    with _as_typed(url), options(**names):
         checked = asyncio.run(
             fetch_health(
                 entered,
