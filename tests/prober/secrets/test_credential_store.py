@@ -38,6 +38,7 @@ from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.fetch import Request, _Hop
 from lifesign.prober.secrets.credential_store import (
     GONE_SECONDS,
+    MAX_PAST_SECRETS,
     RELOAD_SECONDS,
     Credential,
     CredentialStore,
@@ -766,6 +767,28 @@ def test_refresh_token_is_noted_once() -> None:
     for token in ("first", "first", "second", "first"):
         credential.note_refresh_token(token)
     assert noted == [["first"], ["second", "first"]]
+
+
+def test_last_assertions_are_removed_from_answers_of_the_token_endpoint() -> None:
+    each = oauth_settings()
+
+    async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
+        return AccessToken(value="another-token", lifetime_s=60.0)
+
+    store, worker = (
+        CredentialStore([each], Secrets({each.source: TOKEN}), request_token=request) for _ in range(2)
+    )
+    assertions = [f"signed-assertion-{count}" for count in range(2 + MAX_PAST_SECRETS)]
+    for assertion in assertions:
+        store.named("lab").note_assertion(assertion)
+    worker.note_issued(store.issued_tokens(["lab"]))
+    for process in (store, worker):
+        assert each.oauth2 is not None
+        scrubber = process.scrubber_of(URL(each.oauth2.token_origin))
+        kept = [one for one in assertions if scrubber.clean_text(f"<{one}>") == f"<{one}>"]
+        assert kept == []
+        assert scrubber.secrets.isdisjoint(assertions[:1])
+        assert scrubber.secrets.issuperset(assertions[1:])
 
 
 def test_certificate_is_sent_in_no_header() -> None:

@@ -121,6 +121,8 @@ class OAuthTokenClient:
         fields = token_form(grant, scope=client.scope if with_scope else None, resource=client.resource)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         fields, headers = _authenticated(client, credential.secret, fields, headers)
+        if (assertion := fields.get("client_assertion")) is not None:
+            credential.note_assertion(assertion)
         return await self._fetcher.fetch(
             Request(
                 url=URL(client.token_url, encoded=True),

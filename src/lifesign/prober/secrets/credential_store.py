@@ -82,8 +82,9 @@ class Credential:
         self._secrets = [] if secret is None else [secret]
         self.refresh_tokens: list[str] = []
         """Refresh tokens that are removed from texts, the newest first."""
+        self._assertions: list[str] = []
         self.on_new_secret: Callable[[], None] = lambda: None
-        """Called after each new refresh token."""
+        """Called after each new refresh token or assertion."""
 
     @property
     def name(self) -> str:
@@ -117,6 +118,11 @@ class Credential:
         if token not in self.refresh_tokens:
             self.refresh_tokens = [token, *self.refresh_tokens][: 1 + MAX_PAST_SECRETS]
             self.on_new_secret()
+
+    def note_assertion(self, assertion: str) -> None:
+        """Store an assertion that proves the client's identity, so that it is removed from texts."""
+        self._assertions = [assertion, *self._assertions][: 1 + MAX_PAST_SECRETS]
+        self.on_new_secret()
 
     def request_target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
         """Return a request's path and query, with the API key added if it is sent in the query."""
@@ -158,7 +164,12 @@ class Credential:
 
     def secrets_of_provider(self) -> list[str]:
         """Return all secrets that the token endpoint has received or issued."""
-        return [*self.secrets(), *self.refresh_tokens]
+        return [*self.secrets(), *self.sent_proofs]
+
+    @property
+    def sent_proofs(self) -> list[str]:
+        """Refresh tokens and assertions that the token endpoint has received or issued."""
+        return [*self.refresh_tokens, *self._assertions]
 
     def _client_secrets(self, oauth2: OAuthClient) -> list[str]:
         """Return the client's secrets. A private key is never sent, so no peer can send it back."""
@@ -173,6 +184,7 @@ class IssuedTokens:
 
     access: tuple[str, ...] = field(repr=False)
     refresh: tuple[str, ...] = field(repr=False)
+    """Refresh tokens, and assertions of the client."""
 
 
 RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenFault]]
@@ -395,12 +407,12 @@ class CredentialStore:
     def issued_tokens(self, with_refresh: Collection[str]) -> Mapping[str, IssuedTokens]:
         """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process.
 
-        `with_refresh`: names of the credentials whose refresh tokens are included.
+        `with_refresh`: names of the credentials whose refresh tokens and assertions are included.
         """
         return {
             name: IssuedTokens(
                 tuple(credential.tokens.secrets()),
-                tuple(credential.refresh_tokens) if name in with_refresh else (),
+                tuple(credential.sent_proofs) if name in with_refresh else (),
             )
             for name, credential in self._credentials.items()
             if credential.tokens is not None
