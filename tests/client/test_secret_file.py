@@ -25,6 +25,16 @@ def test_readable_secret_file_is_used_with_a_warning(
     assert [complaint.endswith(message) for complaint in complaints] == [True] * bool(mode & 0o077)
 
 
+def test_secret_file_in_a_directory_of_others_is_used_with_a_warning(
+    complaints: list[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.touch(mode=0o600)
+    tmp_path.chmod(0o777)
+    read_secret(file, "--token-file", "token", complaints.append)
+    assert [each.endswith(f": chmod o-w {tmp_path}") for each in complaints] == [True]
+
+
 def test_pipe_needs_no_ownership_check(complaints: list[str]) -> None:
     read, write = os.pipe()
     os.write(write, b"abc")

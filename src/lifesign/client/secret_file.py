@@ -1,4 +1,4 @@
-"""Keys and tokens from files, with a warning if other users may read the file.
+"""Keys and tokens from files, with a warning if other users may read or change the file.
 
 They are never taken as arguments, which every user of the machine can see.
 """
@@ -12,13 +12,11 @@ from shlex import quote
 from typing import Final
 
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import SYSTEMD_DIRECTORY, path_weakness
 
 MAX_SECRET_BYTES: Final = 8192
 NOT_THE_OWNERS: Final = 0o077
 """Mode bits of a file that allow access for its group and for others."""
-
-SYSTEMD_DIRECTORY: Final = "CREDENTIALS_DIRECTORY"
-"""Environment variable with the directory of systemd's credentials."""
 
 Complain = Callable[[str], None]
 
@@ -26,7 +24,8 @@ Complain = Callable[[str], None]
 def read_secret(file: Path, setting: str, what: str, complain: Complain) -> str:
     """Return the content of a file, without surrounding space; InvalidValue if it cannot be read.
 
-    A file that others may read is still used, with a warning that names its content `what`: "key" or "token".
+    A file that others may read or change is still used, with a warning that names its content `what`: "key"
+    or "token".
     Characters outside of ASCII become U+FFFD, which no header and no check accepts.
     """
     secret = find_secret(file, setting, what, complain)
@@ -61,11 +60,15 @@ def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.en
 
 
 def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:
-    """Warn if other users may read a file with this mode, which contains a secret."""
+    """Warn if other users may read or change a file with this mode, which contains a secret."""
     # A pipe cannot be read by others.
-    if stat.S_ISREG(mode) and mode & NOT_THE_OWNERS:
+    if not stat.S_ISREG(mode):
+        return
+    if mode & NOT_THE_OWNERS:
         shown = f"mode {stat.S_IMODE(mode):04o}"
         complain(f"other users can read the {what} in {file} ({shown}): chmod 600 {quote(str(file))}")
+    elif (weakness := path_weakness(file)) is not None:
+        complain(f"other users can change the {what} in {file} ({weakness.reason}): {weakness.remedy}")
 
 
 def _unreadable(file: Path, setting: str, why: str | None) -> InvalidValue:

@@ -6,8 +6,8 @@ import pytest
 from lifesign.adapter.errors import InvalidTools
 from lifesign.adapter.tools.tools_file import ToolSecret
 from lifesign.adapter.tools.tools_file_reader import read_upstreams, secret_of
-from lifesign.client.secret_file import SYSTEMD_DIRECTORY
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import SYSTEMD_DIRECTORY
 
 GOOD = """\
 limits: {calls_at_once: 4, call_seconds: 60}

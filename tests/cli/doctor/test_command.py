@@ -628,6 +628,21 @@ def test_client_certificates_are_examined(
     assert "credentials.odd.client_key" in mismatch
 
 
+def test_definition_with_credentials_that_others_can_change_is_a_fault(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lab.yml"
+    file.write_text(
+        "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example/]\n"
+        "credentials: [{name: lab, origin: https://a.example, bearer: {env: LAB_TOKEN}}]\n"
+    )
+    tmp_path.chmod(0o777)
+    found = examine(capsys, "--port", port, "--definition", str(file))
+    [fault] = found.of("definition", "fault")
+    assert f"{tmp_path} has mode 0777" in fault
+    assert f"chmod o-w {tmp_path}" in fault
+
+
 def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "good.yml").write_text(
         "name: a\ncontact: mailto:a@b.example\ntargets: [https://a.example/]\n"

@@ -129,6 +129,15 @@ def test_a_definition_that_others_can_change_has_no_credentials(tmp_path: Path, 
             read(file)
 
 
+def test_definition_in_a_directory_of_others_has_no_credentials(tmp_path: Path) -> None:
+    file = tmp_path / "lab.yml"
+    file.write_text(HEAD + "  - {name: lab, origin: https://lab.example, bearer: {env: A}}\n")
+    tmp_path.chmod(0o777)
+    with pytest.raises(InvalidValue) as caught:
+        read_definition_file(file)
+    assert caught.value.hint == f"chmod o-w {tmp_path}"
+
+
 def test_secret_with_two_places_is_refused() -> None:
     assert refused(bearer={}) == "one_source"
     assert refused(bearer={"env": "A", "file": "b"}) == "one_source"

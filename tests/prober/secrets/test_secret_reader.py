@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.support.certificates import Authority
 
-from lifesign.client.secret_file import SYSTEMD_DIRECTORY
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import SYSTEMD_DIRECTORY
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.secrets.client_tls import MAX_CERTIFICATES_BYTES
 from lifesign.prober.secrets.secret_reader import (
@@ -52,6 +52,14 @@ def test_a_file_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: 
         read(written(tmp_path, mode=mode))
     assert caught.value.hint.startswith("chmod 600 ")
     assert SECRET not in str(caught.value)
+
+
+def test_a_file_in_a_directory_of_others_is_refused(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    tmp_path.chmod(0o777)
+    with pytest.raises(InvalidValue) as caught:
+        read(source)
+    assert caught.value.hint == f"chmod o-w {tmp_path}"
 
 
 def test_a_file_that_its_group_can_read_gives_a_warning(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
             )
         return
     except LifesignError as error:
-        yield CheckResult("definition", "fault", str(error), "name an existing file")
+        advice = getattr(error, "hint", "") or "name an existing file"
+        yield CheckResult("definition", "fault", str(error), advice)
         return
     import asyncio  # noqa: PLC0415 - takes 20 ms
 

@@ -25,8 +25,6 @@ REMOVED: Final = "REMOVED-SECRET"
 """Stands in the place of a secret; allowed in a URL."""
 SEPARATOR: Final = "\x1f"
 """Stands between texts that are searched together: no escape contains it, so that none spans two texts."""
-TRUSTED_DIRECTORIES: Final = ("/run/secrets", "/var/run/secrets")
-"""Docker and Kubernetes mount secrets here, and set the modes of the files."""
 
 _PRINTABLE: Final = re.compile(r"[ -~]*")
 # Those that `safe_text` removes from texts before they are shown, as they are and as JSON escapes.

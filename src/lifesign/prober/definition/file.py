@@ -6,7 +6,6 @@ import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
@@ -17,6 +16,7 @@ from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
 from lifesign.domain.files.yaml_document import Path as YamlPath
 from lifesign.domain.targets.target import read_target
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import path_weakness
 from lifesign.prober.definition.credentials import CREDENTIAL_FORMS, Credentials, CredentialSettings
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.models import ProbeDefinition
@@ -71,10 +71,10 @@ def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
 
 
 def _refuse_changeable(file: Path, mode: int, setting: str) -> None:
-    """Refuse a file in which any user can change where credentials are sent."""
-    if stat.S_ISREG(mode) and mode & stat.S_IWOTH:
-        expected = f"a file that others cannot change: it has credentials (mode {stat.S_IMODE(mode):04o})"
-        raise InvalidValue(setting, str(file), expected, hint=f"chmod o-w {quote(str(file))}")
+    """Refuse a file in which other users can change where credentials are sent."""
+    if stat.S_ISREG(mode) and (weakness := path_weakness(file)) is not None:
+        expected = f"a file that others cannot change: it has credentials ({weakness.reason})"
+        raise InvalidValue(setting, str(file), expected, hint=weakness.remedy)
 
 
 def _text_of(file: Path, setting: str) -> tuple[str, int]:

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from lifesign.client.secret_file import SYSTEMD_DIRECTORY, systemd_file
+from lifesign.client.secret_file import systemd_file
 from lifesign.domain.credentials.api_key import fits_everywhere
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
-    TRUSTED_DIRECTORIES,
     Scrubber,
     is_open_to_group,
     is_too_open,
@@ -20,6 +19,7 @@ from lifesign.domain.credentials.secret import (
 )
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import is_managed, path_weakness
 from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, sources_of
 from lifesign.prober.secrets.client_assertion import signing_key_fault
@@ -213,7 +213,7 @@ def _open_at_once(file: str, flags: int) -> int:
 
 
 def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_secret: bool = True) -> str:
-    """Return the text of a file. One that is no secret may be read by all; only its owner may change it."""
+    """Return the text of a file. One that is no secret may be read by all; none may be changed by others."""
     try:
         with open(file, "rb", opener=_open_at_once) as reader:
             mode = os.fstat(reader.fileno()).st_mode
@@ -225,10 +225,7 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
     if not is_secret:
         if len(content) > MAX_CERTIFICATES_BYTES:
             raise InvalidValue(setting, str(file), f"a file of at most {MAX_CERTIFICATES_BYTES} bytes")
-        if mode & stat.S_IWOTH and not _is_trusted(file):
-            expected = f"a file that others cannot change (mode {stat.S_IMODE(mode):04o})"
-            raise InvalidValue(setting, str(file), expected, hint=f"chmod o-w {quote(str(file))}")
-    elif not _is_trusted(file):
+    elif not is_managed(file):
         shown = f"mode {stat.S_IMODE(mode):04o}"
         advice = f"chmod 600 {quote(str(file))}"
         if is_too_open(mode):
@@ -236,11 +233,7 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
             raise InvalidValue(setting, str(file), expected, hint=advice)
         if is_open_to_group(mode):
             complain(f"the group of {file} can read the secret in it ({shown}): {advice}")
+    if (weakness := path_weakness(file)) is not None:
+        expected = f"a file that others cannot change ({weakness.reason})"
+        raise InvalidValue(setting, str(file), expected, hint=weakness.remedy)
     return content.decode("ascii", "replace")
-
-
-def _is_trusted(file: Path) -> bool:
-    """Return whether a file is in a directory whose modes systemd, Docker or Kubernetes set."""
-    directories = [*TRUSTED_DIRECTORIES, os.environ.get(SYSTEMD_DIRECTORY)]
-    place = file.resolve()
-    return any(place.is_relative_to(Path(each).resolve()) for each in directories if each)

@@ -1,0 +1,92 @@
+"""Paths whose file another user could change or replace, as modes and owners show it.
+
+The rule is that of OpenSSH for keys (`StrictModes`). The file, each directory above it and each symbolic link
+on the way belong to root or to this user, and no one else may write to them. OpenSSH also follows the path to
+the root, since a user who can rename a directory can replace all files in it. There are two differences. A
+sticky directory such as /tmp may be writable: its entries can only be replaced by their owners. The primary
+group of this process may write: with a umask of 002, the usual one where each user has a group of their own,
+all files are writable for it.
+"""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Final
+
+SYSTEMD_DIRECTORY: Final = "CREDENTIALS_DIRECTORY"
+"""Environment variable with the directory of systemd's credentials."""
+TRUSTED_DIRECTORIES: Final = ("/run/secrets", "/var/run/secrets")
+"""Docker and Kubernetes mount secrets here, and set the owners and modes of the files."""
+MAX_LINKS: Final = 40
+"""Maximum number of symbolic links on a path, as in Linux."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathWeakness:
+    """A part of a path that lets other users change or replace its file."""
+
+    reason: str
+    """The file, directory or link, and what is wrong with it."""
+    remedy: str
+    """Command that corrects it."""
+
+
+def path_weakness(file: Path) -> PathWeakness | None:
+    """Return what lets other users change or replace a file that can be opened; None if they cannot.
+
+    Files in directories that systemd, Docker or Kubernetes manage are not examined.
+    """
+    if is_managed(file):
+        return None
+    try:
+        return next(filter(None, (_weakness(*step) for step in _steps(file))), None)
+    except OSError:
+        # For example, the text of a link in /proc is no path.
+        return None
+
+
+def is_managed(file: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a file is in a directory whose modes systemd, Docker or Kubernetes set."""
+    directories = [*TRUSTED_DIRECTORIES, environment.get(SYSTEMD_DIRECTORY)]
+    place = file.resolve()
+    return any(place.is_relative_to(Path(each).resolve()) for each in directories if each)
+
+
+def _weakness(place: Path, found: os.stat_result) -> PathWeakness | None:
+    shown, uid = quote(str(place)), os.geteuid()
+    if found.st_uid not in {0, uid}:
+        return PathWeakness(f"{place} belongs to user {found.st_uid}", f"chown -h {uid} {shown}")
+    if stat.S_ISLNK(found.st_mode) or (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        return None
+    reason = f"{place} has mode {stat.S_IMODE(found.st_mode):04o}"
+    if found.st_mode & stat.S_IWOTH:
+        return PathWeakness(reason, f"chmod o-w {shown}")
+    if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
+        return PathWeakness(f"{reason} and group {found.st_gid}", f"chmod g-w {shown}")
+    return None
+
+
+def _steps(file: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield each directory, link and file on the way to a file, links included. OSError if one is missing."""
+    place, links = Path("/"), 0
+    left = [*reversed(file.absolute().parts[1:])]
+    yield place, place.lstat()
+    while left:
+        name = left.pop()
+        if name == "..":
+            place = place.parent
+            continue
+        step = place / name
+        found = step.lstat()
+        yield step, found
+        if not stat.S_ISLNK(found.st_mode):
+            place = step
+        elif links < MAX_LINKS:
+            links += 1
+            target = step.readlink()
+            if target.is_absolute():
+                place = Path("/")
+            left += reversed(target.parts[1:] if target.is_absolute() else target.parts)

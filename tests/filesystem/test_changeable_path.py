@@ -1,0 +1,144 @@
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lifesign.filesystem.changeable_path import (
+    MAX_LINKS,
+    SYSTEMD_DIRECTORY,
+    TRUSTED_DIRECTORIES,
+    is_managed,
+    path_weakness,
+)
+
+OTHER = 65534
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="NOT TESTED: only root can give files to another user"
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    directory = tmp_path / "directory"
+    directory.mkdir(mode=0o755)
+    file = directory / "lab.yml"
+    file.touch()
+    file.chmod(0o644)
+    for each in (file, directory):
+        os.chown(each, -1, os.getegid())
+    return file
+
+
+def give(place: Path) -> None:
+    os.chown(place, OTHER, -1)
+
+
+def give_group(place: Path, mode: int) -> None:
+    os.chown(place, -1, OTHER)
+    place.chmod(mode)
+
+
+def remedies(file: Path) -> str | None:
+    found = path_weakness(file)
+    return None if found is None else found.remedy
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644, 0o664, 0o444])
+def test_file_that_only_this_user_can_change_has_no_weakness(file: Path, mode: int) -> None:
+    file.chmod(mode)
+    assert path_weakness(file) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (lambda file: file.chmod(0o646), "chmod o-w {file}"),
+        (lambda file: file.parent.chmod(0o777), "chmod o-w {file.parent}"),
+        (lambda file: file.parent.chmod(0o1777), None),
+        (lambda file: file.parent.chmod(0o775), None),
+        (lambda file: file.parent.parent.chmod(0o777), "chmod o-w {file.parent.parent}"),
+    ],
+)
+def test_file_or_directory_that_others_can_write_is_a_weakness(
+    file: Path, change: Callable[[Path], None], remedy: str | None
+) -> None:
+    change(file)
+    assert remedies(file) == (remedy and remedy.format(file=file))
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (give, "chown -h 0 {file}"),
+        (lambda file: give(file.parent), "chown -h 0 {file.parent}"),
+        (lambda file: give_group(file, 0o644), None),
+        (lambda file: give_group(file, 0o664), "chmod g-w {file}"),
+        (
+            lambda file: give_group(file.parent, 0o775),
+            "chmod g-w {file.parent}",
+        ),
+    ],
+)
+def test_owner_and_group_other_than_of_this_process_are_a_weakness(
+    file: Path, change: Callable[[Path], None], remedy: str | None
+) -> None:
+    change(file)
+    assert remedies(file) == (remedy and remedy.format(file=file))
+
+
+@needs_root
+def test_symbolic_link_of_another_user_is_a_weakness(file: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    for target in (file, file.parent):
+        link = shared / target.name
+        link.symlink_to(target)
+        place = link if target is file else link / file.name
+        assert path_weakness(place) is None
+        os.lchown(link, OTHER, -1)
+        assert remedies(place) == f"chown -h 0 {link}"
+
+
+def test_mount_of_kubernetes_has_no_weakness(tmp_path: Path) -> None:
+    """It has a sticky directory, and relative links that are replaced with each update."""
+    mount = tmp_path / "mount"
+    (mount / "..2026_11_29").mkdir(parents=True)
+    mount.chmod(0o3777)
+    (mount / "..2026_11_29").chmod(0o2755)
+    (mount / "..2026_11_29" / "lab.yml").touch(mode=0o440)
+    (mount / "..data").symlink_to("..2026_11_29")
+    (mount / "lab.yml").symlink_to("..data/lab.yml")
+    assert path_weakness(mount / "lab.yml") is None
+    assert path_weakness(mount / ".." / "mount" / "lab.yml") is None
+    (mount / "..2026_11_29" / "lab.yml").chmod(0o442)
+    assert remedies(mount / "lab.yml") == f"chmod o-w {mount}/..2026_11_29/lab.yml"
+
+
+def test_files_of_systemd_and_containers_are_not_examined(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.chmod(0o666)
+    assert path_weakness(file) is not None
+    monkeypatch.setenv(SYSTEMD_DIRECTORY, str(tmp_path))
+    assert path_weakness(file) is None
+    assert all(is_managed(Path(each, "lab.token"), {}) for each in TRUSTED_DIRECTORIES)
+    assert not is_managed(file, {})
+
+
+def test_examination_of_missing_files_pipes_and_many_links_ends(tmp_path: Path) -> None:
+    assert path_weakness(tmp_path / "absent") is None
+    read, write = os.pipe()
+    assert path_weakness(Path(f"/dev/fd/{read}")) is None
+    os.close(read)
+    os.close(write)
+    place = tmp_path / "file"
+    place.touch()
+    place.chmod(0o602)
+    for count in range(MAX_LINKS - 1):
+        link = tmp_path / f"link-{count}"
+        link.symlink_to(place)
+        place = link
+    assert remedies(place) == f"chmod o-w {tmp_path}/file"
