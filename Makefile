@@ -35,8 +35,9 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 test: $(INSTALLED) ## the tests and checks
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going held-check tests
 
+# `make test-postgres` runs the other tests on PostgreSQL.
 tests: $(INSTALLED)
-	@$(TESTS)
+	@$(TESTS) --databases=storage
 
 held-check: .venv/.test
 	@$(MAKE) --no-print-directory check > .venv/check.txt 2>&1; code=$$?; cat .venv/check.txt; exit $$code
