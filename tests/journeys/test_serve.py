@@ -214,6 +214,8 @@ def test_single_process_shuts_down_when_its_terminal_is_closed(start: Start, tmp
     assert not (tmp_path / "lifesign.db-wal").exists()
 
 
+@pytest.mark.fault
+@pytest.mark.long
 def test_several_processes_are_replaced_when_their_terminal_is_closed_and_none_dies(start: Start) -> None:
     server = start("--workers", "2")
     former = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
@@ -239,6 +241,8 @@ def test_signal_to_the_process_group_ends_all_without_errors(start: Start, signa
     assert log.count("Started server process") == 2
 
 
+@pytest.mark.fault
+@pytest.mark.long
 def test_termination_during_a_process_replacement_ends_all_processes(start: Start) -> None:
     server = start("--workers", "2")
 

@@ -54,7 +54,9 @@ CONTAINERFILE = REPOSITORY / "docs/operating/Containerfile"
 FOREIGN = {"aiohttp", "starlette", "sqlalchemy", "typer", "rich", "uvicorn"}
 
 
-@pytest.fixture(scope="module")
+# pytest-xdist takes tests of one module from a process and gives them to others later: a fixture of the
+# module would be built again.
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from the files that the Containerfile copies."""
     directory, sources = tmp_path_factory.mktemp("wheel"), tmp_path_factory.mktemp("sources")
@@ -67,7 +69,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of executables of an environment into which only the wheel was installed."""
     directory = tmp_path_factory.mktemp("clean")

@@ -142,7 +142,7 @@ def kill_workers(agent: Agent, kills: int) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("agent", ["uvicorn", "gunicorn", "granian"], indirect=True)
+@pytest.mark.parametrize("agent", ["uvicorn", "granian", *in_faults("gunicorn")], indirect=True)
 def test_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
     kill_workers(agent, 3)
 

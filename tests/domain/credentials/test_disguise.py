@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.domain.credentials.test_secret import SECRETS
+from tests.support.repetitions import in_faults
 
 from lifesign.domain.credentials import disguise
 from lifesign.domain.credentials.disguise import (
@@ -182,12 +183,18 @@ def escaped(text: str, names: Sequence[str]) -> bytes:
     return f"<< {text} >>".encode()
 
 
-@pytest.mark.parametrize("form", TEXT_FORMS)
-def test_each_combination_of_up_to_three_escapes_is_removed(form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "levels"),
+    [
+        *product(TEXT_FORMS, range(MAX_LEVELS)),
+        ("plain", MAX_LEVELS),
+        *in_faults(*((form, MAX_LEVELS) for form in TEXT_FORMS if form != "plain")),
+    ],
+)
+def test_each_combination_of_up_to_three_escapes_is_removed(form: str, levels: int) -> None:
     scrubber, text = Scrubber([MIXED]), TEXT_FORMS[form](MIXED)
     remaining = [
         names
-        for levels in range(MAX_LEVELS + 1)
         for names in product(TEXT_ESCAPES, repeat=levels)
         if scrubber.clean(data := escaped(text, names)) == data
     ]
