@@ -1,3 +1,4 @@
+import asyncio
 import base64
 
 import pytest
@@ -119,6 +120,17 @@ async def test_number_of_webhooks_is_bounded(api: RegistryApi, monkeypatch: pyte
     monkeypatch.setattr(manage_webhooks, "MAX_WEBHOOKS", 2)
     statuses = [(await api.ask("POST", WEBHOOKS, {"url": URL})).status for _ in range(3)]
     assert statuses == [201, 201, 409]
+    assert await api.database.read(webhooks.count) == 2
+
+
+@pytest.mark.both_databases
+async def test_requests_at_once_create_no_webhook_above_the_limit(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manage_webhooks, "MAX_WEBHOOKS", 2)
+    await api.register("agent-1")
+    answers = await asyncio.gather(*(api.ask("POST", WEBHOOKS, {"url": URL}) for _ in range(8)))
+    assert sorted(answer.status for answer in answers) == [201] * 2 + [409] * 6
     assert await api.database.read(webhooks.count) == 2
 
 

@@ -118,6 +118,8 @@ def create_webhook(transaction: Transaction, call: Call) -> OperationReply:
         if refused.name == "blocked_address":
             error.hint = "to allow a network of your own, start the server with --webhook-networks NETWORK"
         raise error
+    # The lock of the log comes before the count: requests at once would all count before one has stored.
+    head = event_log.lock(transaction)
     if webhooks.count(transaction) >= MAX_WEBHOOKS:
         raise TooManyWebhooks(MAX_WEBHOOKS)
     now_s = transaction.now_s
@@ -129,7 +131,7 @@ def create_webhook(transaction: Transaction, call: Call) -> OperationReply:
         secret=_new_secret(),
         created_by=call.caller.key_id,
         created_at_s=now_s,
-        delivered_sequence=event_log.lock(transaction).last.sequence,
+        delivered_sequence=head.last.sequence,
         failures=0,
         failing_since_s=None,
         last_error=None,
