@@ -535,7 +535,7 @@ def test_failing_agent_gets_no_long_wait_before_its_death(
     # Also if it had gone down and up so often that its thresholds are multiplied.
     assert silence_s > MAX_DAMPING * dead_after_s
     # Each wait ends with the next tick.
-    longest_s = cadence.max_wait_of_failing_s + INTERVAL_S
+    longest_s = cadence.longest_wait_s(0) + INTERVAL_S
     assert at_s - last_liveness_s <= cadence.failures_until_dead * longest_s + INTERVAL_S
     # After that the agent's Retry-After counts again.
     # An observation's time has microseconds, and `at_s` more.
@@ -550,11 +550,46 @@ def test_failing_agent_with_a_very_long_threshold_gets_its_long_wait_in_the_end(
     assert after.not_before_s == START_S + DAY_S
 
 
-def test_retry_after_of_an_alive_target_is_followed() -> None:
-    memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
-    for observation in (observed(START_S, TOO_OFTEN), observed(START_S, ANSWERS, UNAVAILABLE)):
-        after = after_probe(memory, observation, CADENCE, START_S, 99_999_999)
-        assert (after.not_before_s, after.failures_in_row) == (START_S + MAX_RETRY_AFTER_S, 0)
+@pytest.mark.parametrize("asks", [TOO_OFTEN, ASKS_MONEY])
+def test_repeated_retry_after_of_an_agent_is_honoured_for_longer_each_time(asks: LayerResult) -> None:
+    memory, at_s, waits_s = remembered(ANSWERS), START_S, []
+    for _ in range(6):
+        at_s = max(at_s, memory.not_before_s or 0)
+        memory = after_probe(memory, observed(at_s, asks), CADENCE, at_s, 99_999_999)
+        assert memory.not_before_s is not None
+        waits_s.append(memory.not_before_s - at_s)
+    assert waits_s == [600, 2_400, 9_600, 38_400, MAX_RETRY_AFTER_S, MAX_RETRY_AFTER_S]
+
+
+@given(st.integers(1, 7 * 86_400), st.floats(0, 1))
+def test_gateway_that_requests_long_waits_delays_probes_for_no_more_than_it_lasts_four_times(
+    lasts_s: int, phase: float
+) -> None:
+    """It answers for all agents behind it. Formerly one answer stopped the monitoring for a day."""
+    memory, at_s = remembered(ANSWERS), START_S + phase * INTERVAL_S
+    while at_s < START_S + lasts_s:
+        memory = after_probe(memory, observed(at_s, TOO_OFTEN), CADENCE, at_s, DAY_S)
+        at_s = next_probe_at_s(SUBJECT, memory, CADENCE, at_s)
+    delay_s = at_s - (START_S + lasts_s)
+    assert delay_s <= 4 * lasts_s + 4 * INTERVAL_S
+
+
+@pytest.mark.parametrize(
+    "layers", [(ANSWERS, UNAVAILABLE), (LayerResult(result=ResultClass.GATED, status_code=403),)]
+)
+def test_long_wait_with_another_answer_of_a_living_agent_counts_for_two_intervals(
+    layers: tuple[LayerResult, ...],
+) -> None:
+    memory = remembered(ANSWERS)
+    for number in range(3):
+        at_s = START_S + number * DAY_S
+        memory = after_probe(memory, observed(at_s, *layers), CADENCE, at_s, DAY_S)
+        assert (memory.not_before_s, memory.failures_in_row) == (at_s + 2 * INTERVAL_S, 0)
+
+
+def test_short_retry_after_of_an_alive_target_is_followed() -> None:
+    after = after_probe(remembered(ANSWERS), observed(START_S, TOO_OFTEN), CADENCE, START_S, 450)
+    assert after.not_before_s == START_S + 450
 
 
 def test_retry_after_of_a_successful_answer_is_ignored() -> None:

@@ -26,6 +26,8 @@ from lifesign.errors import InvalidValue
 
 MAX_RETRY_AFTER_S: Final = 86_400.0
 """A peer that asks for a longer wait is probed again after a day."""
+REPEATED_WAIT_FACTOR: Final = 4.0
+"""Factor by which the longest wait of an agent grows with each 402 or 429 in a row."""
 MAX_COUNTED_INTERVALS: Final = 2
 """The registry counts a gap between two measured results as silence for at most this many intervals."""
 MAX_DOUBLINGS: Final = 30
@@ -95,17 +97,21 @@ class Cadence:
         """
         return ceil(MAX_DAMPING * self.dead_after_s / self.interval_s)
 
-    @property
-    def max_wait_of_failing_s(self) -> float:
-        """Longest wait, in seconds, that a target may request if it once answered and fails now.
+    def longest_wait_s(self, slowdowns: int) -> float:
+        """Return the longest wait, in seconds, that counts if a target requests it that once answered.
 
-        It holds until the agent has failed often enough to be dead.
+        `slowdowns` is the number of requests for a slower rate in a row (402, 429), this one included; 0 if
+        it is none. A failing target could hide its failure by its wait, and a gateway in front of it that
+        refuses all requests for a minute could request any wait: only one who repeats it gets a long one.
+        The limit holds until the agent has failed often enough to be dead.
         """
-        return min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
+        first_s = min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
+        repeated = min(max(slowdowns - 1, 0), MAX_DOUBLINGS)
+        return min(first_s * REPEATED_WAIT_FACTOR**repeated, MAX_RETRY_AFTER_S)
 
     @property
     def failures_until_dead(self) -> int:
-        """Number of failures in a row after which a target that once answered may request any wait.
+        """Number of failures in a row after which a target that once answered may request any wait at once.
 
         Not all of its failures may request one: then a failure adds no more than one interval of silence.
         """
@@ -196,8 +202,8 @@ def after_probe(
     """Return a target's memory after a probe. `learned` contains what the probe found out besides.
 
     A recovery is confirmed once; a confirmation is not confirmed again. `retry_after_s` is the longest wait
-    that any answer requested. It counts only with an answer that was not as expected, up to a day, and up to
-    `Cadence.max_wait_of_failing_s` if the agent fails.
+    that any answer requested. It counts only with an answer that was not as expected, up to a day, and for an
+    agent that is not dead up to `Cadence.longest_wait_s`.
     """
     layers = [observation.discovery, observation.transport, observation.readiness, observation.message]
     requested = [layer for layer in layers if layer is not None]
@@ -208,15 +214,15 @@ def after_probe(
 
     failures = 0 if is_alive else min(memory.failures_in_row + has_failed, MAX_IN_ROW)
     slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
-    if any(_requests_slowdown(layer) for layer in requested):
+    is_slowdown = any(_requests_slowdown(layer) for layer in requested)
+    if is_slowdown:
         slowdowns, not_before_s = min(slowdowns + 1, MAX_IN_ROW), None
     elif is_measured:
         slowdowns, not_before_s = 0, None
     if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in requested):
-        is_looked_after = (
-            has_failed and _is_patient(memory, cadence) and failures < cadence.failures_until_dead
-        )
-        longest_s = cadence.max_wait_of_failing_s if is_looked_after else MAX_RETRY_AFTER_S
+        is_looked_after = _is_patient(memory, cadence) and failures < cadence.failures_until_dead
+        repeated = slowdowns if is_slowdown else 0
+        longest_s = cadence.longest_wait_s(repeated) if is_looked_after else MAX_RETRY_AFTER_S
         not_before_s = ended_at_s + min(max(retry_after_s, 0.0), longest_s)
 
     confirm_at_s = None
