@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from functools import partial
 from ulid import ULID
 
 from lifesign.domain.lifecycle import verdict_suspension
-from lifesign.domain.lifecycle.heartbeat_timeout import deadline_s
+from lifesign.domain.lifecycle.heartbeat_timeout import COUNTED_SWEEPS, deadline_s, sweep_cadence_s
 from lifesign.domain.lifecycle.status_table import Signal
 from lifesign.domain.lifecycle.verdict import is_judged_by_probes
 from lifesign.domain.lifecycle.verdict_suspension import (
@@ -144,6 +145,10 @@ class Sweeper:
         self._policy = policy or self._policies.mass_exit
         self._name = f"sweeper_{str(ULID()).lower()}"
         self._reference: Reference | None = None
+        self._durations_s = {kind: deque[float](maxlen=COUNTED_SWEEPS) for kind in (False, True)}
+        """Durations of the last sweeps that this process completed, by whether they counted evidence."""
+        self._has_watched = False
+        """Whether the last of these sweeps counted evidence, which takes longer."""
 
     async def run(self) -> None:
         """Sweep until cancelled; a sweep that fails is followed by the next one."""
@@ -160,7 +165,7 @@ class Sweeper:
 
     async def sweep_once(self) -> None:
         """Run one sweep of all that is due by now, unless another process is sweeping."""
-        began_s = time.perf_counter()
+        began_s, began_monotonic_s = time.perf_counter(), self._monotonic_s()
         sweep = await self._database.write(self._begin)
         if sweep is not None and sweep.set_back_s < 0:
             await self._mend(sweep.set_back_s)
@@ -174,6 +179,8 @@ class Sweeper:
         await self._end_all_expired(sweep.began_s)
         if sweep.is_watching:
             await self._watch()
+        self._has_watched = sweep.is_watching
+        self._durations_s[sweep.is_watching].append(self._monotonic_s() - began_monotonic_s)
         self._counts.note(WorkKind.SWEEPS)
         self._counts.note(WorkKind.SWEEP_NS, int((time.perf_counter() - began_s) * 1e9))
 
@@ -191,7 +198,7 @@ class Sweeper:
         jump_s = gap_jump_s(now_s - last_s, self._reference, reference)
         if jump_s < 0:
             return _Sweep(now_s, reference, set_back_s=jump_s)
-        row, drafts = note_gap(transaction, row, last_s, jump_s, self._period_s)
+        row, drafts = note_gap(transaction, row, last_s, jump_s, self._cadence_s)
         monitors = monitors_in(row, now_s)
         self._store(transaction, row)
         event_log.append(transaction, drafts)
@@ -378,6 +385,12 @@ class Sweeper:
         until_s = now_s if is_over else now_s + CLAIM_SECONDS
         row = replace(row, swept_at_s=now_s, sweeper=self._name, sweeper_until_s=until_s)
         registry_row.store(transaction, row)
+
+    @property
+    def _cadence_s(self) -> float:
+        """The time in which this process's next sweep follows a sweep like the last one."""
+        kinds = {False, self._has_watched}
+        return max(sweep_cadence_s(self._period_s, tuple(self._durations_s[kind])) for kind in kinds)
 
     @property
     def _assessment_period_s(self) -> float:

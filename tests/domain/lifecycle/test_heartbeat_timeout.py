@@ -20,6 +20,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     has_drifted,
     is_drifting,
     silent_for_s,
+    sweep_cadence_s,
 )
 from lifesign.errors import InvalidValue
 
@@ -152,23 +153,63 @@ def test_an_empty_span_adds_nothing() -> None:
     assert add_span([], ExcludedSpan(10.0, 10.0), now_s=10.0, keep_s=100.0) == ()
 
 
-def test_above_the_span_limit_the_two_closest_spans_are_merged() -> None:
+def test_above_the_span_limit_two_spans_are_joined_without_the_time_between_them() -> None:
     spans = [ExcludedSpan(100.0 * number, 100.0 * number + 10) for number in range(32)]
     added = add_span(spans, ExcludedSpan(515.0, 520.0), now_s=3200.0, keep_s=10_000.0)
     assert len(added) == MAX_SPANS == 32
-    assert ExcludedSpan(500.0, 520.0) in added
+    assert ExcludedSpan(500.0, 515.0) in added
 
 
-@given(st.lists(st.tuples(MOMENTS, LENGTHS), max_size=3 * MAX_SPANS))
-def test_merged_spans_still_cover_each_added_span(steps: list[tuple[float, float]]) -> None:
+def test_spans_that_are_close_in_relation_to_their_age_are_joined_first() -> None:
+    spans = [ExcludedSpan(100.0 * number, 100.0 * number + 10) for number in range(32)]
+    added = add_span(spans, ExcludedSpan(3150.0, 3160.0), now_s=3200.0, keep_s=10_000.0)
+    assert added[:2] == (ExcludedSpan(0.0, 20.0), ExcludedSpan(200.0, 210.0))
+    assert added[-2:] == (ExcludedSpan(3100.0, 3110.0), ExcludedSpan(3150.0, 3160.0))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=MAX_SPANS + 1, max_size=2 * MAX_SPANS
+    ),
+    MOMENTS,
+)
+def test_joined_spans_exclude_no_more_than_the_downtime(steps: list[tuple[int, int]], last: float) -> None:
     spans: tuple[ExcludedSpan, ...] = ()
-    given_spans = [ExcludedSpan(begin, begin + length) for begin, length in steps]
-    for span in given_spans:
-        spans = add_span(spans, span, now_s=2500.0, keep_s=10_000.0)
+    given_spans, now_s = [], 0.0
+    for running_s, down_s in steps:
+        given_spans.append(ExcludedSpan(now_s + running_s, now_s + running_s + down_s))
+        now_s = given_spans[-1].end_s
+        spans = add_span(spans, given_spans[-1], now_s, keep_s=inf)
         assert len(spans) <= MAX_SPANS
         assert all(before.end_s < after.begin_s for before, after in pairwise(spans))
-    for span in given_spans:
-        assert silent_for_s(span.begin_s, span.end_s, spans) == 0
+    assert silent_for_s(last, now_s, spans) >= silent_for_s(last, now_s, given_spans)
+    assert silent_for_s(0.0, now_s, spans) == silent_for_s(0.0, now_s, given_spans)
+
+
+@pytest.mark.parametrize(("running_s", "down_s"), [(8.0, 2.0), (1.0, 9.0), (1.0, 60.0), (600.0, 30.0)])
+def test_registry_that_stops_again_and_again_keeps_the_silence_of_working_agents_short(
+    running_s: float, down_s: float
+) -> None:
+    spans: tuple[ExcludedSpan, ...] = ()
+    begins_s = [(running_s + down_s) * number + running_s for number in range(1000)]
+    for begin_s in begins_s:
+        spans = add_span(spans, ExcludedSpan(begin_s, begin_s + down_s), begin_s + down_s, keep_s=2_419_200.0)
+    now_s = begins_s[-1] + down_s
+    assert silent_for_s(begins_s[-10], now_s, spans) == 9 * running_s
+    for number, begin_s in enumerate(begins_s[:-1]):
+        # Thresholds are at least two intervals, and a working agent has been silent for one.
+        assert silent_for_s(begin_s, now_s, spans) < 2 * running_s * (len(begins_s) - 1 - number)
+
+
+def test_slow_sweeps_come_at_longer_distances() -> None:
+    assert sweep_cadence_s(0.5, [2.0] * 4) == 0.5
+    assert sweep_cadence_s(0.5, [2.0] * 5) == 2.5
+    assert sweep_cadence_s(0.5, [0.1, *[2.0] * 5]) == 2.5
+
+
+def test_stalled_sweeps_among_others_do_not_make_the_distance_longer() -> None:
+    assert sweep_cadence_s(0.5, [60.0, 60.0, 0.25, 60.0, 60.0]) == 0.75
+    assert sweep_cadence_s(0.5, [60.0] * 5) == 5.5
 
 
 def test_a_gap_of_more_than_three_sweeps_is_downtime() -> None:

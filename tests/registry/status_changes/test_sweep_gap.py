@@ -1,3 +1,4 @@
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -6,6 +7,7 @@ from sqlalchemy import select, text
 from tests.support.databases import WoundClock
 from tests.support.fleet import add_agents, count_by_status, give_lease
 
+from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan
 from lifesign.domain.lifecycle.observed_facts import Observed, fold
 from lifesign.domain.models.base import moment
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
@@ -15,7 +17,7 @@ from lifesign.domain.targets.target import target_id
 from lifesign.domain.tasks.lease import Claim
 from lifesign.registry.probing.reachability_witnesses import news_for_probers
 from lifesign.registry.settings import RegistrySettings
-from lifesign.registry.status_changes.monitor_row import confirmed_in, confirmed_json
+from lifesign.registry.status_changes.monitor_row import confirmed_in, confirmed_json, excluded_time_in
 from lifesign.registry.status_changes.sweep_gap import move_some_agents_back
 from lifesign.registry.sweep import Sweeper
 from lifesign.storage.agents import agent_rows, heartbeats
@@ -44,12 +46,13 @@ class Machine:
         self.database = database
         self.clock = clock
         self._set_by_s = 0.0
+        self.period_s = PERIOD_S
         self.sweeper = self.new_sweeper()
 
     def new_sweeper(self) -> Sweeper:
         return Sweeper(
             self.database,
-            RegistrySettings.read(sweep_seconds=PERIOD_S),
+            RegistrySettings.read(sweep_seconds=self.period_s),
             lambda: self.clock.at_s - self._set_by_s,
         )
 
@@ -58,6 +61,10 @@ class Machine:
         while self.clock.at_s < until_s:
             self.clock.advance(min(step_s, until_s - self.clock.at_s))
             await self.sweeper.sweep_once()
+
+    async def live_for_sweeps(self, count: int) -> None:
+        for _ in range(count):
+            await self.live(self.period_s)
 
     def set_clock(self, by_s: float) -> None:
         self.clock.advance(by_s)
@@ -178,6 +185,78 @@ async def test_a_slow_sweep_is_no_downtime(machine: Machine) -> None:
     await add_agents(machine.database, 1)
     await machine.live(60, step_s=12.0)
     assert await machine.events() == []
+
+
+@pytest.fixture
+def slow_machine(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A machine whose sweeps take 2 s after their last note, with half a second between them."""
+    end_all_expired = Sweeper._end_all_expired
+
+    async def end_slowly(sweeper: Sweeper, began_s: float) -> None:
+        machine.clock.advance(2)
+        await end_all_expired(sweeper, began_s)
+
+    monkeypatch.setattr(Sweeper, "_end_all_expired", end_slowly)
+    machine.period_s = 0.5
+    machine.sweeper = machine.new_sweeper()
+    return machine
+
+
+async def test_sweeps_that_are_always_slow_are_no_downtime(slow_machine: Machine) -> None:
+    await slow_machine.live_for_sweeps(7)
+    await add_agents(slow_machine.database, 1)
+    await slow_machine.live_for_sweeps(36)
+    assert await count_by_status(slow_machine.database) == {"active": 1}
+    await slow_machine.live_for_sweeps(2)
+    assert await count_by_status(slow_machine.database) == {"unhealthy": 1}
+
+
+async def test_stall_among_slow_sweeps_is_excluded(slow_machine: Machine) -> None:
+    await slow_machine.live_for_sweeps(7)
+    await add_agents(slow_machine.database, 1)
+    slow_machine.clock.advance(200)
+    await slow_machine.live_for_sweeps(1)
+    assert await count_by_status(slow_machine.database) == {"active": 1}
+
+
+async def test_registry_that_is_killed_within_a_slow_sweep_was_down_from_its_last_note_on(
+    slow_machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await slow_machine.live_for_sweeps(7)
+    await add_agents(slow_machine.database, 1)
+    noted_s = slow_machine.clock.at_s + 0.5
+
+    async def be_killed(_sweeper: Sweeper, _began_s: float) -> None:
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Sweeper, "_end_all_expired", be_killed)
+        with pytest.raises(asyncio.CancelledError):
+            await slow_machine.live_for_sweeps(1)
+    slow_machine.clock.advance(200)
+    slow_machine.sweeper = slow_machine.new_sweeper()
+    await slow_machine.sweeper.sweep_once()
+    row = await slow_machine.database.read(registry_row.find)
+    assert row is not None
+    assert excluded_time_in(row).spans[-1] == ExcludedSpan(noted_s, noted_s + 200)
+    assert await count_by_status(slow_machine.database) == {"active": 1}
+
+
+async def test_many_short_stalls_hide_no_missed_heartbeats(machine: Machine) -> None:
+    machine.period_s = 0.5
+    machine.sweeper = machine.new_sweeper()
+    for _ in range(40):
+        machine.clock.advance(2)
+        await machine.live(8, step_s=0.5)
+    await add_agents(machine.database, 1)
+    for _ in range(11):
+        machine.clock.advance(2)
+        await machine.live(6, step_s=0.5)
+    assert await count_by_status(machine.database) == {"active": 1}
+    for _ in range(7):
+        machine.clock.advance(2)
+        await machine.live(6, step_s=0.5)
+    assert await count_by_status(machine.database) == {"unhealthy": 1}
 
 
 async def test_clock_jump_ahead_kills_no_agent(machine: Machine) -> None:

@@ -15,7 +15,7 @@ from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.errors import InvalidValue
 
 MAX_SPANS: Final = 32
-"""Maximum number of excluded spans. Above it, the two closest spans are joined."""
+"""Maximum number of excluded spans. Above it, two spans are joined."""
 MAX_CLOCK_DIFFERENCE_S: Final = 5.0
 """Maximum difference of two clocks' progress between two sweeps that is not a jump."""
 MISSED_SWEEPS: Final = 3
@@ -24,6 +24,10 @@ MISSED_SWEEPS: Final = 3
 With fewer, one slow sweep would count as downtime, and a slow server would excuse every timeout; with more, a
 short outage of the registry would count against agents with short timeouts.
 """
+COUNTED_SWEEPS: Final = 5
+"""Number of the last sweeps whose shortest shows how long a sweep takes: a stall makes only some longer."""
+MAX_SWEEP_S: Final = 5.0
+"""A sweep that takes longer has stalled, however often this happens."""
 MIN_DOWNTIME_S: Final = 1.0
 """A shorter gap between sweeps is no downtime: a busy machine is not unreachable."""
 MIN_REPORTED_DOWNTIME_S: Final = 10.0
@@ -104,23 +108,33 @@ def add_span(
     """Return the spans with one more, sorted, and overlapping ones merged: at most MAX_SPANS.
 
     Spans that ended more than `keep_s` ago are dropped; no threshold in use may be longer than that. Beyond
-    MAX_SPANS the two closest are joined, and the time between them is excluded too: no excluded time is ever
-    lost, but some timeouts come later.
+    MAX_SPANS two neighbours are joined: the later one is moved to the end of the earlier one. So no running
+    time is ever excluded, and an agent whose silence began between the two loses the length of the later one.
     """
     recent_spans = [known for known in _merged([*spans, span]) if known.end_s >= now_s - keep_s]
     while len(recent_spans) > MAX_SPANS:
-        gaps_s = [after.begin_s - before.end_s for before, after in pairwise(recent_spans)]
-        closest = gaps_s.index(min(gaps_s))
-        recent_spans[closest : closest + 2] = [
-            ExcludedSpan(recent_spans[closest].begin_s, recent_spans[closest + 1].end_s)
-        ]
+        at = _closest(recent_spans, now_s)
+        earlier, later = recent_spans[at : at + 2]
+        end_s = earlier.end_s + later.end_s - later.begin_s
+        recent_spans[at : at + 2] = [ExcludedSpan(earlier.begin_s, end_s)]
     return tuple(recent_spans)
+
+
+def sweep_cadence_s(period_s: float, durations_s: Sequence[float]) -> float:
+    """Return the time from one sweep to the next, with the pause `period_s` between them.
+
+    `durations_s` are those of this process's last sweeps. Before COUNTED_SWEEPS of them are known, it is the
+    pause alone: a process that has just started does not know whether its first sweeps were slow or stalled.
+    """
+    if len(durations_s) < COUNTED_SWEEPS:
+        return period_s
+    return period_s + min(*durations_s[-COUNTED_SWEEPS:], MAX_SWEEP_S)
 
 
 def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpan | None:
     """Return the span in which the registry made no sweep; None if it is too short to count.
 
-    `last_alive_s` is when the last sweep began, `cadence_s` the time from one to the next.
+    `last_alive_s` is when the last sweep was at work, `cadence_s` the time from one sweep to the next.
     """
     is_unreachable = now_s - last_alive_s > max(MISSED_SWEEPS * cadence_s, MIN_DOWNTIME_S)
     return ExcludedSpan(last_alive_s, now_s) if is_unreachable else None
@@ -191,3 +205,17 @@ def _merged(spans: Iterable[ExcludedSpan]) -> list[ExcludedSpan]:
         else:
             joined.append(span)
     return joined
+
+
+def _closest(spans: Sequence[ExcludedSpan], now_s: float) -> int:
+    """Return the index of the earlier of two neighbours that are closest, in relation to their age.
+
+    The running time between them is compared with the running time since the earlier one, so that the spans
+    since the last signal of a working agent are joined last.
+    """
+    running_s, ratios = max(0.0, now_s - spans[-1].end_s), []
+    for earlier, later in reversed(list(pairwise(spans))):
+        between_s = later.begin_s - earlier.end_s
+        running_s += between_s
+        ratios.append(between_s / running_s)
+    return len(ratios) - 1 - ratios.index(min(ratios))

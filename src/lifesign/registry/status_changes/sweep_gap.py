@@ -46,7 +46,7 @@ def gap_jump_s(gap_s: float, before: Reference | None, now: Reference) -> float:
 
 
 def note_gap(
-    transaction: Transaction, row: RegistryRow, last_s: float, jump_s: float, period_s: float
+    transaction: Transaction, row: RegistryRow, last_s: float, jump_s: float, cadence_s: float
 ) -> tuple[RegistryRow, list[EventDraft]]:
     """Exclude the time without a sweep; return the changed row and its events.
 
@@ -62,7 +62,7 @@ def note_gap(
         clock_shift.move_drains(transaction, jump_s, last_s)
         clock_shift.move_leases(transaction, jump_s, last_s)
         drafts.append(_clock_jump(jump_s))
-    gap = downtime(last_s, now_s - jump_s, period_s)
+    gap = downtime(last_s, now_s - jump_s, cadence_s)
     if gap is not None:
         row = with_span(row, gap, now_s)
         clock_shift.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
