@@ -80,6 +80,6 @@ async def test_an_invalid_document_lists_its_faults() -> None:
 
 async def test_token_for_one_agent_is_not_sent_to_the_root_of_its_origin() -> None:
     async with serving({HEALTH_PATH: as_json(document())}) as server:
-        await fetch_health(server.url + "/a", detail_token="secret")
-    assert server.asked("/a" + HEALTH_PATH)["authorization"] == "Bearer secret"
+        await fetch_health(server.url + "/a", detail_token="secret12")
+    assert server.asked("/a" + HEALTH_PATH)["authorization"] == "Bearer secret12"
     assert "authorization" not in server.asked(HEALTH_PATH)

@@ -7,7 +7,7 @@ from lifesign.domain.observation.results import ResultClass
 
 
 async def test_refused_token_is_no_fault_of_the_agent() -> None:
-    checked = await check({HEALTH_PATH: answer(401)}, detail_token="secret")
+    checked = await check({HEALTH_PATH: answer(401)}, detail_token="secret12")
     assert "token_refused" in names(checked)
     assert "health_is_gated" not in names(checked)
 

@@ -121,10 +121,10 @@ async def test_token_goes_to_the_document_of_a_server_only_if_the_kind_is_named(
     async with agent(stateless, {}) as server:
         server.card = {}
         server.others = lambda got: Says(document()) if got.path == HEALTH_PATH else Says(status=404)
-        checked = await fetch_health(f"{server.url}/mcp", kind=kind, detail_token="secret", identify=True)
+        checked = await fetch_health(f"{server.url}/mcp", kind=kind, detail_token="secret12", identify=True)
         sent = [got.headers.get("authorization") for got in server.got if got.path == HEALTH_PATH]
     assert checked.document is not None
-    assert set(sent) == ({"Bearer secret"} if kind else {None})
+    assert set(sent) == ({"Bearer secret12"} if kind else {None})
     assert ("token_not_sent" in names(checked)) is (kind is None)
 
 
