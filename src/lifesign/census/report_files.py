@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TextIO
@@ -16,6 +17,7 @@ from lifesign.census.text_formats import as_csv, as_json, as_markdown
 from lifesign.client.registry_targets import PagedTargets, all_pages
 from lifesign.domain.models.census import Deadlines
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.private_file import replacing
 
 FORMS: Final[Mapping[str, Callable[[Census], str]]] = MappingProxyType(
     {"md": as_markdown, "json": as_json, "csv": as_csv, "html": as_html}
@@ -70,12 +72,9 @@ async def write_report(taken: Census, targets: PagedTargets, directory: Path) ->
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[TextIO]:
-    """Open a file that replaces `path` at the end of the block, unless the block raises."""
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
+    """Open a file that replaces `file` at the end of the block, unless the block raises."""
+    with replacing(file) as opened:
         # newline: CSV has line ends of its own.
-        with unfinished.open("w", encoding="utf-8", newline="") as opened:
-            yield opened
-        unfinished.replace(file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+        text = TextIOWrapper(opened, encoding="utf-8", newline="")
+        yield text
+        text.detach()

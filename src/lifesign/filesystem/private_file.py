@@ -1,4 +1,4 @@
-"""Files that only their owner may read (mode 0600)."""
+"""Files that only their owner may read (mode 0600), and the replacement of whole files."""
 
 import contextlib
 import errno
@@ -9,6 +9,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Final
 
@@ -107,20 +108,30 @@ def create_private(path: Path | str, *, dir_fd: int | None = None) -> int:
 
     Raises FileExistsError if anything has that name, a symbolic link too; OSError if it cannot be created.
     """
+    return _create(path, 0o600, dir_fd)
+
+
+def _create(path: Path | str, mode: int, dir_fd: int | None = None) -> int:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o600, dir_fd=dir_fd)
+    return os.open(path, flags, mode, dir_fd=dir_fd)
+
+
+def replacing_private(path: Path) -> AbstractContextManager[IO[bytes]]:
+    """Write a new file with mode 0600 that replaces `path`; see `replacing`."""
+    return replacing(path, mode=0o600)
 
 
 @contextlib.contextmanager
-def replacing_private(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
     """Write a new file that replaces `path` at the end of the block, completely and synced to disk.
 
-    If the block raises, or the process is killed, the existing file is unchanged. The unfinished file is
-    called `.NAME.<16 hex digits>`. OSError if it cannot be written.
+    The umask reduces `mode`. A symbolic link at `path` is replaced, not followed. If the block raises, or the
+    process is killed, the existing file is unchanged. The unfinished file is called `.NAME.<16 hex digits>`.
+    OSError if it cannot be written.
     """
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(create_private(unfinished), "wb") as file:
+        with os.fdopen(_create(unfinished, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
