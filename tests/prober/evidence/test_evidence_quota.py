@@ -47,6 +47,17 @@ def test_file_size_is_counted_in_whole_blocks() -> None:
     assert [bytes_on_disk(size) for size in (0, 1, 4096, 4097)] == [0, 4096, 4096, 8192]
 
 
+def test_damaged_count_is_corrected_by_a_sweep(quota: EvidenceQuota, tmp_path: Path) -> None:
+    (tmp_path / ".tally").write_bytes(b"\xff" * 8)
+    (tmp_path / "0c").touch()
+    assert not quota.take(BLOCK_BYTES)
+    assert quota.is_short
+    put(tmp_path, 1, age_s=0)
+    assert quota.sweep(NOW_S) == Swept(0, 0, BLOCK_BYTES)
+    assert quota.take(BLOCK_BYTES)
+    assert quota.used_bytes() == 2 * BLOCK_BYTES
+
+
 def test_taken_space_counts_for_all_processes(quota: EvidenceQuota, tmp_path: Path) -> None:
     other = EvidenceQuota(tmp_path, max_bytes=100 * BLOCK_BYTES, keep_s=KEEP_S)
     assert quota.take(60 * BLOCK_BYTES)

@@ -39,6 +39,8 @@ _COMPLETE_NAME: Final = re.compile(r"[0-9a-f]{62}\.gz")
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{32}")
 _TALLY: Final = ".tally"
 _TALLY_BYTES: Final = 8
+_MAX_TALLY: Final = 2**63
+"""A damaged count that is larger is corrected by the next sweep, like any other."""
 _SWEEP: Final = ".sweep"
 
 
@@ -167,7 +169,7 @@ class EvidenceQuota:
 
     def _files(self) -> Iterator["_File"]:
         for directory in self._directory.iterdir():
-            if _DIRECTORY.fullmatch(directory.name) is None:
+            if _DIRECTORY.fullmatch(directory.name) is None or not directory.is_dir():
                 continue
             with os.scandir(directory) as entries:
                 for entry in entries:
@@ -183,7 +185,7 @@ class EvidenceQuota:
             raise OSError(errno.EBADF, "it is closed")
         with _locked(self._tally_fd):
             counted = int.from_bytes(os.pread(self._tally_fd, _TALLY_BYTES, 0), "little")
-            total = max(0, counted + size)
+            total = min(max(0, counted + size), _MAX_TALLY)
             if size:
                 os.pwrite(self._tally_fd, total.to_bytes(_TALLY_BYTES, "little"), 0)
         return total
