@@ -24,6 +24,7 @@ from uvicorn.server import ServerState
 
 from lifesign.http_client.byte_counter import ByteCounter
 from lifesign.serving.error_body import RETRY_SECONDS, problem
+from lifesign.serving.listening_socket import TAKE_SECONDS
 from lifesign.serving.write_coalescing import WriteCoalescingTransport
 
 HEAD_SECONDS = 10.0
@@ -39,8 +40,6 @@ MAX_FIELDS = 128
 """Maximum of header fields in a request: each takes more memory than its bytes."""
 MAX_PIPELINED = 32
 """Maximum of pipelined requests on one connection that wait for an earlier answer."""
-TAKE_SECONDS = 30.0
-"""Time after which a client that does not receive an answer is disconnected."""
 END_SECONDS = 2.0
 """The same once the server is asked to end: well within the grace period of running requests."""
 FIRST_SECONDS = 0.5

@@ -9,6 +9,8 @@ from lifesign.serving.errors import CannotListen
 
 BACKLOG = 4_096
 """Maximum of connections that wait to be accepted."""
+TAKE_SECONDS = 30.0
+"""Time after which a client that does not receive an answer is disconnected."""
 
 
 def check_host(host: str) -> None:
@@ -30,11 +32,16 @@ def bound(host: str, port: int) -> socket.socket:
     """Return a listening socket, at any free port if `port` is 0; CannotListen with the reason."""
     family, address = _first_address(host, port)
     try:
-        return socket.create_server(address, family=family, backlog=BACKLOG)
+        listening = socket.create_server(address, family=family, backlog=BACKLOG)
     except OSError as error:
         # Its own text also has the attempted action.
         is_in_use = error.errno == errno.EADDRINUSE
         raise CannotListen(host, port, os.strerror(error.errno or 0), is_in_use=is_in_use) from None
+    # Accepted connections inherit it. Without it, the kernel keeps the stream of a host that vanished for 15
+    # minutes: what the server writes fits into the socket's buffer.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(TAKE_SECONDS * 1000))
+    return listening
 
 
 def _first_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
