@@ -1,9 +1,9 @@
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, urls_in
 from tests.support.registry_api import RegistryApi
@@ -70,6 +70,37 @@ async def test_listed_targets_are_to_be_probed(api: RegistryApi) -> None:
     assert listing.json() == {"directories": [shown]}
     (event,) = await api.events(type="directory.applied")
     assert event["payload"] == {"directory": "dir", "listed": 3, "added": 3, "removed": 0}
+
+
+@pytest.mark.both_databases
+async def test_list_of_directories_takes_as_many_statements_for_ten_as_for_one(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, statements = api.database.read, list[str]()
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        statements.append(statement)
+
+    async def overheard(function: Callable[[Transaction], Any]) -> Any:
+        def heard(transaction: Transaction) -> Any:
+            event.listen(transaction.connection, "before_cursor_execute", note)
+            return function(transaction)
+
+        return await read(heard)
+
+    monkeypatch.setattr(api.database, "read", overheard)
+    taken, lists = [], []
+    for number in range(10):
+        await put(api, f"dir-{number}", "one", urls(*range(20)))
+        await put(api, f"dir-{number}", "two", urls(1))
+        statements.clear()
+        answer = await api.ask("GET", DIRECTORIES, key=Role.READER)
+        taken.append(len(statements))
+        lists.append(answer.json()["directories"])
+    assert taken[0] == taken[-1]
+    assert [
+        (one["name"], one["applied"]["import_id"], one["suspended"]["import_id"]) for one in lists[-1]
+    ] == [(f"dir-{number}", "one", "two") for number in range(10)]
 
 
 async def test_incomplete_import_is_not_applied(api: RegistryApi) -> None:

@@ -9,7 +9,7 @@ only from directories that it imported first.
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from lifesign.domain.access.permissions import Permission, may, require
@@ -103,10 +103,10 @@ def apply_import(transaction: Transaction, call: Call) -> OperationReply:
 def confirm_directory(transaction: Transaction, call: Call) -> OperationReply:
     """Confirm that a directory has shrunk. The server then retires the targets that the list lacks."""
     directory = _known(transaction, call)
-    suspended_imports = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
-    if not suspended_imports:
+    suspended = directories.suspended_imports(transaction, [directory.id]).get(directory.id)
+    if suspended is None:
         raise NothingSuspended(directory.name)
-    found = directories.find_import(transaction, directory.id, suspended_imports[0].import_id, to_change=True)
+    found = directories.find_import(transaction, directory.id, suspended.import_id, to_change=True)
     if found is None or found.state != ImportState.SUSPENDED:
         raise NothingSuspended(directory.name)
     return OperationReply(content=_import_record(confirm(transaction, directory, found, call.actor)))
@@ -116,7 +116,7 @@ def list_directories(transaction: Transaction, call: Call) -> OperationReply:
     """Return all directories by name, each with its last applied import and its suspended import."""
     require(call.caller, Permission.READ_TARGETS)
     found = directories.listing(transaction, MAX_DIRECTORIES)
-    return OperationReply(content=DirectoryList(directories=[_record(transaction, one) for one in found]))
+    return OperationReply(content=DirectoryList(directories=_records(transaction, found)))
 
 
 def show_directory(transaction: Transaction, call: Call) -> OperationReply:
@@ -125,7 +125,7 @@ def show_directory(transaction: Transaction, call: Call) -> OperationReply:
     directory = directories.find(transaction, _name_in(call))
     if directory is None:
         raise DirectoryNotFound(call.path["directory"])
-    return OperationReply(content=_record(transaction, directory))
+    return OperationReply(content=_records(transaction, [directory])[0])
 
 
 def _name_in(call: Call) -> str:
@@ -210,17 +210,23 @@ def _reason(refused: AddressRefused, known: Iterable[str]) -> str:
     return refused.reason if len({*known, refused.reason}) <= MAX_REASONS else OTHER_REASONS
 
 
-def _record(transaction: Transaction, directory: StoredDirectory) -> DirectoryRecord:
-    applied = None
-    if directory.applied_import is not None:
-        applied = directories.applied_import(transaction, directory.applied_import)
-    suspended_imports = directories.latest_imports(transaction, directory.id, [ImportState.SUSPENDED])
-    return DirectoryRecord(
-        name=directory.name,
-        size=directory.size,
-        applied=None if applied is None else _import_record(applied),
-        suspended=_import_record(suspended_imports[0]) if suspended_imports else None,
+def _records(transaction: Transaction, shown: Sequence[StoredDirectory]) -> list[DirectoryRecord]:
+    """Return directories with their imports, in two statements for all of them."""
+    suspended = directories.suspended_imports(transaction, [directory.id for directory in shown])
+    applied = directories.applied_imports(
+        transaction, [directory.applied_import for directory in shown if directory.applied_import is not None]
     )
+    return [
+        DirectoryRecord(
+            name=directory.name,
+            size=directory.size,
+            applied=_import_record(applied[directory.applied_import])
+            if directory.applied_import in applied
+            else None,
+            suspended=_import_record(suspended[directory.id]) if directory.id in suspended else None,
+        )
+        for directory in shown
+    ]
 
 
 def _import_record(stored: StoredImport) -> ImportRecord:

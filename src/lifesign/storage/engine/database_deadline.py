@@ -40,7 +40,7 @@ class DeadlineDatabase:
 
     async def read(self, function: Callable[[Transaction], T]) -> T:
         """Run a function that changes nothing, in one snapshot. StoreUnavailable after `most_s`."""
-        return await self._in_time(self._database.read, function)
+        return await self._in_time(self._database.read, function, if_begun="nothing was changed")
 
     async def write(self, function: Callable[[Transaction], T]) -> T:
         """Run a function and return after the commit; any exception rolls it back.
@@ -48,7 +48,9 @@ class DeadlineDatabase:
         Raise StoreUnavailable after `most_s`, or if the database is unreachable, full or locked for too long.
         """
         try:
-            return await self._in_time(self._database.write, function)
+            return await self._in_time(
+                self._database.write, function, if_begun="the change may be made nevertheless"
+            )
         except StoreUnavailable as failure:
             self.writes.failed(failure)
             raise
@@ -61,7 +63,7 @@ class DeadlineDatabase:
         """Close all connections after the functions that wait have run."""
         await self._database.close()
 
-    async def _in_time(self, run: Run[T], function: Callable[[Transaction], T]) -> T:
+    async def _in_time(self, run: Run[T], function: Callable[[Transaction], T], *, if_begun: str) -> T:
         # Taken either by the function when it begins, in any thread, or by its caller when it gives up.
         turn = Lock()
         has_begun = False
@@ -84,7 +86,7 @@ class DeadlineDatabase:
             return running.result()
         self._going_on.add(running)
         running.add_done_callback(self._forget)
-        consequence = "the change may be made nevertheless"
+        consequence = if_begun
         if turn.acquire(blocking=False):
             running.cancel()
             consequence = "nothing was changed"

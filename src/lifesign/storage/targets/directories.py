@@ -201,22 +201,18 @@ def find_import(
     return None if row is None else _import(row)
 
 
-def latest_imports(
-    transaction: Transaction, directory: int, states: Sequence[ImportState], limit: int = 1
-) -> list[StoredImport]:
-    """Return a directory's imports in one of these states, the latest first."""
-    wanted = (
-        _IMPORT.where(imports.c.directory == directory, imports.c.state.in_(states))
-        .order_by(imports.c.id.desc())
-        .limit(limit)
-    )
-    return [_import(row) for row in transaction.connection.execute(wanted)]
+def suspended_imports(transaction: Transaction, numbers: Sequence[int]) -> dict[int, StoredImport]:
+    """Return the latest suspended import of each of these directories that has one."""
+    is_suspended = imports.c.state == ImportState.SUSPENDED.value
+    wanted = _IMPORT.where(imports.c.directory.in_(numbers), is_suspended).order_by(imports.c.id)
+    found = map(_import, transaction.connection.execute(wanted))
+    return {one.directory: one for one in found}
 
 
-def applied_import(transaction: Transaction, number: int) -> StoredImport | None:
-    """Return the import with this row number."""
-    row = transaction.connection.execute(_IMPORT.where(imports.c.id == number)).one_or_none()
-    return None if row is None else _import(row)
+def applied_imports(transaction: Transaction, numbers: Sequence[int]) -> dict[int, StoredImport]:
+    """Return the imports with these row numbers."""
+    rows = transaction.connection.execute(_IMPORT.where(imports.c.id.in_(numbers)))
+    return {one.id: one for one in map(_import, rows)}
 
 
 def unfinished(
