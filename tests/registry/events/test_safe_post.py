@@ -24,6 +24,12 @@ async def test_a_body_is_sent_to_an_address_that_is_allowed() -> None:
         assert server.asked("/hook?x=1")["content-length"] == "2"
 
 
+@pytest.mark.parametrize(("value", "wait_s"), [("900", 900.0), ("9" * 12, 1e12 - 1), ("soon", None)])
+async def test_retry_after_in_seconds_is_read(value: str, wait_s: float | None) -> None:
+    async with serving({"/": answer(503, Retry_After=value)}) as server:
+        assert (await post(server.url)).retry_after_s == wait_s
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -17,7 +17,6 @@ from lifesign.http_client.guarded_sessions import GuardedSessions
 
 SEND_SECONDS = 15.0
 """Time limit from the name's lookup to the status. Standard Webhooks recommends 15 to 30 s."""
-MAX_RETRY_AFTER_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,5 @@ async def _post(sessions: GuardedSessions, url: URL, body: bytes, headers: Mappi
         status, retry_after = response.status, response.headers.get("Retry-After", "")
     if 200 <= status <= 299:
         return Sent(status, None)
-    is_number = (
-        retry_after.isascii() and retry_after.isdecimal() and len(retry_after) <= MAX_RETRY_AFTER_DIGITS
-    )
+    is_number = retry_after.isascii() and retry_after.isdecimal()
     return Sent(status, f"answered {status}", float(retry_after) if is_number else None)
