@@ -22,7 +22,7 @@ class Hands:
     async def __call__(self, task: Any) -> Any:
         self.begun.append(task)
         await self.may_end.wait()
-        if isinstance(task, Exception):
+        if isinstance(task, BaseException):
             raise task
         return f"done {task}"
 
@@ -114,6 +114,16 @@ async def test_handler_that_returns_after_cancellation_does_not_count_as_finishe
         await outcome(given)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_handler_that_ends_cancelled_without_being_dropped_has_failed() -> None:
+    source, hands = HandedIn("a"), Hands()
+    hands.may_end.set()
+    async with working(source, hands):
+        failed = source.put(asyncio.CancelledError())
+        with pytest.raises(RuntimeError, match="CancelledError"):
+            await outcome(failed)
+        assert await outcome(source.put(1)) == "done 1"
 
 
 async def test_no_work_begins_while_paused() -> None:

@@ -108,15 +108,27 @@ class WorkLoop:
 
     async def _report_end(self, assignment: Assignment, doing: "_Doing") -> None:
         ended = doing.call
-        failure = None if ended is None or ended.cancelled() else ended.exception()
-        if ended is None or ended.cancelled() or doing.dropped_because is not None:
+        failure = None if ended is None else _failure_of(ended)
+        if doing.dropped_because is not None:
             # Also if it could not be stopped in time: it may have another holder.
-            why = doing.dropped_because or "its handler was cancelled"
-            failure = WorkDropped(self._agent_id, why)
+            failure = WorkDropped(self._agent_id, doing.dropped_because)
         if failure is not None:
             await self._source.failed(assignment, failure)
         elif ended is not None:
             await self._source.finished(assignment, ended.result())
+
+
+def _failure_of(call: "asyncio.Task[Any]") -> BaseException | None:
+    """Return the exception of a handler; None if it has returned.
+
+    CancelledError becomes a RuntimeError, as SystemExit does: only `drop` cancels a handler from outside.
+    """
+    try:
+        return call.exception()
+    except asyncio.CancelledError as error:
+        failure = RuntimeError("the handler raised CancelledError")
+        failure.__cause__ = error
+        return failure
 
 
 @dataclass(eq=False, slots=True)
