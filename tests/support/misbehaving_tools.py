@@ -64,8 +64,8 @@ def answer(call: int, result: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", "id": call, "result": result}).encode()
 
 
-def refusal(call: int, code: int) -> bytes:
-    error = {"code": code, "message": "not today", "data": {"why": "closed"}}
+def refusal(call: int, code: int, message: str = "not today") -> bytes:
+    error = {"code": code, "message": message, "data": {"why": "closed"}}
     return json.dumps({"jsonrpc": "2.0", "id": call, "error": error}).encode()
 
 
@@ -73,7 +73,7 @@ def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
     nested = b"[" * LEVELS + b"]" * LEVELS
     long = b"x" * arguments.get("bytes", 0)
     lines = {
-        "refuse": refusal(call, arguments.get("code", 0)),
+        "refuse": refusal(call, arguments.get("code", 0), arguments.get("message", "not today")),
         "no_text": b"\xff\xfe\x00\x01",
         "no_result": answer(call, {"content": "nope"}),
         "no_object": answer(call, "nope"),

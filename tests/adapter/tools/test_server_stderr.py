@@ -8,6 +8,7 @@ from lifesign.adapter.tools.server_stderr import (
     ServerLog,
     ServerLogPipe,
 )
+from lifesign.domain.credentials.secret import Scrubber
 
 
 def test_logged_lines_per_second_are_limited_and_the_rest_is_counted(
@@ -49,3 +50,11 @@ def test_stderr_is_read_to_its_end_with_long_lines_cut(caplog: pytest.LogCapture
     assert caplog.messages[2].startswith("acme wrote: xxx")
     assert max(map(len, caplog.messages)) <= MAX_LINE_BYTES + len("acme wrote: ")
     assert caplog.messages[-1] == "acme wrote: last"
+
+
+def test_secrets_are_removed_from_logged_lines(caplog: pytest.LogCaptureFixture) -> None:
+    words = ServerLog("acme", scrubber=Scrubber(["of-the-server"]))
+    words.log_line(b"key of-the-server, of\xe2\x80\x8b-the-server")
+    words.log_line(b"x" * (MAX_LINE_BYTES - 10) + b"of-the-server")
+    assert "of-the" not in caplog.text
+    assert "REMOVED" in caplog.messages[1]

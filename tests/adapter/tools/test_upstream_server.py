@@ -91,6 +91,25 @@ async def test_server_gets_only_its_configured_environment_and_secret(
     assert found == ["s3cret", "Bearer of-file", "", ""]
 
 
+async def test_secrets_of_a_server_are_removed_from_its_refusals_failures_and_output(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets, members = {"MINE": "of-the-server"}, {"ONE": {"env": "MINE", "prefix": "Key "}}
+    async with started(program(tmp_path / "record"), secrets, environment=members) as server:
+        failed = await server.call("environment", {"name": "ONE", "fails": True})
+        assert (failed.is_error, text_of(failed)) == (True, "Key REMOVED-SECRE")
+        assert text_of(await server.call("environment", {"name": "ONE"})) == "Key of-the-server"
+    async with started(MISBEHAVING, secrets, environment=members) as server:
+        with pytest.raises(CallNotExecuted, match=r"invalid: REMOVED-SECRE$"):
+            await server.call("refuse", {"message": "invalid: of-the-server"})
+    quoting = [sys.executable, "-c", "import os, sys; sys.exit(os.environ['ONE'])"]
+    async with started(quoting, secrets, environment=members) as server:
+        with pytest.raises(ToolFailed, match="is not running"):
+            await server.call("fetch", {})
+    assert "acme wrote: Key REMOVED-SECRE" in caplog.messages
+    assert "of-the-server" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("command", "start_seconds", "why"),
     [

@@ -23,6 +23,7 @@ from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answered_call, read_line, substitute_error
 from lifesign.adapter.tools.server_stderr import ServerLog, ServerLogPipe
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 
 EXIT_SECONDS: Final = 2.0
 """Time for a server to end after its input was closed; again between SIGTERM and SIGKILL."""
@@ -47,6 +48,8 @@ class ServerProgram:
     command: Sequence[str]
     environment: Mapping[str, str]
     """Variables besides the usual ones; never shown."""
+    scrubber: Scrubber = NO_SECRETS
+    """Removes the secrets among them from logged lines."""
     directory: Path | None
     max_line_bytes: int
     run_deadline: RunDeadline | None = None
@@ -79,7 +82,7 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
 
     At the end of the block, all its processes end. CommandFailed or OSError if it cannot be started.
     """
-    words = ServerLog(program.name)
+    words = ServerLog(program.name, scrubber=program.scrubber)
     ends = _Ends(words)
     job = Job(
         command=program.command,

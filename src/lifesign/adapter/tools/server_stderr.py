@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
+
 MAX_LINE_BYTES: Final = 4_096
 """Maximum length of a logged line; the rest is cut."""
 MAX_LINES_PER_SECOND: Final = 50
@@ -28,8 +30,12 @@ _log = logging.getLogger("lifesign.adapter.tools")
 class ServerLog:
     """Logs lines of one tool server's output that are not answers, up to a maximum per second."""
 
-    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, name: str, clock: Callable[[], float] = time.monotonic, *, scrubber: Scrubber = NO_SECRETS
+    ) -> None:
+        """Log lines of the tool server `name` without its secrets."""
         self._name = name
+        self._scrubber = scrubber
         self._clock = clock
         self._lock = threading.Lock()
         self._second = 0
@@ -49,7 +55,7 @@ class ServerLog:
             is_shown = self._lines <= MAX_LINES_PER_SECOND
         self._log_omitted(omitted)
         if is_shown:
-            _log.warning("%s wrote: %s", self._name, text)
+            _log.warning("%s wrote: %s", self._name, self._scrubber.clean_cut(text))
 
     def finish(self) -> None:
         """Log how many lines were dropped since the last such report. Call it when the server has ended."""

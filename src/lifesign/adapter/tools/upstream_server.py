@@ -27,8 +27,8 @@ from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
+from lifesign.adapter.tools.server_secrets import ServerSecrets
 from lifesign.adapter.tools.tools_file import MAX_TOOLS, CallLimits, Upstream
-from lifesign.adapter.tools.tools_file_reader import secret_of
 from lifesign.domain.parsing.json_limits import is_finite
 from lifesign.errors import InvalidValue
 from lifesign.mcp.answer import MAX_NAME_CHARS
@@ -76,7 +76,7 @@ class UpstreamServer:
         """Tools when it last listed them, by its own names."""
         self._upstream = upstream
         self._limits = limits
-        self._environment = environment
+        self._secrets = ServerSecrets(upstream, environment)
         self._chance = chance
         self._run_deadline = run_deadline
         self._client: Client | None = None
@@ -112,7 +112,7 @@ class UpstreamServer:
             _log.info(
                 "tool server %s did not list its tools again, so the last list stays in use: %s",
                 self.name,
-                _words(error),
+                self._reason(error),
             )
             return
         # A server that has restarted meanwhile has listed its tools itself.
@@ -162,7 +162,7 @@ class UpstreamServer:
                 f"{what}; it may have been executed", code=ToolRefusalCode.ANSWER_INVALID
             ) from None
         except Exception as error:  # noqa: BLE001 - whatever a server does, a call has an end
-            self._break(client, _words(error))
+            self._break(client, self._reason(error))
             raise self._ended_during_call() from None
         finally:
             SPOKEN_WITH.reset(named)
@@ -179,7 +179,7 @@ class UpstreamServer:
                 code=ToolRefusalCode.ANSWER_INVALID,
                 answer=result,
             )
-        return result
+        return await self._without_secrets(result) if result.is_error else result
 
     async def close(self) -> None:
         """Stop the server."""
@@ -218,10 +218,23 @@ class UpstreamServer:
                 if end.is_too_long
                 else self._ended_during_call()
             )
-        words = str(error)[:MAX_WORDS_CHARS]
+        words = self._secrets.scrubber.clean_cut(str(error)[:MAX_WORDS_CHARS])
         return CallNotExecuted(
             f"{self.name} refused the call: {words}", code=ToolRefusalCode.UPSTREAM_REFUSED
         )
+
+    async def _without_secrets(self, result: CallToolResult) -> CallToolResult:
+        """Return a failure that the tool reports; it may quote the server's secrets."""
+        try:
+            # The search takes about 0.1 s per MiB.
+            return await asyncio.to_thread(self._secrets.cleaned, result)
+        except ValueError:
+            what = f"the answer of {self.name} contains a secret that could not be removed"
+            raise ResultWithheld(what, code=ToolRefusalCode.ANSWER_INVALID, answer=result) from None
+
+    def _reason(self, error: BaseException) -> str:
+        """Return why the server does not run, without its secrets."""
+        return self._secrets.scrubber.clean_cut(_words(error))
 
     def _does_not_run(self) -> ToolFailed:
         what = f"{self.name} is not running: {self._unreachable_reason}; {self._restart_text()}"
@@ -268,7 +281,7 @@ class UpstreamServer:
                         self._break(client, self._end.why)
             except Exception as error:  # noqa: BLE001 - one server must not end the others
                 is_of_its_end = self._end.is_fault or _is_closed(error)
-                self._break(self._client, self._end.why if is_of_its_end else _words(error))
+                self._break(self._client, self._end.why if is_of_its_end else self._reason(error))
             self._client = None
             self._is_tried.set()
             await _first(self._is_ending, timeout_s=max(0.0, self._again_at_s - loop.time()))
@@ -306,13 +319,12 @@ class UpstreamServer:
     async def _opened(self) -> AsyncIterator[Client]:
         settings = self._upstream
         if settings.command is not None:
-            variables = {
-                name: secret_of(one, self._environment) for name, one in settings.environment.items()
-            }
+            variables = self._secrets.read()
             program = ServerProgram(
                 name=self.name,
                 command=settings.command,
                 environment=variables,
+                scrubber=self._secrets.scrubber,
                 directory=settings.directory,
                 max_line_bytes=self._max_bytes(),
                 run_deadline=self._run_deadline,
@@ -320,7 +332,7 @@ class UpstreamServer:
             yield Client(server_pipes(program, self._end), cache=None)
             return
         self._end.why = "the connection was closed"
-        headers = {name: secret_of(one, self._environment) for name, one in settings.headers.items()}
+        headers = self._secrets.read()
         # The environment's proxies are ignored: the requests are for the server only.
         bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes(), self.name)
         async with httpx2.AsyncClient(

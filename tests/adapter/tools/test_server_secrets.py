@@ -1,0 +1,56 @@
+from pathlib import Path
+
+import pytest
+from mcp_types import CallToolResult, TextContent
+
+from lifesign.adapter.tools.server_secrets import ServerSecrets
+from lifesign.adapter.tools.tools_file import Upstream
+from lifesign.errors import InvalidValue
+
+
+def of_headers(*variables: str) -> Upstream:
+    headers = {f"x-{name}": {"env": name, "prefix": "Bearer "} for name in variables}
+    return Upstream.model_validate(
+        {
+            "url": "https://acme.example/mcp",
+            "headers": headers,
+            "tools": {"run": {"usd_per_call": 0}},
+        }
+    )
+
+
+def test_secrets_are_read_again_at_each_start(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("first-secret\n")
+    upstream = Upstream.model_validate(
+        {
+            "command": ["acme"],
+            "environment": {"KEY": {"file": str(tmp_path / "key")}},
+            "tools": {"run": {"usd_per_call": 0}},
+        }
+    )
+    secrets = ServerSecrets(upstream, {})
+    assert not secrets.scrubber
+    assert secrets.read() == {"KEY": "first-secret"}
+    (tmp_path / "key").write_text("second-secret\n")
+    assert secrets.read() == {"KEY": "second-secret"}
+    assert secrets.scrubber.secrets == {"second-secret"}
+    with pytest.raises(InvalidValue, match="MISSING"):
+        ServerSecrets(of_headers("MISSING"), {}).read()
+
+
+def test_secrets_are_removed_from_a_result_with_and_without_their_prefix() -> None:
+    secrets = ServerSecrets(of_headers("ONE", "TWO"), {"ONE": 'a "quoted" one', "TWO": "short"})
+    assert secrets.read() == {"x-ONE": 'Bearer a "quoted" one', "x-TWO": "Bearer short"}
+    text = 'no: a "quoted" one, Bearer a "quoted" one, short'
+    result = CallToolResult(
+        content=[TextContent(type="text", text=text)],
+        structured_content={"sent": 'a "quoted" one'},
+        is_error=True,
+        _meta={"acme/cost": {"usd": 0.5}},
+    )
+    cleaned = secrets.cleaned(result)
+    assert "quoted" not in cleaned.model_dump_json()
+    assert "short" in cleaned.model_dump_json()
+    assert (cleaned.is_error, cleaned.meta) == (True, {"acme/cost": {"usd": 0.5}})
+    other = CallToolResult(content=[TextContent(type="text", text="no")])
+    assert secrets.cleaned(other) is other
