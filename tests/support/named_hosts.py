@@ -3,9 +3,10 @@
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
-import aiohttp
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
+
+from lifesign.http_client import guarded_sessions
 
 Lookups = Mapping[str, Sequence[Sequence[str]]]
 """For each name: the addresses of its first lookup, its second, and so on; the last one repeats."""
@@ -46,7 +47,7 @@ def named_hosts(monkeypatch: pytest.MonkeyPatch) -> Named:
 
     def answer_lookups(lookups: Lookups) -> list[str]:
         asked: list[str] = []
-        monkeypatch.setattr(aiohttp, "ThreadedResolver", lambda: Names(lookups, asked))
+        monkeypatch.setattr(guarded_sessions, "SystemResolver", lambda: Names(lookups, asked))
         return asked
 
     return answer_lookups

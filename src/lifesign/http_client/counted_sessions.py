@@ -13,9 +13,11 @@ import aiohttp
 
 from lifesign.http_client.byte_counter import READ_BYTES, ByteCounter
 from lifesign.http_client.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
+from lifesign.http_client.system_resolver import SystemResolver
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout
+    from aiohttp.abc import AbstractResolver
     from aiohttp.connector import Connection
     from aiohttp.tracing import Trace
 
@@ -39,6 +41,19 @@ def counting_session(connector: "ByteCountingConnector") -> aiohttp.ClientSessio
 
 class ByteCountingConnector(aiohttp.TCPConnector):
     """Connector for aiohttp whose connections count the received bytes of each request."""
+
+    def __init__(
+        self, *, limit: int, resolver: "AbstractResolver | None" = None, use_dns_cache: bool = True
+    ) -> None:
+        """`limit`: maximum of connections. The resolver is closed with the connector."""
+        self._names = SystemResolver() if resolver is None else resolver
+        super().__init__(limit=limit, resolver=self._names, use_dns_cache=use_dns_cache)
+
+    async def close(self, *, abort_ssl: bool = False) -> None:
+        """Close all connections, and the resolver."""
+        await super().close(abort_ssl=abort_ssl)
+        # aiohttp closes only a resolver that it created.
+        await self._names.close()
 
     async def connect(
         self,

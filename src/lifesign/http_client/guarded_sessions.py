@@ -18,6 +18,7 @@ from yarl import URL
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network
 from lifesign.http_client.address_guard import AddressGuard, PrivateAddressRefused
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
+from lifesign.http_client.system_resolver import SystemResolver
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout
@@ -48,7 +49,6 @@ class GuardedSessions:
         self._trusted_origin = None if trusted is None else trusted.origin()
         self._given = session
         self._own: aiohttp.ClientSession | None = None
-        self._resolver: GuardedResolver | None = None
 
     async def __aenter__(self) -> Self:
         """Return itself; a session is opened by the first request that needs one."""
@@ -60,16 +60,14 @@ class GuardedSessions:
         """Close the connections, but not those of a session that the caller passed in."""
         if self._own is not None:
             await self._own.close()
-        if self._resolver is not None:
-            await self._resolver.close()
 
     def session_for(self, url: URL) -> aiohttp.ClientSession:
         """Return the session that sends requests to the origin of `url`."""
         if self._given is not None and url.origin() == self._trusted_origin:
             return self._given
         if self._own is None:
-            self._resolver = GuardedResolver(self._guard, self._trusted_host)
-            self._own = counting_session(GuardedConnector(self._guard, self._resolver, self._trusted_host))
+            resolver = GuardedResolver(self._guard, self._trusted_host)
+            self._own = counting_session(GuardedConnector(self._guard, resolver, self._trusted_host))
         return self._own
 
 
@@ -79,7 +77,7 @@ class GuardedResolver(AbstractResolver):
     def __init__(self, guard: AddressGuard, trusted_host: str | None = None) -> None:
         self._guard = guard
         self._trusted_host = trusted_host
-        self._names = aiohttp.ThreadedResolver()
+        self._names = SystemResolver()
         self._found: list[ResolveResult] = []
         """The addresses of the trusted host."""
 
@@ -117,7 +115,6 @@ class GuardedConnector(ByteCountingConnector):
     def __init__(
         self, guard: AddressGuard, resolver: GuardedResolver, trusted_host: str | None = None
     ) -> None:
-        """The resolver stays open when this is closed."""
         # The resolver itself keeps the trusted host's addresses, for all its ports alike.
         super().__init__(limit=MAX_CONNECTIONS, resolver=resolver, use_dns_cache=False)
         self._guard = guard

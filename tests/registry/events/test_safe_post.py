@@ -1,9 +1,9 @@
 import asyncio
-import socket
 from typing import Any
 
 import pytest
 from tests.support.hostile_server import answer, serving
+from tests.support.named_hosts import named_hosts
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.net.allowed_addresses import read_networks
@@ -59,21 +59,12 @@ async def test_a_hostile_address_is_not_contacted(url: str) -> None:
 async def test_checked_address_is_the_contacted_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop = asyncio.get_running_loop()
-    asked = 0
-
-    async def rebinding(*_arguments: object, **_keywords: object) -> list[Any]:
-        nonlocal asked
-        asked += 1
-        # First an address that is allowed, afterwards one that is not.
-        address = "127.0.0.1" if asked == 1 else "169.254.169.254"
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0))]
-
-    monkeypatch.setattr(loop, "getaddrinfo", rebinding)
+    # First an address that is allowed, afterwards one that is not.
+    asked = named_hosts(monkeypatch)({"rebinds.example": [["127.0.0.1"], ["169.254.169.254"]]})
     async with serving({"/": answer(200)}) as server:
         assert await post(f"http://rebinds.example:{server.port}/") == Sent(200, None)
         assert server.asked("/")["host"] == f"rebinds.example:{server.port}"
-        assert asked == 1
+        assert asked == ["rebinds.example"]
         refused = await post(f"http://rebinds.example:{server.port}/")
         assert refused.status is None
         assert "metadata" in str(refused.error)

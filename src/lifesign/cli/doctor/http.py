@@ -32,7 +32,7 @@ def fetch(
         headers = {"X-API-Key": key} if key else {}
         async with (
             asyncio.timeout(TIMEOUT_SECONDS),
-            counting_session(ByteCountingConnector()) as session,
+            counting_session(ByteCountingConnector(limit=1)) as session,
             session.get(url, headers=headers, allow_redirects=False, auto_decompress=True) as answer,
         ):
             answered_s = time.time()

@@ -1,0 +1,51 @@
+"""Name look-ups for aiohttp by the system's resolver, in threads of their own.
+
+aiohttp's `ThreadedResolver` uses the default executor of the event loop. A program may fill that executor
+with calls of `asyncio.to_thread`, and no look-up would begin until one of these calls ends.
+"""
+
+import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+MAX_THREADS: Final = 2
+"""Maximum of concurrent look-ups of one resolver. A cancelled look-up ends by the system's timeouts."""
+
+_NUMERIC: Final = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+
+
+class SystemResolver(AbstractResolver):
+    """Resolver for aiohttp that needs neither the event loop's default executor nor the package aiodns."""
+
+    def __init__(self) -> None:
+        """A thread starts with the first look-up."""
+        self._threads = ThreadPoolExecutor(MAX_THREADS, "look-up")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """Return a name's addresses in the system's order; OSError if it has none."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host, port, family)
+
+    async def close(self) -> None:
+        """Let the threads end, without waiting for look-ups in progress."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
+    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [
+        ResolveResult(
+            hostname=host,
+            # Unlike getaddrinfo, getnameinfo adds the zone of a link-local IPv6 address.
+            host=socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0],
+            port=port,
+            family=family_found,
+            proto=protocol,
+            flags=_NUMERIC,
+        )
+        for family_found, _, protocol, _, address in found
+    ]
