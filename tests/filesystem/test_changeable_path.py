@@ -1,4 +1,5 @@
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from lifesign.filesystem.changeable_path import (
     MAX_LINKS,
     SYSTEMD_DIRECTORY,
     TRUSTED_DIRECTORIES,
+    PathWeakness,
     is_managed,
     path_weakness,
 )
@@ -30,6 +32,10 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
+def weakness_of(file: Path) -> PathWeakness | None:
+    return path_weakness(file, file.stat())
+
+
 def give(place: Path) -> None:
     os.chown(place, OTHER, -1)
 
@@ -40,14 +46,14 @@ def give_group(place: Path, mode: int) -> None:
 
 
 def remedies(file: Path) -> str | None:
-    found = path_weakness(file)
+    found = weakness_of(file)
     return None if found is None else found.remedy
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400, 0o644, 0o664, 0o444])
 def test_file_that_only_this_user_can_change_has_no_weakness(file: Path, mode: int) -> None:
     file.chmod(mode)
-    assert path_weakness(file) is None
+    assert weakness_of(file) is None
 
 
 @pytest.mark.parametrize(
@@ -97,7 +103,7 @@ def test_symbolic_link_of_another_user_is_a_weakness(file: Path, tmp_path: Path)
         link = shared / target.name
         link.symlink_to(target)
         place = link if target is file else link / file.name
-        assert path_weakness(place) is None
+        assert weakness_of(place) is None
         os.lchown(link, OTHER, -1)
         assert remedies(place) == f"chown -h 0 {link}"
 
@@ -111,27 +117,64 @@ def test_mount_of_kubernetes_has_no_weakness(tmp_path: Path) -> None:
     (mount / "..2026_11_29" / "lab.yml").touch(mode=0o440)
     (mount / "..data").symlink_to("..2026_11_29")
     (mount / "lab.yml").symlink_to("..data/lab.yml")
-    assert path_weakness(mount / "lab.yml") is None
-    assert path_weakness(mount / ".." / "mount" / "lab.yml") is None
+    assert weakness_of(mount / "lab.yml") is None
+    assert weakness_of(mount / ".." / "mount" / "lab.yml") is None
     (mount / "..2026_11_29" / "lab.yml").chmod(0o442)
     assert remedies(mount / "lab.yml") == f"chmod o-w {mount}/..2026_11_29/lab.yml"
+
+
+def test_file_that_was_replaced_after_it_was_opened_is_a_weakness(file: Path) -> None:
+    opened = file.stat()
+    other = file.with_name("other")
+    other.touch()
+    other.rename(file)
+    for _ in ("replaced", "removed"):
+        found = path_weakness(file, opened)
+        assert found is not None
+        assert found.remedy == f"ls -l {file}"
+        file.unlink(missing_ok=True)
+
+
+def test_link_of_others_into_a_managed_directory_is_a_weakness(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SYSTEMD_DIRECTORY, str(file.parent))
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    link = shared / "lab.token"
+    link.symlink_to(file)
+    assert weakness_of(link) is None
+    shared.chmod(0o777)
+    assert remedies(link) == f"chmod o-w {shared}"
+
+
+def test_access_control_list_is_a_weakness(file: Path) -> None:
+    file.chmod(0o664)
+    assert weakness_of(file) is None
+    # Version 2; owner rw-, user 65534 rw-, group r--, mask rw-, others r--.
+    entries = [(1, 6, -1), (2, 6, 65534), (4, 4, -1), (16, 6, -1), (32, 4, -1)]
+    value = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
+    try:
+        os.setxattr(file, "system.posix_acl_access", value)
+    except OSError as error:
+        pytest.skip(f"NOT TESTED: the file system has no access control lists ({error.strerror})")
+    assert remedies(file) == f"setfacl -b {file}"
 
 
 def test_files_of_systemd_and_containers_are_not_examined(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.chmod(0o666)
-    assert path_weakness(file) is not None
+    assert weakness_of(file) is not None
     monkeypatch.setenv(SYSTEMD_DIRECTORY, str(tmp_path))
-    assert path_weakness(file) is None
+    assert weakness_of(file) is None
     assert all(is_managed(Path(each, "lab.token"), {}) for each in TRUSTED_DIRECTORIES)
     assert not is_managed(file, {})
 
 
 def test_examination_of_missing_files_pipes_and_many_links_ends(tmp_path: Path) -> None:
-    assert path_weakness(tmp_path / "absent") is None
     read, write = os.pipe()
-    assert path_weakness(Path(f"/dev/fd/{read}")) is None
+    assert weakness_of(Path(f"/dev/fd/{read}")) is None
     os.close(read)
     os.close(write)
     place = tmp_path / "file"

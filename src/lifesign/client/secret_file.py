@@ -46,7 +46,7 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
         raise _unreadable(file, setting, error.strerror) from None
     if len(content) > MAX_SECRET_BYTES:
         raise InvalidValue(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
-    complain_if_open(file, found.st_mode, what, complain)
+    complain_if_open(file, found, what, complain)
     return content.decode("ascii", "replace").strip()
 
 
@@ -59,15 +59,16 @@ def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.en
     return Path(directory, name)
 
 
-def complain_if_open(file: Path, mode: int, what: str, complain: Complain) -> None:
-    """Warn if other users may read or change a file with this mode, which contains a secret."""
+def complain_if_open(file: Path, opened: os.stat_result, what: str, complain: Complain) -> None:
+    """Warn if other users may read or change a file that was opened, which contains a secret."""
+    mode = opened.st_mode
     # A pipe cannot be read by others.
     if not stat.S_ISREG(mode):
         return
     if mode & NOT_THE_OWNERS:
         shown = f"mode {stat.S_IMODE(mode):04o}"
         complain(f"other users can read the {what} in {file} ({shown}): chmod 600 {quote(str(file))}")
-    elif (weakness := path_weakness(file)) is not None:
+    elif (weakness := path_weakness(file, opened)) is not None:
         complain(f"other users can change the {what} in {file} ({weakness.reason}): {weakness.remedy}")
 
 

@@ -34,25 +34,37 @@ class PathWeakness:
     """Command that corrects it."""
 
 
-def path_weakness(file: Path) -> PathWeakness | None:
-    """Return what lets other users change or replace a file that can be opened; None if they cannot.
+def path_weakness(file: Path, opened: os.stat_result) -> PathWeakness | None:
+    """Return what lets other users change or replace the file that was opened as `file`; None if they cannot.
 
-    Files in directories that systemd, Docker or Kubernetes manage are not examined.
+    `opened` describes the open file, which must still be the one at this path. Directories that systemd,
+    Docker or Kubernetes manage are not examined, nor what is below them, nor pipes and devices.
     """
-    if is_managed(file):
+    if not stat.S_ISREG(opened.st_mode):
         return None
+    managed, found = _managed_directories(), None
     try:
-        return next(filter(None, (_weakness(*step) for step in _steps(file))), None)
+        for place, found in _steps(file):
+            if place in managed:
+                return None
+            if (weakness := _weakness(place, found)) is not None:
+                return weakness
     except OSError:
-        # For example, the text of a link in /proc is no path.
+        found = None
+    if found is not None and os.path.samestat(found, opened):
         return None
+    return PathWeakness(f"{file} was replaced while it was read", f"ls -l {quote(str(file))}")
 
 
 def is_managed(file: Path, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether a file is in a directory whose modes systemd, Docker or Kubernetes set."""
-    directories = [*TRUSTED_DIRECTORIES, environment.get(SYSTEMD_DIRECTORY)]
     place = file.resolve()
-    return any(place.is_relative_to(Path(each).resolve()) for each in directories if each)
+    return any(place.is_relative_to(each) for each in _managed_directories(environment))
+
+
+def _managed_directories(environment: Mapping[str, str] = os.environ) -> set[Path]:
+    directories = [*TRUSTED_DIRECTORIES, environment.get(SYSTEMD_DIRECTORY)]
+    return {Path(each).resolve() for each in directories if each}
 
 
 def _weakness(place: Path, found: os.stat_result) -> PathWeakness | None:
@@ -64,9 +76,26 @@ def _weakness(place: Path, found: os.stat_result) -> PathWeakness | None:
     reason = f"{place} has mode {stat.S_IMODE(found.st_mode):04o}"
     if found.st_mode & stat.S_IWOTH:
         return PathWeakness(reason, f"chmod o-w {shown}")
+    if found.st_mode & stat.S_IWGRP and _has_access_list(place):
+        return PathWeakness(
+            f"{place} has an access control list that lets others write", f"setfacl -b {shown}"
+        )
     if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
         return PathWeakness(f"{reason} and group {found.st_gid}", f"chmod g-w {shown}")
     return None
+
+
+def _has_access_list(place: Path) -> bool:
+    """Return whether more users and groups than the mode shows have access (POSIX ACL).
+
+    The bits of the group are then the most that any of them may do.
+    """
+    if not hasattr(os, "getxattr"):
+        return False
+    try:
+        return bool(os.getxattr(place, "system.posix_acl_access", follow_symlinks=False))
+    except OSError:
+        return False
 
 
 def _steps(file: Path) -> Iterator[tuple[Path, os.stat_result]]:

@@ -138,6 +138,23 @@ def test_definition_in_a_directory_of_others_has_no_credentials(tmp_path: Path) 
     assert caught.value.hint == f"chmod o-w {tmp_path}"
 
 
+@pytest.mark.parametrize(
+    "naming",
+    [
+        "directories: [{name: list, url: https://a.example/list, key_file: lab.token}]",
+        "targets: [a.example]\nresults: {registry: https://b.example, key_file: lab.token}",
+    ],
+)
+def test_definition_that_others_can_change_names_no_key_file(tmp_path: Path, naming: str) -> None:
+    file = tmp_path / "lab.yml"
+    file.write_text(f"name: a\n{naming}\n")
+    read_definition_file(file)
+    file.chmod(0o646)
+    with pytest.raises(InvalidValue) as caught:
+        read_definition_file(file)
+    assert caught.value.hint == f"chmod o-w {file}"
+
+
 def test_secret_with_two_places_is_refused() -> None:
     assert refused(bearer={}) == "one_source"
     assert refused(bearer={"env": "A", "file": "b"}) == "one_source"

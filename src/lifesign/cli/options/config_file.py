@@ -112,7 +112,7 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
 
     try:
         with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
+            status = os.fstat(opened.fileno())
             raw = opened.read(MAX_BYTES + 1)
     except OSError as error:
         raise InvalidValue("--config", str(file), f"a readable file ({error.strerror})") from None
@@ -139,7 +139,7 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
     if faults:
         raise InvalidConfig(faults, str(file))
     if without_passwords(text) != text:
-        complain_if_open(file, mode, "password", complain)
+        complain_if_open(file, status, "password", complain)
     return {name: (value, lines.get((table, name), 1)) for name, value in read.get(table, {}).items()}
 
 

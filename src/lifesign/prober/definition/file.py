@@ -42,10 +42,10 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     is a fault too, as is a key file that is no regular file. Raise InvalidValue if the definition file does
     not exist.
     """
-    text, mode = _text_of(file, "definition")
+    text, opened = _text_of(file, "definition")
     document, definition = _read(text, file)
-    if definition.credentials:
-        _refuse_changeable(file, mode, "definition")
+    if definition.credentials or any(key_file is not None for _, key_file in _key_files(definition)):
+        _refuse_changeable(file, opened, "definition")
     finders = (_list_faults, _opt_out_faults, _key_faults)
     if faults := [fault for find in finders for fault in find(document, definition)]:
         raise InvalidDefinition(faults, file=str(file))
@@ -57,7 +57,7 @@ def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
 
     Raise InvalidDefinition and InvalidValue as `read_definition_file` does, with the name of the option.
     """
-    text, mode = _text_of(file, "--credential")
+    text, opened = _text_of(file, "--credential")
     refuse = partial(InvalidDefinition, file=str(file))
     document = YamlDocument(
         text, expected="expected a mapping with the key credentials", refuse=refuse, secrets="credentials"
@@ -66,29 +66,29 @@ def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
         read = CredentialFile.model_validate(document.to_dict(), context={"directory": file.parent})
     except ValidationError as error:
         raise document.misread(error, CredentialFile, forms={**FORMS, **CREDENTIAL_FORMS}) from None
-    _refuse_changeable(file, mode, "--credential")
+    _refuse_changeable(file, opened, "--credential")
     return read.credentials
 
 
-def _refuse_changeable(file: Path, mode: int, setting: str) -> None:
-    """Refuse a file in which other users can change where credentials are sent."""
-    if stat.S_ISREG(mode) and (weakness := path_weakness(file)) is not None:
-        expected = f"a file that others cannot change: it has credentials ({weakness.reason})"
+def _refuse_changeable(file: Path, opened: os.stat_result, setting: str) -> None:
+    """Refuse a file in which other users can change where secrets are sent."""
+    if (weakness := path_weakness(file, opened)) is not None:
+        expected = f"a file that others cannot change: it says where secrets are sent ({weakness.reason})"
         raise InvalidValue(setting, str(file), expected, hint=weakness.remedy)
 
 
-def _text_of(file: Path, setting: str) -> tuple[str, int]:
-    """Return text and mode of a file; half a character is left for the line that refuses it."""
+def _text_of(file: Path, setting: str) -> tuple[str, os.stat_result]:
+    """Return the text of a file and its status; half a character is left for the line that refuses it."""
     try:
         with file.open("rb") as opened:
-            mode = os.fstat(opened.fileno()).st_mode
+            status = os.fstat(opened.fileno())
             raw = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         if _URL.match(str(file)):
             # Its user, path and query may be secrets.
             raise InvalidValue(setting, None, "a file, not a URL") from None
         raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
-    return raw.decode("utf-8-sig", "surrogateescape"), mode
+    return raw.decode("utf-8-sig", "surrogateescape"), status
 
 
 def _read(text: str, file: Path) -> tuple[YamlDocument, ProbeDefinition]:
@@ -152,11 +152,14 @@ def _opt_out_faults(document: YamlDocument, definition: ProbeDefinition) -> Iter
 
 def _key_faults(document: YamlDocument, definition: ProbeDefinition) -> Iterator[FileFault]:
     """Return the key files that cannot be used. A missing one is reported when the key is needed."""
-    places = [
-        (("directories", place, "key_file"), source.key_file)
-        for place, source in enumerate(definition.directories)
-    ]
-    for place, file in [*places, (("results", "key_file"), definition.results.key_file)]:
+    for place, file in _key_files(definition):
         if file is not None and file.exists() and not file.is_file():
             expected = f"expected the file of a key: {file} ({_NO_FILE})"
             yield from document.refused(place, expected).faults
+
+
+def _key_files(definition: ProbeDefinition) -> Iterator[tuple[YamlPath, Path | None]]:
+    """Yield where a definition can name the file of a key, with the file if it does."""
+    for place, source in enumerate(definition.directories):
+        yield ("directories", place, "key_file"), source.key_file
+    yield ("results", "key_file"), definition.results.key_file

@@ -216,7 +216,8 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
     """Return the text of a file. One that is no secret may be read by all; none may be changed by others."""
     try:
         with open(file, "rb", opener=_open_at_once) as reader:
-            mode = os.fstat(reader.fileno()).st_mode
+            status = os.fstat(reader.fileno())
+            mode = status.st_mode
             if not stat.S_ISREG(mode):
                 raise InvalidValue(setting, str(file), "a regular file")
             content = reader.read(1 + (MAX_SECRET_CHARS + 2 if is_secret else MAX_CERTIFICATES_BYTES))
@@ -233,7 +234,7 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
             raise InvalidValue(setting, str(file), expected, hint=advice)
         if is_open_to_group(mode):
             complain(f"the group of {file} can read the secret in it ({shown}): {advice}")
-    if (weakness := path_weakness(file)) is not None:
+    if (weakness := path_weakness(file, status)) is not None:
         expected = f"a file that others cannot change ({weakness.reason})"
         raise InvalidValue(setting, str(file), expected, hint=weakness.remedy)
     return content.decode("ascii", "replace")
