@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from lifesign.domain.access.event_actor import display_actor
+from lifesign.domain.access.event_actor import OwnActor, display_actor
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentRecord
@@ -15,6 +15,8 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 
 MAX_SHOWN = 10
+MAX_MOVES = 10
+"""Maximum number of events about a moved end that are skipped to find the operator's event."""
 RECORDED_SECONDS = 0.001
 """Resolution of times in a record."""
 
@@ -77,8 +79,12 @@ def is_maintained(agent: AgentRecord) -> bool:
 
 
 def last_override(transaction: Transaction, agent_id: str, kind: EventType) -> StatusOverride:
-    """Return actor and reason of the latest event of this kind about an agent."""
-    found = event_log.latest(transaction, limit=1, types=[kind.value], agent_id=agent_id)
+    """Return actor and reason of the latest event of this kind about an agent.
+
+    If the registry moved the end because its clock was set, those of the operator's event before.
+    """
+    recent = event_log.latest(transaction, limit=MAX_MOVES, types=[kind.value], agent_id=agent_id)
+    found = [event for event in recent if event.actor != OwnActor.MONITOR][:1]
     if not found:
         return StatusOverride("", "")
     names = names_of_keys(transaction, keys_in(found))

@@ -1,5 +1,6 @@
 import asyncio
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from lifesign.registry.settings import RegistrySettings
 from lifesign.registry.status_changes.monitor_row import confirmed_in, confirmed_json, excluded_time_in
 from lifesign.registry.status_changes.sweep_gap import move_some_agents_back
 from lifesign.registry.sweep import Sweeper
-from lifesign.storage.agents import agent_rows, heartbeats
+from lifesign.storage.agents import agent_rows, commands, heartbeats
+from lifesign.storage.agents.commands import StoredCommand
 from lifesign.storage.agents.heartbeats import StoredHeartbeat
 from lifesign.storage.engine import registry_row
 from lifesign.storage.engine.table_definitions import agents as agents_table
@@ -535,3 +537,86 @@ async def test_interrupted_clock_correction_is_finished_by_the_next_sweep(
 
     expected_s = machine.clock.at_s - 6 + 90
     assert await machine.database.read(read) == pytest.approx([expected_s] * 5, abs=1.1)
+
+
+def _ends(transaction: Transaction) -> dict[str, float | None]:
+    columns = agents_table.c
+    rows = transaction.connection.execute(
+        select(columns.agent_id, columns.maintenance_until_s, columns.override_until_s)
+    )
+    return {row.agent_id: row.maintenance_until_s or row.override_until_s for row in rows}
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("jump_s", [2 * HOUR_S, -2 * HOUR_S])
+async def test_maintenance_and_override_keep_their_remaining_time_when_the_clock_jumps(
+    machine: Machine, jump_s: float
+) -> None:
+    until_s = machine.clock.at_s + HOUR_S
+    await add_agents(machine.database, 2, prefix="maintained", maintenance_until_s=until_s)
+    await add_agents(
+        machine.database, 1, prefix="declared", override_status="active", override_until_s=until_s
+    )
+    ended_s = machine.clock.at_s - 1
+    await add_agents(machine.database, 1, prefix="earlier", maintenance_until_s=ended_s, status="dead")
+    await machine.live(400)
+    machine.set_clock(jump_s)
+    await machine.live(400)
+    assert await count_by_status(machine.database) == {"active": 3, "dead": 1}
+    moved_s = pytest.approx(until_s + jump_s, abs=0.01)
+    ends = await machine.database.read(_ends)
+    assert ends == {
+        "maintained-0": moved_s,
+        "maintained-1": moved_s,
+        "declared-0": moved_s,
+        "earlier-0": ended_s,
+    }
+
+
+@pytest.mark.both_databases
+async def test_log_has_the_moved_ends_of_maintenance_and_override(machine: Machine) -> None:
+    until_s = machine.clock.at_s + HOUR_S
+    await add_agents(machine.database, 1, prefix="maintained", maintenance_until_s=until_s)
+    await add_agents(
+        machine.database, 1, prefix="declared", override_status="active", override_until_s=until_s
+    )
+    await machine.live(5)
+    for jump_s in (HOUR_S, -HOUR_S):
+        machine.set_clock(jump_s)
+        await machine.live(5)
+    events = await machine.events()
+    assert [name for name, _ in events] == 2 * [
+        "monitor.clock_jump",
+        "agent.maintenance_changed",
+        "agent.override_changed",
+    ]
+    assert events[2][1]["status"] == "active"
+    moved = [moment(until_s + HOUR_S)] * 2 + [moment(until_s)] * 2
+    logged = [payload["until"] for name, payload in events if name != "monitor.clock_jump"]
+    assert [datetime.fromisoformat(str(each)) for each in logged] == moved
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+async def test_command_keeps_its_remaining_time_when_the_clock_jumps(machine: Machine, jump_s: float) -> None:
+    await add_agents(machine.database, 1)
+    command = StoredCommand(
+        id="command_1",
+        agent=1,
+        command="drain",
+        reason=None,
+        drain_timeout_s=None,
+        created_at_s=machine.clock.at_s,
+        expires_at_s=machine.clock.at_s + 60,
+    )
+    await machine.database.write(lambda transaction: commands.add(transaction, command))
+
+    async def waiting() -> int:
+        return len(await machine.database.read(lambda transaction: commands.waiting(transaction, [1])))
+
+    await machine.live(8)
+    machine.set_clock(jump_s)
+    await machine.live(48)
+    assert await waiting() == 1
+    await machine.live(8)
+    assert await waiting() == 0

@@ -106,9 +106,10 @@ class DrainWarning(Payload):
 
 
 class MaintenanceChanged(Payload):
-    """An operator began, prolonged, shortened or ended the maintenance of an agent.
+    """An operator began, prolonged, shortened or ended the maintenance of an agent, or its end was moved.
 
-    During a maintenance no failure makes the agent unhealthy or dead.
+    The registry moves the end if the database's clock was set. During a maintenance no failure makes the
+    agent unhealthy or dead.
     """
 
     agent_id: AgentId
@@ -118,7 +119,10 @@ class MaintenanceChanged(Payload):
 
 
 class StatusOverrideChanged(Payload):
-    """An operator set the status of an agent until a time, or withdrew that override."""
+    """An operator set the status of an agent until a time, or withdrew that override.
+
+    The registry moves the end if the database's clock was set.
+    """
 
     agent_id: AgentId
     status: Status | None = None

@@ -5,6 +5,7 @@ Time between two sweeps beyond the cadence is not the agents' fault and is exclu
 
 from dataclasses import dataclass, replace
 
+from lifesign.domain.events.agent_payloads import MaintenanceChanged, StatusOverrideChanged
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.monitor_payloads import MonitorClockJump, MonitorDowntime
@@ -14,6 +15,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     clock_jump_since_s,
     downtime,
 )
+from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict_suspension import Assessment, Track
 from lifesign.domain.models.base import moment
 from lifesign.registry.status_changes.agent_status import MONITOR
@@ -24,6 +26,7 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.probing import prober_result_counts
 from lifesign.storage.whole_database import clock_shift
+from lifesign.storage.whole_database.clock_shift import MovedEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +55,15 @@ def note_gap(
 
     A short stall is excluded like a long one, but has no event: `GET /api/v1/monitor` shows it.
 
-    Draining agents get that time back. Leases get back only a jump of the clock: during an outage their
-    holders' own clocks continued, and the holders have stopped (protocol 6, 12).
+    Draining agents get that time back. Leases, commands, maintenances and overrides get back only a jump of
+    the clock. During an outage, the clocks of lease holders continued, and the holders have stopped (protocol
+    6, 12).
     """
     now_s = transaction.now_s
-    drafts = []
+    drafts: list[EventDraft] = []
     if jump_s > 0:
         row = with_span(row, ExcludedSpan(now_s - jump_s, now_s), now_s)
-        clock_shift.move_drains(transaction, jump_s, last_s)
-        clock_shift.move_leases(transaction, jump_s, last_s)
-        drafts.append(_clock_jump(jump_s))
+        drafts += _keep_remaining_times(transaction, jump_s, last_s)
     gap = downtime(last_s, now_s - jump_s, cadence_s)
     if gap is not None:
         row = with_span(row, gap, now_s)
@@ -98,15 +100,37 @@ def note_set_back(transaction: Transaction, by_s: float) -> None:
     now_s = transaction.now_s
     if row.swept_at_s is None or row.swept_at_s <= now_s:
         return
-    clock_shift.move_drains(transaction, by_s, row.swept_at_s)
-    clock_shift.move_leases(transaction, by_s, row.swept_at_s)
+    drafts = _keep_remaining_times(transaction, by_s, row.swept_at_s)
     clock_shift.move_webhooks_back(transaction, by_s, now_s)
     prober_result_counts.move_back(transaction, by_s, now_s)
     row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
     registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))
-    event_log.append(transaction, [_clock_jump(by_s)])
+    event_log.append(transaction, drafts)
 
 
-def _clock_jump(jump_s: float) -> EventDraft:
+def _keep_remaining_times(transaction: Transaction, jump_s: float, last_s: float) -> list[EventDraft]:
+    """Move the ends that had not come at the last sweep by a jump of the clock; return its events.
+
+    The log must have the new ends of maintenances and overrides: `lifesign events verify` compares them.
+    """
+    clock_shift.move_drains(transaction, jump_s, last_s)
+    moved = clock_shift.move_decisions(transaction, jump_s, last_s)
+    clock_shift.move_leases(transaction, jump_s, last_s)
+    clock_shift.move_commands(transaction, jump_s, last_s)
     payload = MonitorClockJump(jump_seconds=round(jump_s, 3))
-    return EventDraft(type=EventType.MONITOR_CLOCK_JUMP, actor=MONITOR, payload=payload)
+    jump = EventDraft(type=EventType.MONITOR_CLOCK_JUMP, actor=MONITOR, payload=payload)
+    direction = "forward" if jump_s > 0 else "back"
+    reason = f"the clock of the database was set {direction} by {abs(jump_s):.0f} s"
+    return [jump, *(_end_moved(each, reason) for each in moved)]
+
+
+def _end_moved(moved: MovedEnd, reason: str) -> EventDraft:
+    agent_id, until = moved.agent_id, moment(moved.until_s)
+    payload: MaintenanceChanged | StatusOverrideChanged
+    if moved.override_status is None:
+        kind = EventType.AGENT_MAINTENANCE_CHANGED
+        payload = MaintenanceChanged(agent_id=agent_id, until=until, reason=reason)
+    else:
+        kind, status = EventType.AGENT_OVERRIDE_CHANGED, Status(moved.override_status)
+        payload = StatusOverrideChanged(agent_id=agent_id, status=status, until=until, reason=reason)
+    return EventDraft(type=kind, actor=MONITOR, payload=payload, agent_id=agent_id)

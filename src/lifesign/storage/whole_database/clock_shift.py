@@ -4,7 +4,9 @@ Times in the future keep their remaining duration, and no past time lies in the 
 repeated where its docstring says so, since a repair of many agents takes several transactions.
 """
 
-from sqlalchemy import bindparam, select, text
+from typing import NamedTuple
+
+from sqlalchemy import bindparam, or_, select, text
 
 from lifesign.domain.lifecycle.observed_facts import Observed, moved_back
 from lifesign.storage.agents import agent_rows as stored_agents
@@ -21,6 +23,33 @@ _DRAINING = (
 _MOVE_DRAINS = text("""
     UPDATE agents SET drain_deadline_s = drain_deadline_s + :by_s
     WHERE status = :status AND drain_deadline_s > :running_at_s
+""")
+_DECIDED = (
+    select(agents.c.id)
+    .where(
+        or_(
+            agents.c.maintenance_until_s > bindparam("running_at_s"),
+            agents.c.override_until_s > bindparam("running_at_s"),
+        )
+    )
+    .order_by(agents.c.id)
+    .with_for_update(key_share=True)
+)
+_MOVE_MAINTENANCES = text("""
+    UPDATE agents SET maintenance_until_s = maintenance_until_s + :by_s
+    WHERE maintenance_until_s > :running_at_s
+    RETURNING id, agent_id, maintenance_until_s AS until_s, NULL AS override_status
+""")
+_MOVE_OVERRIDES = text("""
+    UPDATE agents SET override_until_s = override_until_s + :by_s
+    WHERE override_until_s > :running_at_s
+    RETURNING id, agent_id, override_until_s AS until_s, override_status
+""")
+_WAITING_COMMANDS = text("""
+    SELECT id FROM commands WHERE expires_at_s > :running_at_s ORDER BY id FOR NO KEY UPDATE
+""")
+_MOVE_COMMANDS = text("""
+    UPDATE commands SET expires_at_s = expires_at_s + :by_s WHERE expires_at_s > :running_at_s
 """)
 _RUNNING_LEASES = text("""
     SELECT number FROM leases WHERE ended_at_s IS NULL AND expires_at_s > :running_at_s
@@ -75,6 +104,17 @@ _CONFIRMED_BACK = text("""
 """)
 
 
+class MovedEnd(NamedTuple):
+    """The new end of an agent's maintenance or status override."""
+
+    id: int
+    """Our number for the agent."""
+    agent_id: str
+    until_s: float
+    override_status: str | None
+    """Status of the override; None for a maintenance."""
+
+
 def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> None:
     """Move the end of each drain that had not ended at `running_at_s`; must not be repeated.
 
@@ -83,6 +123,28 @@ def move_drains(transaction: Transaction, by_s: float, running_at_s: float) -> N
     moved = {"status": "draining", "running_at_s": running_at_s}
     transaction.connection.execute(_DRAINING, moved)
     transaction.connection.execute(_MOVE_DRAINS, {**moved, "by_s": by_s})
+
+
+def move_decisions(transaction: Transaction, by_s: float, running_at_s: float) -> list[MovedEnd]:
+    """Move the end of each maintenance and override that was current at `running_at_s`; return the new ends.
+
+    Not to be repeated. The time of the next assessment stays: an early one does no harm.
+    """
+    connection = transaction.connection
+    connection.execute(_DECIDED, {"running_at_s": running_at_s})
+    moved = {"by_s": by_s, "running_at_s": running_at_s}
+    return [
+        MovedEnd(*row)
+        for statement in (_MOVE_MAINTENANCES, _MOVE_OVERRIDES)
+        for row in sorted(connection.execute(statement, moved).all(), key=lambda row: row.id)
+    ]
+
+
+def move_commands(transaction: Transaction, by_s: float, running_at_s: float) -> None:
+    """Move the expiry of commands that had not expired at `running_at_s`; must not be repeated."""
+    if transaction.is_postgresql:
+        transaction.connection.execute(_WAITING_COMMANDS, {"running_at_s": running_at_s})
+    transaction.connection.execute(_MOVE_COMMANDS, {"by_s": by_s, "running_at_s": running_at_s})
 
 
 def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> None:
