@@ -15,14 +15,20 @@ from tests.support.mixed_directory import DEFINITION, mixed_directory
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from lifesign.cli import main
+from lifesign.cli.commands.recheck import write_target
 from lifesign.client import RegistryClient
 from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_registry import LocalRegistry, LocalTargets
 from lifesign.crawl.run import Crawl
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.health.document import HealthStatus
+from lifesign.domain.lifecycle.status_table import Status
+from lifesign.domain.models.base import moment
 from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.domain.models.shards import ShardClaimRequest
-from lifesign.domain.models.targets import TargetRecord
+from lifesign.domain.models.targets import ObservedTarget, TargetRecord
+from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import target_id
 from lifesign.registry.probing.claim_shards import claim_shards
 
@@ -218,3 +224,23 @@ def test_recheck_uses_the_registry_without_a_database_option(
     assert "no prober is running for this registry now" in capsys.readouterr().err
     assert main(["recheck", "https://agent.example", "--wait", "0"]) == 1
     assert main(["recheck", "https://unknown.example"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("health", "reason", "text"),
+    [
+        (HealthStatus.HEALTHY, None, "its health healthy."),
+        (HealthStatus.UNKNOWN, UnknownReason.ASKED_TO_WAIT, "its health unknown (asked_to_wait)."),
+    ],
+)
+def test_unknown_health_is_shown_with_its_reason(
+    capsys: pytest.CaptureFixture[str], health: HealthStatus, reason: UnknownReason | None, text: str
+) -> None:
+    target = TargetRecord(
+        target_id="a", url="https://a.example/", result=ResultClass.OK, host="a.example", shard=0,
+        directories=[], is_registered=True, added_at=moment(0), changes=[],
+        observed=ObservedTarget(observed_at=moment(0)), agent_status=Status.ACTIVE, health_status=health,
+        health_unknown_reason=reason,
+    )  # fmt: skip
+    write_target(target)
+    assert capsys.readouterr().out.rstrip().endswith(text)

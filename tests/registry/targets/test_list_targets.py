@@ -344,6 +344,24 @@ async def test_target_record_contains_all_known_facts(api: RegistryApi, clock: W
     assert (shown["is_registered"], "gone_at" in shown, "recheck_at" in shown) == (False, False, False)
 
 
+async def test_target_record_shows_health_by_old_evidence_as_the_agent_does(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS[:1])
+    document = {"status": "healthy", "timestamp": moment(clock.at_s).isoformat()}
+    await report(
+        api, clock, URLS[0], discovery={"result": "ok"}, readiness={"result": "ok"}, document=document
+    )
+    path = f"{PATH}/{target_id(URLS[0])}"
+    fresh = (await api.ask("GET", path, key=Role.READER)).json()
+    assert (fresh["health_status"], "health_unknown_reason" in fresh) == ("healthy", False)
+    clock.advance(86_400)
+    old = (await api.ask("GET", path, key=Role.READER)).json()
+    agent = (await api.ask("GET", f"/api/v1/agents/{target_id(URLS[0])}", key=Role.READER)).json()
+    assert (old["health_status"], old["health_unknown_reason"]) == ("unknown", "no_prober")
+    assert (agent["health"], agent["unknown_reason"]) == ("unknown", "no_prober")
+
+
 @pytest.mark.usefixtures("directory")
 async def test_disallowed_target_has_the_reason(api: RegistryApi) -> None:
     shown = (await api.ask("GET", f"{PATH}?host=agent-2.example", key=Role.READER)).json()["targets"][0]

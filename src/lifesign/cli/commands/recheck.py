@@ -122,7 +122,7 @@ def recheck(
         if as_json:
             write_json(sys.stdout, result.target.model_dump(mode="json", exclude_none=True))
         else:
-            _write(result.target)
+            write_target(result.target)
     if result.exit_code is not ExitCode.NO_ANSWER:
         return result.exit_code
     where = f"--registry {registry}" if database is None else f"--database {database}"
@@ -190,7 +190,15 @@ async def _has_prober(client: "RegistryClient") -> bool:
         return True
 
 
-def _write(found: "TargetRecord") -> None:
+def _state_text(found: "TargetRecord") -> str:
+    """Return status and health of a target's agent record; if the health is unknown, with the reason."""
+    reason = found.health_unknown_reason
+    why = "" if reason is None else f" ({reason})"
+    return f"Its status in the registry is {found.agent_status}, its health {found.health_status}{why}."
+
+
+def write_target(found: "TargetRecord") -> None:
+    """Write the last result of a target, and the state of its agent record."""
     from datetime import UTC, datetime  # noqa: PLC0415 - loaded by now
 
     from lifesign.cli.output.observation_page import write_observation  # noqa: PLC0415
@@ -203,5 +211,5 @@ def _write(found: "TargetRecord") -> None:
     )
     text = f"Seen {time_text(found.observed.observed_at)}."
     if found.agent_status is not None:
-        text += f" Its status in the registry is {found.agent_status}, its health {found.health_status}."
+        text += f" {_state_text(found)}"
     sys.stdout.write(printable(text) + "\n")

@@ -123,7 +123,11 @@ class TargetRecord(TargetSummary):
     agent_status: Status | None = None
     """Status of its agent record; absent without a record."""
     health_status: HealthStatus | None = None
-    """Health of its agent record, from health documents and assertions; absent without a record."""
+    """Health of its agent record, as `GET /api/v1/agents/{agent_id}` returns it; absent without a record."""
+    health_unknown_reason: UnknownReason | None = None
+    """Reason why `health_status` is unknown although a document was read, or why nothing is known about the
+    agent.
+    """
 
 
 class RecheckRecord(BaseModel):

@@ -23,7 +23,7 @@ from lifesign.domain.models.targets import (
 from lifesign.domain.net.allowed_addresses import MAX_HOST_CHARACTERS, AddressRefused
 from lifesign.domain.net.international_host import ascii_host
 from lifesign.domain.observation.assertion import AssertionOutcome
-from lifesign.domain.observation.evidence_age import Evidence, unknown_reason
+from lifesign.domain.observation.evidence_age import Evidence, shown_health, unknown_reason
 from lifesign.domain.observation.result_sums import Layer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.domain.observation.summary_line import combine_with_card, probe_summary
@@ -43,6 +43,7 @@ from lifesign.registry.request_handling.operation import (
 )
 from lifesign.registry.targets.feed_targets import recalled
 from lifesign.registry.targets.target_results import STORED_LAYERS, last_of
+from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.probing import result_history
 from lifesign.storage.probing.result_history import ResultChange
@@ -181,6 +182,12 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
     if row is None:
         raise TargetNotFound(subject_id)
     changes = result_history.changes_of(transaction, row.id, MAX_CHANGES)
+    agent = agent_rows.find(transaction, subject_id)
+    health, health_reason = (
+        (None, None)
+        if agent is None
+        else shown_health(HealthStatus(agent.health), agent.evidence, transaction.now_s)
+    )
     answer = TargetRecord(
         **_summary(row, transaction.now_s),
         host=row.host,
@@ -193,8 +200,9 @@ def show_target(transaction: Transaction, call: Call) -> OperationReply:
         memory=recalled(subject_id, row.memory),
         observed=None if row.observed is None else _observed_target(row.observed),
         changes=[_change(change) for change in changes],
-        agent_status=None if row.status is None else Status(row.status),
-        health_status=None if row.health is None else HealthStatus(row.health),
+        agent_status=None if agent is None else Status(agent.status),
+        health_status=health,
+        health_unknown_reason=health_reason,
     )
     return OperationReply(content=answer)
 

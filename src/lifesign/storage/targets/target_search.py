@@ -8,7 +8,6 @@ from sqlalchemy import ColumnElement, Row, Select, false, func, literal, or_, se
 
 from lifesign.domain.observation.assertion import AssertionOutcome
 from lifesign.storage.engine.table_definitions import (
-    agents,
     directories,
     listings,
     probe_results,
@@ -59,7 +58,7 @@ _SUMMARY: tuple[Any, ...] = (
 )  # fmt: skip
 _ALL_COLUMNS: tuple[Any, ...] = (
     *_SUMMARY, targets.c.shard, targets.c.is_registered, targets.c.added_at_s,
-    targets.c.recheck_at_s, probe_results.c.memory, agents.c.status, agents.c.health,
+    targets.c.recheck_at_s, probe_results.c.memory,
 )  # fmt: skip
 
 
@@ -100,9 +99,7 @@ def count(transaction: Transaction, wanted: TargetFilter) -> int:
 
 def find_target(transaction: Transaction, subject_id: str) -> Row[Any] | None:
     """Return all columns of one target; None if the id is unknown."""
-    tables = targets.outerjoin(probe_results, probe_results.c.target == targets.c.id).outerjoin(
-        agents, agents.c.agent_id == targets.c.subject_id
-    )
+    tables = targets.outerjoin(probe_results, probe_results.c.target == targets.c.id)
     statement = select(*_ALL_COLUMNS).select_from(tables).where(targets.c.subject_id == subject_id)
     return transaction.connection.execute(statement).one_or_none()
 
