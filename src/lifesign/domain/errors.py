@@ -176,12 +176,19 @@ class InvalidTaskTransition(LifesignError):
 
 
 class BudgetExceeded(LifesignError):
-    """A call costs `asked`, more than is `left` of the task's budget. Nothing was charged."""
+    """A call costs `asked`, more than is `left` of the task's budget. Nothing was charged.
 
-    def __init__(self, payload: Mapping[str, Any], left: Mapping[str, Any]) -> None:
-        super().__init__(
-            f"requested {pluralize(payload['tokens'], 'token')} and {payload['usd']} USD; the budget "
-            f"has {pluralize(left['tokens'], 'token')} and {left['usd']} USD left"
-        )
+    With `overrun`, earlier calls have cost so much more than the budget.
+    """
+
+    def __init__(
+        self, payload: Mapping[str, Any], left: Mapping[str, Any], overrun: Mapping[str, Any] | None = None
+    ) -> None:
+        after = "" if overrun is None else f", after an overrun of {_amount(overrun)}"
+        super().__init__(f"requested {_amount(payload)}; the budget has {_amount(left)} left{after}")
         self.asked_tokens, self.asked_usd = payload["tokens"], payload["usd"]
         self.left_tokens, self.left_usd = left["tokens"], left["usd"]
+
+
+def _amount(amount: Mapping[str, Any]) -> str:
+    return f"{pluralize(amount['tokens'], 'token')} and {amount['usd']} USD"

@@ -229,6 +229,20 @@ async def test_cost_above_the_reservation_is_settled_and_reported(
         assert [args[0] for args in warnings if isinstance(args, tuple) and args] == ["costly"]
 
 
+async def test_cost_in_dollars_beyond_a_maximum_in_tokens_ends_further_calls(
+    registry: RegistryServer, upstream: HttpUpstream
+) -> None:
+    tools = {"costly": {"cost_in": COST_KEY, "at_most": {"tokens": 100}}, "fetch": {"usd_per_call": 0}}
+    upstreams = read(upstreams={"acme": {"url": upstream.url, "tools": tools}})
+    async with proxied(registry, "in-dollars", upstreams, budget={"usd": 1.0, "tokens": 1_000}) as work:
+        cost = {"cost": {"usd": 0.6, "tokens": 10}}
+        for _ in range(2):
+            assert not (await work.call("costly", cost)).is_error
+        assert meta_of(await work.call("costly", cost)) == {"error": "budget_exceeded"}
+        assert not (await work.call("fetch")).is_error
+        assert await work.budget() == {"settled": 1.0, "overrun": 0.2}
+
+
 async def test_failed_call_with_a_reported_cost_is_charged(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:

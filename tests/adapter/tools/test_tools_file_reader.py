@@ -112,6 +112,12 @@ def test_tools_file_configures_servers_tools_and_prices(directory: Path) -> None
             10,
             "search/tools/research: expected cost_in and at_most together",
         ),
+        (
+            "at_most: {usd: 2.5, tokens: 100000}",
+            "at_most: {usd: 0}",
+            10,
+            "search/tools/research: expected at_most with tokens, usd or both above 0",
+        ),
         ("calls_at_once: 4", "calls_at_once: 0", 1, "/limits/calls_at_once: expected at least 1"),
         ("url: https://docs", "url: http://docs", 11, "docs: expected an https URL"),
         (

@@ -56,6 +56,18 @@ def test_overspent_call_is_reported_and_the_envelope_stays() -> None:
     assert settled.room == Amount(0, 1_500_000)
 
 
+@pytest.mark.parametrize("cost", [Amount(101, 0), Amount(0, 1_500_001)])
+def test_overrun_of_one_kind_refuses_calls_of_the_other_until_the_budget_is_topped_up(cost: Amount) -> None:
+    asked = Amount(0, 1) if cost.tokens else Amount(1, 0)
+    overspent = PURSE.reserve(asked).settle(asked, cost)
+    with pytest.raises(BudgetExceeded, match="after an overrun of"):
+        overspent.reserve(asked)
+    assert overspent.reserve(NO_AMOUNT) == overspent
+    assert overspent.top_up(Amount(1, 1)).reserve(asked).reserved == asked
+    used_up = PURSE.reserve(asked).settle(asked, cost.at_most(PURSE.envelope))
+    assert used_up.reserve(asked).reserved == asked
+
+
 def test_child_returns_its_remaining_budget() -> None:
     carved = Amount(40, 500_000)
     child = Budget(envelope=carved).reserve(Amount(15, 0)).settle(Amount(15, 0), Amount(15, 0))
@@ -112,7 +124,7 @@ class Purse(RuleBasedStateMachine):
         try:
             self.budget = before.reserve(amount)
         except BudgetExceeded:
-            assert not amount.fits(before.room)
+            assert not amount.fits(before.room) or before.overrun != NO_AMOUNT
         else:
             self.calls.append(amount)
 

@@ -142,6 +142,8 @@ class Price(_FileMapping):
             )
         if (self.cost_in is None) != (self.at_most is None):
             raise PydanticCustomError("price", "expected cost_in and at_most together")
+        if self.at_most is not None and not (self.at_most.tokens or self.at_most.usd):
+            raise PydanticCustomError("price", "expected at_most with tokens, usd or both above 0")
         return self
 
     def most(self) -> RequestedAmount:

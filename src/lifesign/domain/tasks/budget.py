@@ -82,8 +82,14 @@ class Budget:
         return self.envelope - self.settled - self.reserved - self.delegated
 
     def reserve(self, amount: Amount) -> "Budget":
-        """Reserve the maximum cost of a call; BudgetExceeded if not so much is left."""
+        """Reserve the maximum cost of a call; BudgetExceeded if not so much is left.
+
+        BudgetExceeded too if an overrun has used up the tokens or the money, unless the call is free: its
+        actual cost can have a part that its maximum lacks.
+        """
         self._check_room(amount)
+        if amount != NO_AMOUNT and self._is_used_up_by_overrun():
+            raise BudgetExceeded(spend_of(amount), spend_of(self.room), spend_of(self.overrun))
         return replace(self, reserved=self.reserved + amount)
 
     def settle(self, reserved: Amount, cost: Amount) -> "Budget":
@@ -127,6 +133,11 @@ class Budget:
             expected = f"expected a budget of at most {MAX_TOKENS} tokens and {MAX_USD} USD"
             raise InvalidRequest([Finding("too_large", "/add", expected)])
         return replace(self, envelope=self.envelope + amount)
+
+    def _is_used_up_by_overrun(self) -> bool:
+        """Return whether of the tokens or of the money nothing is left and more was spent."""
+        is_out_of_tokens = self.overrun.tokens > 0 and self.room.tokens <= 0
+        return is_out_of_tokens or (self.overrun.micro_usd > 0 and self.room.micro_usd <= 0)
 
     def _check_room(self, amount: Amount) -> None:
         if not amount.fits(self.room):
