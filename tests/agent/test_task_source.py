@@ -14,11 +14,12 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
-from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment
+from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment, task_source
 from lifesign.agent.task_source import TaskSource
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import Stale
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.models.tasks import TaskRecord
 from lifesign.domain.tasks import lease_renewal
@@ -362,6 +363,35 @@ async def test_result_is_delivered_when_the_registry_returns(tmp_path: Path) -> 
                 await asyncio.sleep(0.1)
                 await asyncio.to_thread(registry.start)
                 assert (await becomes(admin, made.task_id, "review")).output == {"done": "patient"}
+
+
+async def test_failure_is_reported_when_the_registry_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, is_retried = Bench(), asyncio.Event()
+
+    def note_retry(*times: Any) -> float:
+        is_retried.set()
+        return next_try_at_s(*times)
+
+    monkeypatch.setattr(task_source, "next_try_at_s", note_retry)
+
+    async def fail(task: ClaimedTask) -> None:
+        await bench.work(task)
+        raise LookupError("no customer")
+
+    with registry_server(tmp_path) as registry:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
+            made = await admin.tasks.create("fails", agent_id="fails-later", max_attempts=1)
+            # With this capacity, no claim is repeated meanwhile.
+            async with working(registry, "fails-later", fail, capacity=1):
+                await bench.begun.get()
+                await asyncio.to_thread(registry.stop)
+                bench.may_end.set()
+                await asyncio.wait_for(is_retried.wait(), PATIENCE_SECONDS)
+                await asyncio.to_thread(registry.start)
+                found = await becomes(admin, made.task_id, "handoff")
+    assert [run.exit_reason for run in found.runs] == ["crash"]
 
 
 async def test_handler_is_cancelled_before_another_agent_can_hold_its_task(

@@ -91,9 +91,7 @@ class TaskSource:
             except RegistryError as error:
                 failures += 1
                 self._log_claims(error)
-                await _sleep_until(
-                    next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
-                )
+                await self._wait_to_retry(failures, error)
                 continue
             failures = 0
             self._log_claims(None)
@@ -115,7 +113,10 @@ class TaskSource:
             await self._stop_keeping(assignment)
 
     async def failed(self, assignment: Assignment, error: BaseException) -> None:
-        """Release the task of a failed or stopped handler, unless the agent no longer holds the task."""
+        """Release the task of a failed or stopped handler, unless the agent no longer holds the task.
+
+        During an outage of the registry, a failure is reported again while the lease is held.
+        """
         kept = self._kept[assignment]
         try:
             is_ours = kept.keeper.is_held() and not kept.task.has_ended
@@ -188,9 +189,7 @@ class TaskSource:
                     )
                     return
                 failures += 1
-                await _sleep_until(
-                    next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
-                )
+                await self._wait_to_retry(failures, error)
                 continue
             except RegistryError as error:
                 _log.warning(
@@ -206,15 +205,34 @@ class TaskSource:
             return
 
     async def _release(self, kept: _KeptTask, reason: ExitReason, detail: str) -> None:
-        try:
-            await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
-        except RegistryError as error:
-            _log.info(
-                "agent %s could not release task %s, whose lease ends when it expires: %s",
-                self._agent_id,
-                kept.task.task_id,
-                error,
-            )
+        """End the run of a task.
+
+        During an outage of the registry, a crash is reported again while the lease is held: a run that ends
+        with its lease does not count as an attempt.
+        """
+        failures = 0
+        while True:
+            try:
+                await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
+            except RegistryError as error:
+                is_passing = isinstance(error, RegistryFailure | RateLimited)
+                if is_passing and reason is ExitReason.CRASH and kept.keeper.is_held():
+                    failures += 1
+                    await self._wait_to_retry(failures, error)
+                    continue
+                _log.info(
+                    "agent %s could not release task %s, whose lease ends when it expires: %s",
+                    self._agent_id,
+                    kept.task.task_id,
+                    error,
+                )
+            return
+
+    async def _wait_to_retry(self, failures: int, error: RegistryError) -> None:
+        """Wait before the next try after so many failures in a row."""
+        await _sleep_until(
+            next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
+        )
 
     async def _stop_keeping(self, assignment: Assignment) -> None:
         kept = self._kept.pop(assignment)
