@@ -4,13 +4,22 @@ The argument of `on_assignment`. All writes are fenced: once the lease is lost, 
 nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+from pydantic import BaseModel
 
 from lifesign.client.registry import RegistryClient
-from lifesign.client.registry_connection import texts
+from lifesign.client.registry_connection import build_body, texts
+from lifesign.client.registry_errors import RegistryRefusal
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.models.progress_report import ProgressReport
+from lifesign.domain.models.tasks import TaskRequest, TaskWriteResult
+
+MAX_UNANSWERED: Final = 1_000
+"""Maximum number of writes without an answer whose idempotency keys are kept for a repetition."""
 
 
 class ClaimedTask:
@@ -21,7 +30,8 @@ class ClaimedTask:
             await task.report_progress("drafted the hero section", next_step="three variants")
             return {"page": "index.html"}            # the result, which a person reviews
 
-    Every method raises RegistryError: Stale once another agent holds the task.
+    Every method raises RegistryError: Stale once another agent holds the task. After a RegistryFailure, such
+    as Unreachable, a call may have been executed: repeat it with the same arguments, and it has one effect.
     """
 
     def __init__(
@@ -52,6 +62,7 @@ class ClaimedTask:
         """Whether the task was handed to people."""
         self._stop_keeping = stop_keeping
         self._writes = 0
+        self._unanswered: deque[tuple[bytes, str]] = deque(maxlen=MAX_UNANSWERED)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.task_id}>"
@@ -70,10 +81,9 @@ class ClaimedTask:
         `attempted` are mappings of `action` and `outcome`. The next holder of the task continues from the
         latest report.
         """
-        report = _report(summary, beliefs, attempted, next_step, blockers)
-        written = await self.client.tasks.report_progress(
-            self.run, report, idempotency_key=self._next("report")
-        )
+        members = _report(summary, beliefs, attempted, next_step, blockers)
+        report = build_body(ProgressReport, **members)
+        written = await self._write("report", report, self.client.tasks.report_progress)
         return written.report or 0
 
     async def delegate(self, title: str, **members: Any) -> str:
@@ -83,10 +93,9 @@ class ClaimedTask:
 
         Its `budget` is taken out of this task's own. Members that are None are not sent.
         """
-        task = {"title": title, **{name: value for name, value in members.items() if value is not None}}
-        written = await self.client.tasks.delegate_subtask(
-            self.run, task, idempotency_key=self._next("delegate")
-        )
+        given = {name: value for name, value in members.items() if value is not None}
+        task = build_body(TaskRequest, title=title, **given)
+        written = await self._write("delegate", task, self.client.tasks.delegate_subtask)
         return written.child_id or ""
 
     async def request_help(self, reason: str, *, summary: str | None = None) -> None:
@@ -98,6 +107,30 @@ class ClaimedTask:
         await self.client.tasks.request_human_help(self.run, reason, report=report)
         self.has_ended = True
         self._stop_keeping()
+
+    async def _write(
+        self, operation: str, content: BaseModel, write: Callable[..., Awaitable[TaskWriteResult]]
+    ) -> TaskWriteResult:
+        """Send a write. It gets the key of an earlier one with this content that has had no answer."""
+        members = content.model_dump_json(exclude_unset=True)
+        digest = sha256(f"{operation} {members}".encode()).digest()
+        key = self._pop_unanswered(digest) or self._next(operation)
+        try:
+            return await write(self.run, content, idempotency_key=key)
+        except RegistryRefusal:
+            raise
+        except BaseException:
+            # Also if the handler itself stopped waiting.
+            self._unanswered.append((digest, key))
+            raise
+
+    def _pop_unanswered(self, digest: bytes) -> str | None:
+        """Return the idempotency key of the oldest such write without an answer; None if there is none."""
+        for earlier in self._unanswered:
+            if earlier[0] == digest:
+                self._unanswered.remove(earlier)
+                return earlier[1]
+        return None
 
     def _next(self, operation: str) -> str:
         self._writes += 1

@@ -1,0 +1,79 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.support.registry_server import RegistryServer, registry_server
+from tests.support.task_tools import Holder, holding
+
+from lifesign.agent.claimed_task import ClaimedTask
+from lifesign.client.registry_errors import RegistryRefusal, Unreachable
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """One for all tests of this file: their agents have different names."""
+    with registry_server(tmp_path_factory.mktemp("registry"), sweep_seconds=60) as server:
+        yield server
+
+
+@asynccontextmanager
+async def claimed(registry: RegistryServer, agent_id: str) -> AsyncIterator[tuple[Holder, ClaimedTask]]:
+    async with holding(registry, agent_id, budget={"tokens": 10}) as holder:
+        yield holder, ClaimedTask(holder.own, holder.grant, holder.run, lambda: None)
+
+
+def losing_answers(write: Callable[..., Awaitable[Any]], error: BaseException, times: int) -> Any:
+    """Return the same write, which is executed, but whose first answers are lost."""
+    left = [error] * times
+
+    async def lose(*given: Any, **members: Any) -> Any:
+        answer = await write(*given, **members)
+        if left:
+            raise left.pop()
+        return answer
+
+    return lose
+
+
+@pytest.mark.parametrize("error", [Unreachable("no complete answer", was_sent=True), TimeoutError()])
+async def test_repeated_delegation_after_a_lost_answer_creates_one_child(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async with claimed(registry, f"delegates-{type(error).__name__.lower()}") as (holder, task):
+        tasks = holder.own.tasks
+        monkeypatch.setattr(tasks, "delegate_subtask", losing_answers(tasks.delegate_subtask, error, 2))
+        part: dict[str, Any] = {"role_id": "nobody", "input": {"part": 1}, "budget": {"tokens": 4}}
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                await task.delegate("a part", **part)
+        # Other arguments are another child, and so is the same call after an answer.
+        other = await task.delegate("a part", **part | {"input": {"part": 2}, "budget": {"tokens": 1}})
+        first = await task.delegate("a part", **part)
+        second = await task.delegate("a part", **part)
+        children = [child.task_id for child in (await holder.admin.tasks.get(holder.task_id)).children]
+    assert sorted(children) == sorted([other, first, second])
+
+
+async def test_two_concurrent_writes_with_lost_answers_are_repeated_as_two(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with claimed(registry, "reports") as (holder, task):
+        tasks, error = holder.own.tasks, Unreachable("no complete answer", was_sent=True)
+        monkeypatch.setattr(tasks, "report_progress", losing_answers(tasks.report_progress, error, 2))
+        lost = await asyncio.gather(
+            task.report_progress("same"), task.report_progress("same"), return_exceptions=True
+        )
+        assert set(map(type, lost)) == {Unreachable}
+        again = await asyncio.gather(task.report_progress("same"), task.report_progress("same"))
+        assert sorted(again) == [1, 2]
+        assert await task.report_progress("same") == 3
+
+
+async def test_refused_write_gets_a_new_key(registry: RegistryServer) -> None:
+    async with claimed(registry, "refused") as (holder, task):
+        with pytest.raises(RegistryRefusal, match="budget"):
+            await task.delegate("a part", role_id="nobody", budget={"tokens": 11})
+        await holder.admin.tasks.top_up(holder.task_id, tokens=1)
+        assert await task.delegate("a part", role_id="nobody", budget={"tokens": 11})
