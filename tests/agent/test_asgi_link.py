@@ -107,6 +107,17 @@ def in_directory(test: Callable[..., Any]) -> Callable[..., None]:
 
 
 @in_directory
+async def test_app_that_is_served_again_registers_again(directory: str) -> None:
+    async with scripted_registry() as registry:
+        server = Server(link_to(registry, Desk().app, directory))
+        for _ in range(2):
+            await server.start()
+            await asyncio.sleep(1)
+            await server.stop()
+    assert [registry.functions().count(name) for name in ("POST", "DELETE")] == [2, 2]
+
+
+@in_directory
 async def test_linked_app_may_be_monitored_by_both(directory: str) -> None:
     async with scripted_registry() as registry:
         where = {"card_url": "https://agent.example", "monitoring": "both"}

@@ -114,6 +114,16 @@ class AgentLink:
             show_log()
             self._living = asyncio.create_task(self._live(), name=f"agent {self.profile.agent_id}")
 
+    def reset(self) -> None:
+        """Prepare to register again if the app was served before, perhaps in another event loop."""
+        if self._living is None or not self._living.done():
+            return
+        self._living = None
+        self._leaves, self._ends, self._is_idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._is_asked_to_leave = False
+        self._drain_s = self.profile.drain_s
+        self._count(0)
+
     async def end(self) -> None:
         """Stop this worker's part; if no other worker continues the agent, deregister it.
 
@@ -301,6 +311,7 @@ class _Lifespan:
         """Whether the app supports lifespan."""
 
     async def serve(self, scope: Any) -> None:
+        self._link.reset()
         try:
             await self._link.app(scope, self._receive_for_app, self._send_for_app)
         except Exception:
