@@ -110,6 +110,31 @@ async def test_secrets_of_a_server_are_removed_from_its_refusals_failures_and_ou
     assert "of-the-server" not in caplog.text
 
 
+async def test_server_with_too_long_a_list_of_tools_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_server, "MAX_LIST_BYTES", 100)
+    async with started(program(tmp_path / "record")) as server:
+        with pytest.raises(CallNotExecuted, match="its list of tools has more than 100 bytes") as refused:
+            await server.call("fetch", {})
+        assert refused.value.code == "upstream_unavailable"
+        assert not server.tools
+
+
+async def test_list_that_has_become_too_long_restarts_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    async with started(program(tmp_path / "record")) as server:
+        await server.learn()
+        with monkeypatch.context() as patched:
+            patched.setattr(upstream_server, "MAX_LIST_BYTES", 100)
+            await server.learn()
+        with pytest.raises(CallNotExecuted, match="is not running"):
+            await server.call("fetch", {})
+        await running(server)
+
+
 @pytest.mark.parametrize(
     ("command", "start_seconds", "why"),
     [
