@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -7,6 +8,7 @@ import pytest
 from tests.support.misbehaving_tools import http_misbehaving, tool_answer
 from tests.support.servers import PATIENCE_SECONDS
 
+from lifesign.adapter.tools import server_body
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import SERVER_ERROR, TOO_LONG, UNREADABLE
 
@@ -63,6 +65,32 @@ async def test_compressed_body_is_not_decompressed() -> None:
 async def test_endless_answer_to_a_notification_is_replaced_by_status_202() -> None:
     answer = await post_call(1_000, params={"name": "endless"})
     assert (answer.status_code, answer.content) == (202, b"")
+
+
+async def test_answers_to_a_servers_requests_are_dropped_while_it_leaves_many_of_them_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server_body, "MAX_UNANSWERED", 2)
+    may_end, are_waiting, asked = asyncio.Event(), asyncio.Event(), []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request)
+        if len(asked) == 2:
+            are_waiting.set()
+        await may_end.wait()
+        return httpx2.Response(202, stream=_InParts(b"", 1))
+
+    bodies = BoundedBodies(httpx2.MockTransport(answer), 100, "acme")
+    async with httpx2.AsyncClient(transport=bodies) as http, asyncio.TaskGroup() as group:
+        url, pong = "http://tools.example/", {"jsonrpc": "2.0", "id": "p", "result": {}}
+        for _ in range(2):
+            group.create_task(http.post(url, json=pong))
+        await are_waiting.wait()
+        assert (await http.post(url, json=pong)).status_code == 202
+        assert len(asked) == 2
+        may_end.set()
+        await http.post(url, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+    assert len(asked) == 3
 
 
 class _InParts(httpx2.AsyncByteStream):

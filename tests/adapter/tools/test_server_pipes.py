@@ -15,6 +15,7 @@ from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server
 
 ASKED = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
 ANSWER = '{"jsonrpc":"2.0","id":1,"result":{}}'
+PING = '{"jsonrpc":"2.0","id":"p","method":"ping"}'
 LEAVES_TWO = (
     'echo $$ > own; (trap "" TERM; exec sleep 1000) & echo $! > child; setsid sleep 1000 & echo $! > apart; '
     "cat > rest"
@@ -87,6 +88,28 @@ async def test_end_of_the_output_is_detected_at_once(
             pytest.fail("there is no message")
         await end.is_there.wait()
     assert why in end.why
+
+
+async def test_server_that_requests_without_reading_the_answers_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXIT_SECONDS", 0.1)
+    end = ServerEnd()
+    script = f"yes '{PING}'"
+    async with server_pipes(program(script, tmp_path), end) as (incoming, _outgoing):
+        received = [message async for message in incoming]
+    assert len(received) == 1_000
+    assert (end.is_fault, "more than 1000 requests" in end.why) == (True, True)
+
+
+async def test_server_may_send_any_number_of_requests_whose_answers_it_reads(tmp_path: Path) -> None:
+    end = ServerEnd()
+    script = f"i=0; while [ $i -lt 2500 ]; do echo '{PING}'; read -r answer; i=$((i+1)); done; cat > rest"
+    async with server_pipes(program(script, tmp_path), end) as (incoming, outgoing):
+        for _ in range(2_500):
+            assert isinstance(await incoming.receive(), SessionMessage)
+            await outgoing.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id="p", result={})))
+        assert not end.is_there.is_set()
 
 
 async def test_child_processes_of_a_server_are_killed(

@@ -19,6 +19,7 @@ import httpx2
 from mcp_types import INTERNAL_ERROR, JSONRPCError
 
 from lifesign.adapter.tools.server_line import (
+    MAX_UNANSWERED,
     NOT_SENT,
     SESSION_LOST,
     TOO_LONG,
@@ -51,9 +52,28 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         self._max_bytes = max_bytes
         self._name = name
         self._is_unauthorized = False
+        self._unanswered = 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request and return the answer. A JSON answer is read completely before this returns."""
+        """Send a request and return the answer. A JSON answer is read completely before this returns.
+
+        Answers to requests of the server are dropped while it leaves MAX_UNANSWERED of them waiting.
+        """
+        if not _is_answer(request):
+            return await self._send(request)
+        if self._unanswered >= MAX_UNANSWERED:
+            return httpx2.Response(HTTPStatus.ACCEPTED)
+        self._unanswered += 1
+        try:
+            return await self._send(request)
+        finally:
+            self._unanswered -= 1
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        await self._transport.aclose()
+
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["accept-encoding"] = AS_IT_IS
         try:
             response = await self._transport.handle_async_request(request)
@@ -62,10 +82,6 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
                 raise
             return _error_response(request, NOT_SENT, "it cannot be reached")
         return await self._accepted(request, response)
-
-    async def aclose(self) -> None:
-        """Close all connections."""
-        await self._transport.aclose()
 
     async def _accepted(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         """Return an answer that may be passed on, or its replacement."""
@@ -167,6 +183,11 @@ def _is_of(response: httpx2.Response, media_type: str) -> bool:
 
 def _is_call(request: httpx2.Request) -> bool:
     return request.method == "POST" and json.loads(request.content or b"{}").get("method") == "tools/call"
+
+
+def _is_answer(request: httpx2.Request) -> bool:
+    """Return whether the body of a request is the answer to a request of the server."""
+    return request.method == "POST" and "method" not in json.loads(request.content or b"{}")
 
 
 def _fault_of(request: httpx2.Request, response: httpx2.Response) -> tuple[int, str] | None:

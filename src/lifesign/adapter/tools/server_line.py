@@ -27,6 +27,9 @@ SERVER_ERROR: Final = -31_004
 SESSION_LOST: Final = -31_005
 """Our own error in place of the answer of a server that does not know our session any more."""
 
+MAX_UNANSWERED: Final = 1_000
+"""Maximum number of requests of a server, such as `ping`, whose answers it has not taken yet."""
+
 # The last two are the SDK's: the connection has ended, and the answer of a URL cannot be read.
 _OF_NO_ANSWER: Final = frozenset(
     {UNREADABLE, TOO_LONG, NOT_SENT, SESSION_LOST, CONNECTION_CLOSED, PARSE_ERROR}

@@ -18,10 +18,18 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCRequest, JSONRPCResponse
 
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.run_deadline import RunDeadline
-from lifesign.adapter.tools.server_line import TOO_LONG, NotText, answered_call, read_line, substitute_error
+from lifesign.adapter.tools.server_line import (
+    MAX_UNANSWERED,
+    TOO_LONG,
+    NotText,
+    answered_call,
+    read_line,
+    substitute_error,
+)
 from lifesign.adapter.tools.server_stderr import ServerLog, ServerLogPipe
 from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 
@@ -66,6 +74,8 @@ class ServerEnd:
     """Whether the server wrote a line that is too long, and it is unknown which call that answers."""
     is_fault: bool = False
     """Whether the server keeps writing output that is not read."""
+    unanswered: int = 0
+    """Number of requests of the server, such as `ping`, whose answers are not written yet."""
 
 
 class _LineTooLong(ValueError):
@@ -183,6 +193,13 @@ async def _read(
             async for line in _lines(stdout, max_line_bytes):
                 message = read_line(line)
                 strays = 0 if message else strays + 1
+                end.unanswered += isinstance(message, JSONRPCRequest)
+                if end.unanswered > MAX_UNANSWERED:
+                    end.why, end.is_fault = (
+                        f"the server sent more than {MAX_UNANSWERED} requests without reading the answers",
+                        True,
+                    )
+                    break
                 if message is not None:
                     await to.send(SessionMessage(message))
                 elif strays <= MAX_STRAYS:
@@ -261,6 +278,7 @@ async def _write(
                 line = message.message.model_dump_json(by_alias=True, exclude_unset=True)
                 stdin.write(f"{line}\n".encode())
                 await stdin.drain()
+                end.unanswered -= isinstance(message.message, JSONRPCResponse | JSONRPCError)
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         # It may still be alive: callers must learn that there will be no answer.
         incoming.close()
