@@ -94,6 +94,7 @@ class AgentLink:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
         if scope["type"] == "lifespan":
+            self._reset()
             await _Lifespan(self, receive, send).serve(scope)
             return
         if scope["type"] != "http":
@@ -113,16 +114,6 @@ class AgentLink:
             # uvicorn sets up its own loggers only.
             show_log()
             self._living = asyncio.create_task(self._live(), name=f"agent {self.profile.agent_id}")
-
-    def reset(self) -> None:
-        """Prepare to register again if the app was served before, perhaps in another event loop."""
-        if self._living is None or not self._living.done():
-            return
-        self._living = None
-        self._leaves, self._ends, self._is_idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._is_asked_to_leave = False
-        self._drain_s = self.profile.drain_s
-        self._count(0)
 
     async def end(self) -> None:
         """Stop this worker's part; if no other worker continues the agent, deregister it.
@@ -161,6 +152,16 @@ class AgentLink:
 
     def on_standby(self) -> None:
         """Do nothing: the app is served even if another process is registered as this agent."""
+
+    def _reset(self) -> None:
+        """Prepare to register again if the app was served before, perhaps in another event loop."""
+        if self._living is None or not self._living.done():
+            return
+        self._living = None
+        self._leaves, self._ends, self._is_idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._is_asked_to_leave = False
+        self._drain_s = self.profile.drain_s
+        self._count(0)
 
     def _count(self, change: int) -> None:
         self._in_flight += change
@@ -311,7 +312,6 @@ class _Lifespan:
         """Whether the app supports lifespan."""
 
     async def serve(self, scope: Any) -> None:
-        self._link.reset()
         try:
             await self._link.app(scope, self._receive_for_app, self._send_for_app)
         except Exception:
