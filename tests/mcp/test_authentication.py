@@ -93,7 +93,7 @@ async def test_right_token_is_admitted(scheme: str) -> None:
 async def test_other_methods_and_paths_are_refused(method: str, path: str, status: int) -> None:
     found = await ask(Guard(never, TOKEN), f"Bearer {TOKEN}", method=method, path=path)
     assert found[0] == status
-    assert json.loads(found[2])["error"]
+    assert json.loads(found[2])["error"]["code"] == -32600
 
 
 async def test_missing_request_body_times_out() -> None:
@@ -107,7 +107,7 @@ async def test_missing_request_body_times_out() -> None:
     guard = Guard(excuses_itself, TOKEN, body_seconds=0.01)
     status, _, body = await ask(guard, f"Bearer {TOKEN}", body=(b"{", None))
     assert status == 408
-    assert json.loads(body)["error"].endswith(" 0.01 s")
+    assert json.loads(body)["error"]["message"].endswith(" 0.01 s")
 
 
 async def test_endless_request_body_is_refused() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from mcp.shared.exceptions import MCPError
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
 from tests.support.mcp_process import HttpServer, by_http, http_server, settings
@@ -73,7 +74,26 @@ async def test_http_client_with_the_token_calls_each_tool(
 async def test_requests_of_foreign_hosts_and_origins_are_refused(
     server: HttpServer, headers: dict[str, str], status: int
 ) -> None:
-    assert (await post(server, headers)).status_code == status
+    answer = await post(server, headers)
+    assert answer.status_code == status
+    assert status == 200 or answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize(
+    ("token", "headers", "text"),
+    [
+        ("wrong", {}, "requires its token"),
+        (None, {"Host": "evil.example"}, "Invalid Host header"),
+        (None, {"Origin": "https://evil.example"}, "Invalid Origin header"),
+    ],
+)
+async def test_official_client_gets_the_reason_of_a_refusal(
+    server: HttpServer, token: str | None, headers: dict[str, str], text: str, mode: str
+) -> None:
+    with pytest.RaisesGroup(pytest.RaisesExc(MCPError, match=text), flatten_subgroups=True):
+        async with by_http(server, token or server.token, mode=mode, **headers) as model:
+            await model.list_tools()
 
 
 async def test_a_body_is_bounded(server: HttpServer) -> None:

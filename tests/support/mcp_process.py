@@ -69,11 +69,13 @@ def http_server(options: Sequence[str], environment: Mapping[str, str]) -> Itera
 
 
 @asynccontextmanager
-async def by_http(server: HttpServer, token: str) -> AsyncIterator[Client]:
-    """Speak to it with a token, in the way of the SDK."""
-    headers = {"Authorization": f"Bearer {token}"}
+async def by_http(
+    server: HttpServer, token: str, *, mode: str = "auto", **more: str
+) -> AsyncIterator[Client]:
+    """Speak to it with a token and more headers, in the way of the SDK."""
+    headers = {"Authorization": f"Bearer {token}", **more}
     async with (
         httpx2.AsyncClient(headers=headers, timeout=PATIENCE_SECONDS, trust_env=False) as http,
-        Client(streamable_http_client(server.url, http_client=http)) as client,
+        Client(streamable_http_client(server.url, http_client=http), mode=mode) as client,
     ):
         yield client

@@ -10,9 +10,11 @@ import hmac
 import json
 import re
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import sha256
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Final
 
 from starlette.requests import ClientDisconnect
@@ -40,6 +42,8 @@ _TOKEN: Final = re.compile(r"[!-~]+")
 _CLOSES: Final = {"connection": "close"}
 _REFUSED: Final = -32_600
 """JSON-RPC's code of a request that is none."""
+_FAILED: Final = -32_603
+"""JSON-RPC's code of a failure of the server."""
 _TOO_LONG: Final = (413, f"a body has at most {MAX_BODY_BYTES} bytes", _CLOSES)
 
 
@@ -86,7 +90,7 @@ class Guard:
         if refusal is _TOO_LONG:
             await self._refuse_long(receive, send, is_more=True)
         elif refusal is not None:
-            await _answer(send, *refusal)
+            await refuse(send, *refusal)
         else:
             await self._bounded(scope, receive, send)
 
@@ -112,7 +116,7 @@ class Guard:
 
         A connection that is closed while its client still sends is reset, and the answer is lost.
         """
-        await _answer(send, *_TOO_LONG, is_whole=False)
+        await refuse(send, *_TOO_LONG, is_whole=False)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._linger_seconds):
                 await _drop_rest(receive, is_more=is_more)
@@ -127,7 +131,7 @@ class Guard:
             async with asyncio.timeout(self._body_seconds):
                 body, is_more = await _body(receive)
         except TimeoutError:
-            await _answer_late(send, 408, self._body_seconds)
+            await refuse(send, 408, _late(self._body_seconds), _CLOSES)
             return
         except ClientDisconnect:
             return
@@ -160,7 +164,7 @@ class Guard:
             # uvicorn cancels the remaining calls at its end, logs their number, and would log each with its
             # traceback and answer 500.
             if not has_begun:
-                await _answer(send, 503, "the server ends", _CLOSES)
+                await _answer_unknown(send, 503, "the server ends")
             return
         finally:
             leaves.cancel()
@@ -168,7 +172,7 @@ class Guard:
             await asyncio.gather(leaves, answering, return_exceptions=True)
         # An answer that was started and is cut off is recognised by its client.
         if not has_begun and not has_left:
-            await _answer_late(send, 504, self._call_seconds)
+            await _answer_unknown(send, 504, _late(self._call_seconds))
 
 
 async def _drop_rest(receive: Receive, *, is_more: bool) -> None:
@@ -204,8 +208,8 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _answer_late(send: Send, status: int, seconds: float) -> None:
-    await _answer(send, status, f"it took longer than {seconds:g} s", _CLOSES)
+def _late(seconds: float) -> str:
+    return f"it took longer than {seconds:g} s"
 
 
 def _digest(token: bytes) -> bytes:
@@ -213,13 +217,33 @@ def _digest(token: bytes) -> bytes:
     return sha256(token).digest()
 
 
-async def _answer(
-    send: Send, status: int, message: str, headers: dict[str, str], *, is_whole: bool = True
+async def refuse(
+    send: Send,
+    status: int,
+    message: str,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    *,
+    is_whole: bool = True,
 ) -> None:
-    members: dict[str, object] = {"error": message}
-    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        # In the form that MCP clients pass on: for any other they only report an error.
-        members = {"jsonrpc": "2.0", "id": None, "error": {"code": _REFUSED, "message": message}}
+    """Refuse a request by a JSON-RPC error. Some MCP clients show neither status nor text of other bodies."""
+    code = _FAILED if status >= HTTPStatus.INTERNAL_SERVER_ERROR else _REFUSED
+    members = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message}}
+    await _answer(send, status, members, headers, is_whole=is_whole)
+
+
+async def _answer_unknown(send: Send, status: int, message: str) -> None:
+    """Answer a call that may have been executed: a JSON-RPC error would mean that it was not."""
+    await _answer(send, status, {"error": message}, _CLOSES)
+
+
+async def _answer(
+    send: Send,
+    status: int,
+    members: Mapping[str, object],
+    headers: Mapping[str, str],
+    *,
+    is_whole: bool = True,
+) -> None:
     body = json.dumps(members).encode()
     fields = {"content-type": "application/json", "content-length": str(len(body)), **headers}
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]

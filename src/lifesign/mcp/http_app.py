@@ -10,9 +10,10 @@ from typing import Any, Final
 import uvicorn
 from mcp.server import Server
 from mcp.server.transport_security import TransportSecuritySettings
-from starlette.types import ASGIApp
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lifesign.mcp.authentication import MAX_BODY_BYTES, PATH
+from lifesign.mcp.authentication import MAX_BODY_BYTES, PATH, refuse
 from lifesign.serving.connection_limits import BoundedProtocol
 from lifesign.serving.listening_socket import BACKLOG
 
@@ -25,7 +26,7 @@ def app_of(server: Server[Any], hosts: Sequence[str]) -> ASGIApp:
     A browser page under a name that leads here sends this name in Host, and its own origin in Origin.
     """
     origins = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
-    return server.streamable_http_app(
+    app = server.streamable_http_app(
         streamable_http_path=PATH,
         json_response=True,
         stateless_http=True,
@@ -35,6 +36,36 @@ def app_of(server: Server[Any], hosts: Sequence[str]) -> ASGIApp:
             allowed_origins=[name for origin in origins for name in (origin, f"{origin}:*")],
         ),
     )
+    return _ReadableRefusals(app)
+
+
+class _ReadableRefusals:
+    """ASGI middleware that sends the SDK's refusals in plain text, as of another Host, as JSON-RPC errors."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        status, text = 0, b""
+
+        async def send_readable(message: Message) -> None:
+            nonlocal status, text
+            if message["type"] == "http.response.start" and _is_plain_refusal(message):
+                status = message["status"]
+            elif not status:
+                await send(message)
+            else:
+                text += message.get("body", b"")
+                if not message.get("more_body", False):
+                    await refuse(send, status, text.decode("utf-8", "replace"))
+
+        await self._app(scope, receive, send_readable)
+
+
+def _is_plain_refusal(start: Message) -> bool:
+    media_type = Headers(raw=start["headers"]).get("content-type", "text/plain")
+    return 400 <= start["status"] < 500 and media_type.startswith("text/plain")
 
 
 def config_of(app: ASGIApp, *, grace_seconds: int) -> uvicorn.Config:

@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import httpx2
 import pytest
+from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -14,12 +15,14 @@ from mcp_types import (
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.tool_proxies import connected
 
+from lifesign.adapter.tools.proxy_app import ConcurrentMessageLimit
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import OpenProxy, open_tool_proxy
 from lifesign.client import RegistryClient
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.mcp.answer import ERROR_KEY
 from lifesign.mcp.authentication import MAX_BODY_BYTES
+from lifesign.mcp.http_app import app_of
 
 LIST = b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
 NOBODY = HeldRun(task_id=f"task_{'0' * 26}", run_id=f"run_{'0' * 26}", fencing_token=1)
@@ -66,6 +69,16 @@ async def test_unacceptable_request_is_refused(proxy: OpenProxy) -> None:
             answer = await post(http, proxy, headers, body)
             assert answer.status_code == status, (headers, answer.text)
             assert "Traceback" not in answer.text
+            assert status == 200 or answer.json()["error"]["message"]
+
+
+async def test_request_after_the_end_of_the_run_gets_the_reason(proxy: OpenProxy) -> None:
+    limit = ConcurrentMessageLimit(app_of(Server("never"), ["127.0.0.1"]), most_at_once=1)
+    limit.end()
+    transport = httpx2.ASGITransport(app=limit)
+    async with httpx2.AsyncClient(transport=transport) as http:
+        answer = await post(http, proxy)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the run is over")
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e400"])

@@ -2,8 +2,9 @@
 
 import asyncio
 
-from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lifesign.mcp.authentication import refuse
 
 
 class ConcurrentMessageLimit:
@@ -75,7 +76,4 @@ class RequestCanceller:
 
 
 async def _send_over(send: Send) -> None:
-    body = to_json({"error": "the run is over"})
-    fields = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 503, "headers": fields})
-    await send({"type": "http.response.body", "body": body})
+    await refuse(send, 503, "the run is over")
