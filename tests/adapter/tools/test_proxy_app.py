@@ -8,6 +8,7 @@ from mcp.server import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     PARSE_ERROR,
     PROTOCOL_VERSION_META_KEY,
@@ -78,7 +79,7 @@ async def test_request_after_the_end_of_the_run_gets_the_reason(proxy: OpenProxy
     transport = httpx2.ASGITransport(app=limit)
     async with httpx2.AsyncClient(transport=transport) as http:
         answer = await post(http, proxy)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "the run is over")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, INTERNAL_ERROR)
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e400"])

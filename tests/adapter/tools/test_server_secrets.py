@@ -39,17 +39,17 @@ def test_secrets_are_read_again_at_each_start(tmp_path: Path) -> None:
 
 
 def test_secrets_are_removed_from_a_result_with_and_without_their_prefix() -> None:
-    secrets = ServerSecrets(of_headers("ONE", "TWO"), {"ONE": 'a "quoted" one', "TWO": "short"})
-    assert secrets.read() == {"x-ONE": 'Bearer a "quoted" one', "x-TWO": "Bearer short"}
-    text = 'no: a "quoted" one, Bearer a "quoted" one, short'
+    secrets = ServerSecrets(of_headers("ONE", "TWO"), {"ONE": 'of"the"server', "TWO": "short"})
+    assert secrets.read() == {"x-ONE": 'Bearer of"the"server', "x-TWO": "Bearer short"}
+    text = 'of"the"server, Bearer of"the"server, short'
     result = CallToolResult(
         content=[TextContent(type="text", text=text)],
-        structured_content={"sent": 'a "quoted" one'},
+        structured_content={"sent": 'of"the"server'},
         is_error=True,
         _meta={"acme/cost": {"usd": 0.5}},
     )
     cleaned = secrets.cleaned(result)
-    assert "quoted" not in cleaned.model_dump_json()
+    assert "the" not in cleaned.model_dump_json()
     assert "short" in cleaned.model_dump_json()
     assert (cleaned.is_error, cleaned.meta) == (True, {"acme/cost": {"usd": 0.5}})
     other = CallToolResult(content=[TextContent(type="text", text="no")])
