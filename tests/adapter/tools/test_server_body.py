@@ -137,3 +137,14 @@ async def test_events_are_unchanged_except_errors_with_the_code_of_a_closed_conn
         fields = went.removeprefix(as_lines(before)).split(b"\n\n")[0].splitlines()
         assert fields[0] == b"id: 2"
         assert json.loads(fields[1].removeprefix(b"data: "))["error"]["code"] == code
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+async def test_retry_of_less_than_a_second_is_omitted(end: str) -> None:
+    def event(retry: str) -> bytes:
+        return f"id: 1{end}{retry}data: x{end}{end}".encode()
+
+    for short in ("0", "999", "0000999"):
+        assert await events_of(event(f"retry: {short}{end}"), 10_000) == event("")
+    long = event(f"retry: 1000{end}")
+    assert await events_of(long, 10_000) == long

@@ -35,6 +35,8 @@ AS_IT_IS: Final = "identity"
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n){2}")
 _MAX_END_BYTES: Final = 4
 _DATA: Final = b"data:"
+# A wait of less than a second before the stream is requested again.
+_SHORT_RETRY: Final = re.compile(rb"retry:[ ]?0*[0-9]{1,3}[\r\n]*")
 MAX_WAIT_CHARS: Final = 40
 """Maximum length of a server's `Retry-After` in an error."""
 _SESSION_HEADER: Final = "mcp-session-id"
@@ -232,8 +234,12 @@ def _event(request: httpx2.Request, words: str) -> bytes:
 
 
 def _relayed_event(event: bytes) -> bytes:
-    """Return a server's event for the SDK: only its error and half surrogate pairs may be changed."""
-    event = replace_half_pairs(event)
+    """Return a server's event for the SDK: only its error and half surrogate pairs may be changed.
+
+    A `retry` of less than a second is omitted: the SDK would request the stream again without a pause.
+    """
+    whole = replace_half_pairs(event).splitlines(keepends=True)
+    event = b"".join(line for line in whole if not _SHORT_RETRY.fullmatch(line))
     lines = event.splitlines()
     data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
     error = error_in(data)
