@@ -43,7 +43,7 @@ def check_json_size(value: dict[str, Any], most_levels: int, most_bytes: int) ->
         size = len(to_json(value))
     except PydanticSerializationError:
         raise PydanticCustomError(
-            "not_json", "expected JSON; text must not contain half of a surrogate pair"
+            "not_json", "expected values of JSON, and text in UTF-8 without half of a surrogate pair"
         ) from None
     if size > most_bytes:
         raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": most_bytes})
