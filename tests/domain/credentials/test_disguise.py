@@ -258,6 +258,16 @@ def test_wrapped_and_escaped_base64_is_removed(wrap: Callable[[bytes], str], off
     assert b"REMOVED-SECRET" in cleaned
 
 
+@pytest.mark.parametrize("first", "abtnrx")
+@pytest.mark.parametrize("levels", range(1, MAX_LEVELS + 1))
+def test_folded_secret_in_nested_json_is_removed(first: str, levels: int) -> None:
+    secret = f"{PLAIN}{first}-and-a-second-line"
+    data = secret.replace(PLAIN, PLAIN + "\n")
+    for _ in range(levels):
+        data = json.dumps({"log": data})
+    assert b"second" not in Scrubber([secret]).clean(data.encode())
+
+
 def test_spans_cover_only_the_escaped_text() -> None:
     assert found(b"a\\u0063anary-1 b", "canary-1") == [b"\\u0063anary-1"]
     assert found(b"a%63anary-%31%62", "canary-1") == [b"%63anary-%31"]

@@ -211,7 +211,8 @@ def _decoded(data: bytes) -> tuple[bytes, int]:
     # In UTF-16, they stand within the escapes too.
     data = _without_runs(data.replace(b"\0", b""), b"%")
     if b"\\" in data:
-        data = _replaced(data, _BACKSLASHED).translate(None, b"\\")
+        # Of two backslashes, the first would be left after a line end, and escape the next character.
+        data = _replaced(_without_runs(data, b"\\"), _BACKSLASHED).translate(None, b"\\")
     if b"&" in data:
         data = _replaced(_without_runs(data, b"&"), _ENTITIES)
         if b"&#" in data:
