@@ -523,6 +523,13 @@ def test_token_in_place_of_a_url_is_hidden_and_a_user_name_is_reported() -> None
     assert without_passwords("expected postgresql://USER@HOST/NAME") == "expected postgresql://USER@HOST/NAME"
 
 
+def test_password_in_the_query_of_a_url_is_hidden() -> None:
+    url = "postgresql://h/db?user=u&password=s3cret&sslpassword=t0p&sslmode=require"
+    hidden = "postgresql://h/db?user=u&password=...&sslpassword=...&sslmode=require"
+    assert without_passwords(f"{url} or u@h") == f"{hidden} or u@h"
+    assert without_passwords("?password=none") == "?password=none"
+
+
 @pytest.mark.parametrize(
     "url",
     ["https://host/@u:p/a", "https://host:80/@u", "host/x@y", "https://[::1]:80/@x", "https://host?a=b@c"],

@@ -150,6 +150,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 # password contains a slash.
 _TO_HOST: Final = r"(?:[^/?#\s]*@|(?![0-9]+(?:[/?#\s]|$))\S*@)"
 _USER: Final = re.compile(rf"(?:[^/?#\s]*@|[^/?#\s:@\[]+:{_TO_HOST})")
+_PASSWORD_IN_QUERY: Final = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 _WORD: Final = re.compile(r"\S+")
 _AFTER_USER: Final = re.compile(r"[/?#:@\[]")
 _AFTER_PORT: Final = re.compile(r"[0-9]+(?:[/?#]|$)")
@@ -268,8 +269,12 @@ def without_password(url: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text with `...` in place of the password of every URL."""
-    if "@" not in text or "://" not in text:
+    """Return a text with `...` in place of the password of every URL, also of one in its query."""
+    if "://" not in text:
+        return text
+    if "password=" in text:
+        text = _PASSWORD_IN_QUERY.sub(r"\1...", text)
+    if "@" not in text:
         return text
     return _WORD.sub(lambda word: _without_passwords(word[0]), text)
 
