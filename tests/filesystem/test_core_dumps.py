@@ -10,6 +10,12 @@ from lifesign.prober.secrets.secret_reader import read_secrets
 lab = {"name": "lab", "origin": "https://lab.example", "bearer": {"file": sys.argv[1]}}
 read_secrets([CredentialSettings(**lab)])
 """
+KEY = """
+import os
+from lifesign.cli.options.registry_access import read_key
+os.environ["LIFESIGN_KEY"] = "lsk_" + 43 * "A"
+read_key(None)
+"""
 TOKEN = """
 from lifesign.cli.options.secret_file import read_secret
 read_secret(Path(sys.argv[1]), "--token-file", "token")
@@ -17,7 +23,9 @@ read_secret(Path(sys.argv[1]), "--token-file", "token")
 
 
 @pytest.mark.parametrize(
-    "reads", [CREDENTIAL, TOKEN], ids=["credential of a definition", "token of a command"]
+    "reads",
+    [CREDENTIAL, KEY, TOKEN],
+    ids=["credential of a definition", "key of a variable", "token of a command"],
 )
 def test_a_process_with_secrets_writes_no_core_dump(tmp_path: Path, reads: str) -> None:
     file = tmp_path / "secret"

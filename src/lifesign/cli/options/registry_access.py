@@ -11,6 +11,7 @@ from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 
 if TYPE_CHECKING:
     from lifesign.client import RegistryClient
@@ -88,6 +89,7 @@ def read_key(file: Path | None) -> str:
     """Read the key from a file, else from the environment; InvalidValue if there is none, or no valid one."""
     from lifesign.client.registry_connection import check_key  # noqa: PLC0415 - loads aiohttp, as `ask`
 
+    forbid_core_dumps()
     key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:
         raise InvalidValue("key", None, f"a key in ${KEY_VARIABLE} or --key-file", hint=NO_KEY_HINT)
