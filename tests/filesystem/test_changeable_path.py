@@ -172,7 +172,16 @@ def test_files_of_systemd_and_containers_are_not_examined(
     assert not is_managed(file, {})
 
 
-def test_examination_of_missing_files_pipes_and_many_links_ends(tmp_path: Path) -> None:
+@needs_root
+def test_named_pipe_of_another_user_is_a_weakness(tmp_path: Path) -> None:
+    pipe = tmp_path / "lab.yml"
+    os.mkfifo(pipe, 0o644)
+    assert weakness_of(pipe) is None
+    give(pipe)
+    assert remedies(pipe) == f"chown -h 0 {pipe}"
+
+
+def test_examination_of_pipes_and_many_links_ends(tmp_path: Path) -> None:
     read, write = os.pipe()
     assert weakness_of(Path(f"/dev/fd/{read}")) is None
     os.close(read)

@@ -62,10 +62,8 @@ def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.en
 def complain_if_open(file: Path, opened: os.stat_result, what: str, complain: Complain) -> None:
     """Warn if other users may read or change a file that was opened, which contains a secret."""
     mode = opened.st_mode
-    # A pipe cannot be read by others.
-    if not stat.S_ISREG(mode):
-        return
-    if mode & NOT_THE_OWNERS:
+    # What others may read of a pipe, this process does not get.
+    if stat.S_ISREG(mode) and mode & NOT_THE_OWNERS:
         shown = f"mode {stat.S_IMODE(mode):04o}"
         complain(f"other users can read the {what} in {file} ({shown}): chmod 600 {quote(str(file))}")
     elif (weakness := path_weakness(file, opened)) is not None:

@@ -38,14 +38,15 @@ def path_weakness(file: Path, opened: os.stat_result) -> PathWeakness | None:
     """Return what lets other users change or replace the file that was opened as `file`; None if they cannot.
 
     `opened` describes the open file, which must still be the one at this path. Directories that systemd,
-    Docker or Kubernetes manage are not examined, nor what is below them, nor pipes and devices.
+    Docker or Kubernetes manage are not examined, nor what is below them, nor terminals, nor pipes without a
+    name (`<(...)`).
     """
-    if not stat.S_ISREG(opened.st_mode):
+    if stat.S_ISCHR(opened.st_mode):
         return None
     managed, found = _managed_directories(), None
     try:
         for place, found in _steps(file):
-            if place in managed:
+            if place in managed or _is_unnamed(place, found):
                 return None
             if (weakness := _weakness(place, found)) is not None:
                 return weakness
@@ -65,6 +66,12 @@ def is_managed(file: Path, environment: Mapping[str, str] = os.environ) -> bool:
 def _managed_directories(environment: Mapping[str, str] = os.environ) -> set[Path]:
     directories = [*TRUSTED_DIRECTORIES, environment.get(SYSTEMD_DIRECTORY)]
     return {Path(each).resolve() for each in directories if each}
+
+
+def _is_unnamed(place: Path, found: os.stat_result) -> bool:
+    """Return whether a path leads to an open file without a name, as `/dev/fd/63` may."""
+    is_descriptor = stat.S_ISLNK(found.st_mode) and place.parent.match("/proc/*/fd")
+    return is_descriptor and not place.readlink().is_absolute()
 
 
 def _weakness(place: Path, found: os.stat_result) -> PathWeakness | None:

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it(member: 
 def test_a_definition_that_others_can_change_has_no_credentials(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "lab.yml"
     lab = "  - {name: lab, origin: https://lab.example, bearer: {env: A}}\n"
-    texts = {
+    texts: dict[Callable[[Path], object], tuple[str, str | None]] = {
         read_definition_file: (HEAD + lab, "name: a\ntargets: [a.example]\n"),
         read_credential_file: ("credentials:\n" + lab, None),
     }
@@ -152,6 +153,18 @@ def test_definition_that_others_can_change_names_no_key_file(tmp_path: Path, nam
     file.chmod(0o646)
     with pytest.raises(InvalidValue) as caught:
         read_definition_file(file)
+    assert caught.value.hint == f"chmod o-w {file}"
+
+
+def test_definition_that_others_can_change_is_not_used_with_credentials_of_another_file(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "lab.yml"
+    file.write_text("name: a\ntargets: [a.example]\n")
+    file.chmod(0o646)
+    read_definition_file(file)
+    with pytest.raises(InvalidValue) as caught:
+        read_definition_file(file, needs_trust=True)
     assert caught.value.hint == f"chmod o-w {file}"
 
 

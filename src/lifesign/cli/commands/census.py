@@ -173,7 +173,9 @@ def census(
         _write(_read_census(place, None), place, form, output, as_json=as_json)
         return 0
     code = ExitCode.SUCCESS
-    definition = _definition(source, contact, allow_network or [], timeout_seconds, kind)
+    definition = _definition(
+        source, contact, allow_network or [], timeout_seconds, kind, needs_trust=credential is not None
+    )
     definition = with_credentials(definition, credential)
     place = place_of(definition, database, registry, key_file, allow_plain_http=allow_plain_http)
     if not no_crawl:
@@ -245,6 +247,8 @@ def _definition(
     networks: list[str],
     timeout_seconds: float | None,
     kind: str | None,
+    *,
+    needs_trust: bool,
 ) -> "ProbeDefinition":
     """Return the definition to probe: that of a file, or one for a list."""
     from lifesign.prober.definition.file import read_definition_file, unreadable  # noqa: PLC0415
@@ -266,7 +270,7 @@ def _definition(
                     "JSON Lines file"
                 )
                 raise InvalidValue(option, "given", expected)
-        return read_definition_file(Path(source))
+        return read_definition_file(Path(source), needs_trust=needs_trust)
     if "://" not in source and (why := unreadable(Path(source)) if source else "nothing was named"):
         shown = without_password(source)
         raise InvalidValue("FILE|URL", shown, f"a file that can be read, a URL, or a database ({why})")

@@ -173,7 +173,7 @@ def crawl(
         return print_config(context, "prober", {})
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
 
-    read = with_credentials(read_definition_file(definition), credential)
+    read = with_credentials(read_definition_file(definition, needs_trust=credential is not None), credential)
     place = place_of(read, database, registry, key_file, allow_plain_http=allow_plain_http)
     if metrics is not None:
         from lifesign.crawl.metrics_server import place_in  # noqa: PLC0415 - see above

@@ -130,7 +130,15 @@ def probe(
     probed = urls or _targets_of(definition)
     if len(probed) > MAX_URLS:
         raise InvalidValue("URL...", len(probed), f"at most {MAX_URLS}; lifesign census FILE accepts more")
-    requested = _definition(probed, definition, timeout_seconds, message, allow_network or (), kind=kind)
+    requested = _definition(
+        probed,
+        definition,
+        timeout_seconds,
+        message,
+        allow_network or (),
+        kind=kind,
+        needs_trust=credential is not None,
+    )
     if message is not None:
         _refuse_message_to_mcp(requested, message)
     reports = run_until_signal(_probe_all(with_credentials(requested, credential)))
@@ -214,6 +222,7 @@ def _definition(
     networks: "Sequence[str]",
     *,
     kind: str | None,
+    needs_trust: bool,
 ) -> "ProbeDefinition":
     """Return the definition; the command line takes precedence over the file."""
     from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - see probe
@@ -227,7 +236,7 @@ def _definition(
         return given
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415
 
-    read = read_definition_file(file)
+    read = read_definition_file(file, needs_trust=needs_trust)
     settings = read.settings_by_url
     _warn_of_unused_assertions(file, read, {target.url for target in given.targets})
     targets = tuple(

@@ -35,8 +35,11 @@ class CredentialFile(DefinitionMapping):
     """The same as in a definition."""
 
 
-def read_definition_file(file: Path) -> ProbeDefinition:
+def read_definition_file(file: Path, *, needs_trust: bool = False) -> ProbeDefinition:
     """Read a probe definition. Paths in it are relative to the directory of the file.
+
+    A definition that names secrets is refused if other users can change it; with `needs_trust` any is, since
+    credentials of another file are used with it.
 
     Raise InvalidDefinition with all faults and their lines. A directory or opt-out list that cannot be read
     is a fault too, as is a key file that is no regular file. Raise InvalidValue if the definition file does
@@ -44,7 +47,11 @@ def read_definition_file(file: Path) -> ProbeDefinition:
     """
     text, opened = _text_of(file, "definition")
     document, definition = _read(text, file)
-    if definition.credentials or any(key_file is not None for _, key_file in _key_files(definition)):
+    if (
+        needs_trust
+        or definition.credentials
+        or any(key_file is not None for _, key_file in _key_files(definition))
+    ):
         _refuse_changeable(file, opened, "definition")
     finders = (_list_faults, _opt_out_faults, _key_faults)
     if faults := [fault for find in finders for fault in find(document, definition)]:
