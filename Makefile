@@ -102,7 +102,7 @@ docs: .venv/.docs ## the documentation as a site, in build/docs (works offline)
 faults: .venv/.docs $(INSTALLED) ## the long drills, and each property with 1,000 random examples (SEED=N repeats a run)
 	$(BIN)/pytest --numprocesses=2 --dist=worksteal -m "long or hypothesis" --hypothesis-profile=random $(if $(SEED),--hypothesis-seed=$(SEED))
 
-fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 55 minutes)
+fleet: .venv/.test ## the labelled fleet: agents, probers and faults in network namespaces (root, nftables, faketime; 40 minutes)
 	$(BIN)/python -m tests.fleet.run $(if $(SEED),--seed $(SEED))
 
 bench: .venv/.test ## the benchmarks (an hour; benchmarks/run.py NAME runs one)
