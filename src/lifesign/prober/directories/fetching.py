@@ -4,12 +4,10 @@ The fetcher protects the prober from directories as it does from agents: both ar
 """
 
 import asyncio
-from dataclasses import replace
 from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.credentials.secret import scrubber_of
 from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories.source import DOCUMENT_TIMEOUT_S, Get, WantedDocument
 from lifesign.prober.network.fetch import Fetched, Fetcher, Request
@@ -26,7 +24,7 @@ def fetching_with(fetcher: Fetcher) -> Get:
     """Return a function that requests documents of directories through a fetcher, with its `TIMEOUTS`."""
 
     async def get(wanted: WantedDocument) -> Fetched:
-        fetched = await fetcher.fetch(
+        return await fetcher.fetch(
             Request(
                 url=URL(wanted.url, encoded=True),
                 headers={} if wanted.key is None else {"Authorization": f"Bearer {wanted.key}"},
@@ -35,15 +33,11 @@ def fetching_with(fetcher: Fetcher) -> Get:
                 max_bytes=wanted.max_bytes,
                 deadline_s=asyncio.get_running_loop().time() + wanted.timeout_s,
                 own_secret=wanted.key,
+                is_shown=True,
                 # Directories move, but a key is only sent to its own origin.
                 may_leave_origin=wanted.key is None,
                 accept=ACCEPTED,
             )
         )
-        if wanted.key is None:
-            return fetched
-        # What is left out of a list is shown without invisible characters, which may split the key.
-        body = scrubber_of(wanted.key).clean_shown(fetched.body)
-        return fetched if body == fetched.body else replace(fetched, body=body)
 
     return get

@@ -126,6 +126,8 @@ class Request:
     """URL of the probed target: its secrets are removed from answers of all origins."""
     own_secret: str | None = None
     """Secret in its headers that is no credential: it is removed from all answers."""
+    is_shown: bool = False
+    """Whether parts of the body are shown without invisible characters, which may split a secret."""
     has_secret: bool = False
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     tls: ClientTls | None = None
@@ -276,7 +278,7 @@ class Fetcher:
             asked.append(hop.url)
             scrubber = united((own, self._credentials.scrubber_of(*asked))) if self._credentials else own
             if scrubber:
-                fetched = _scrubbed(fetched, scrubber)
+                fetched = _scrubbed(fetched, scrubber, is_shown=request.is_shown)
             if location is not None and scrubber.clean_text(location) != location:
                 reason = "redirected to a URL with a secret of the prober"
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
@@ -501,8 +503,10 @@ def _accept_header(types: str) -> str:
     return _header({"Accept": types}, "headers")
 
 
-def _scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
+def _scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetched:
     """Return an answer without the secrets that the peer may have sent back."""
+    if is_shown and (shown := scrubber.clean_shown(fetched.body)) != fetched.body:
+        fetched = replace(fetched, body=shown)
     usual = SEPARATOR.join((fetched.reason, fetched.content_type, fetched.allow))
     body = fetched.body
     if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
