@@ -172,7 +172,8 @@ def events_page() -> str:
         text = payload.__doc__ or ""
         if uses[payload] > 1:
             # The payload's own first paragraph describes all of its types.
-            text = f"{texts[kind.name]} {text.partition(PARAGRAPH)[2]}"
+            first, _, rest = text.partition(PARAGRAPH)
+            text = f"{texts.get(kind.name, first)} {rest}"
         lines += [f"## {kind.value}", "", _plain(text), ""]
         schema, meanings = payload.model_json_schema(), docstrings(payload)
         rows = [

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import ValidationError
 from tests.support.event_logs import verify
-from tools.event_examples import link_examples
+from tools.event_examples import add_examples, link_examples
 from tools.event_schema import SCHEMA_FILE, schema_of_the_models
 
 from lifesign.domain.errors import BrokenChain, InvalidEvent
@@ -388,6 +388,18 @@ def test_examples_without_hash_are_linked_and_others_kept(tmp_path: Path) -> Non
     assert (tmp_path / VALID[-1].name).read_text() == VALID[-1].read_text()
 
 
+def test_types_without_an_example_get_one(tmp_path: Path) -> None:
+    kept, left_out = VALID[:-8], VALID[-8:]
+    for path in kept:
+        (tmp_path / path.name).write_text(path.read_text())
+    add_examples(tmp_path)
+    events = [read_event(json.loads(path.read_text())) for path in sorted(tmp_path.glob("*.json"))]
+    assert verify(events).sequence == len(VALID)
+    added = {event.type.value for event in events[len(kept) :]}
+    assert added == {json.loads(path.read_text())["type"] for path in left_out}
+    assert all(schema_accepts(event.members()) for event in events)
+
+
 def test_event_schema_matches_the_models() -> None:
     assert schema_of_the_models() == SCHEMA, "run: make schemas"
     Draft202012Validator.check_schema(SCHEMA)
@@ -410,7 +422,7 @@ def test_valid_examples_form_a_log_with_every_event_type() -> None:
     events = [read_event(json.loads(path.read_text())) for path in VALID]
     assert verify(events).sequence == len(VALID)
     assert set(EventType) - {event.type for event in events} == set(), (
-        "add examples to schemas/examples/event/valid/, then run: make schemas"
+        "run: make schemas. If it writes no example, add it to schemas/examples/event/valid/ and run again"
     )
     assert any(event.is_erased for event in events)
 
