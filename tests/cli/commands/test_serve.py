@@ -1,3 +1,4 @@
+import ast
 import inspect
 import typing
 from collections.abc import Callable
@@ -25,6 +26,18 @@ def test_every_setting_has_its_option_and_there_are_no_others() -> None:
     settings = set(RegistrySettings.model_fields) | set(inspect.signature(Listening).parameters)
     assert settings - set(OPTIONS) == set(), "add these parameters to serve() in cli/commands/serve.py"
     assert set(OPTIONS) - settings == set(), "add these members to RegistrySettings or Listening"
+
+
+def test_serve_uses_every_option() -> None:
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(serve))) if isinstance(node, ast.Call)]
+    used = {
+        argument.arg
+        for call in calls
+        for argument in call.keywords
+        for part in ast.walk(argument.value)
+        if isinstance(part, ast.Name) and part.id == argument.arg
+    }
+    assert set(OPTIONS) - used == set(), "pass these parameters to _settings() or Listening() in serve()"
 
 
 @pytest.mark.parametrize("name", OPTIONS)

@@ -2,6 +2,7 @@ import gzip
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -31,10 +32,26 @@ from lifesign.prober.directories.snapshot import NotRead
 from lifesign.prober.directories.target_collection import Gathered
 
 FILES = {name: type(one).__module__.rpartition(".")[2] for name, one in BUILT_IN.items()}
-EXAMPLES = {
-    name: import_module(f"tests.prober.directories.test_{file}").EXAMPLE for name, file in FILES.items()
-}
+
+
+def examples_of_formats() -> dict[str, object]:
+    """Return the EXAMPLE of each format's test file; a format without one is absent."""
+    found = {}
+    for name, file in FILES.items():
+        with suppress(ModuleNotFoundError, AttributeError):
+            found[name] = import_module(f"tests.prober.directories.test_{file}").EXAMPLE
+    return found
+
+
+EXAMPLES = examples_of_formats()
 KEYS = sorted({key for example in EXAMPLES.values() if isinstance(example, dict) for key in example})
+
+
+def test_every_format_has_an_example() -> None:
+    missing = [
+        f"tests/prober/directories/test_{file}.py" for name, file in FILES.items() if name not in EXAMPLES
+    ]
+    assert not missing, f"add EXAMPLE, a document of the format, to these files: {', '.join(missing)}"
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
