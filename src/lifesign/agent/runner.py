@@ -5,12 +5,10 @@
 
 import asyncio
 import logging
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, Unpack
+from typing import Any, Self, Unpack
 
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.agent.drain import AgentEnd, DrainContext, leave
@@ -20,12 +18,11 @@ from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.profile import AgentProfile, ProfileSettings, given_profile
 from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
+from lifesign.agent.signal_handling import catching_signals
 from lifesign.agent.task_source import TaskSource
 from lifesign.agent.work_loop import WorkLoop
 from lifesign.agent.work_sources import AssignmentSource, HandedIn
 from lifesign.errors import InvalidValue
-
-ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 _DISPLACED = "another process is registered as this agent"
 _log = logging.getLogger("lifesign.agent")
@@ -156,7 +153,7 @@ class AgentRunner:
 
         Starts the agent if it was not started. Signals are handled only in the main thread.
         """
-        with self._catching_signals():
+        with catching_signals(self.drain):
             if self._living is None:
                 self.start()
             return await self.wait()
@@ -269,21 +266,6 @@ class AgentRunner:
             await _ended(work)
             await _ended(loop)
             await self._place.close()
-
-    @contextmanager
-    def _catching_signals(self) -> Iterator[None]:
-        running = asyncio.get_running_loop()
-        caught = []
-        for number in ENDING_SIGNALS:
-            # Outside the main thread, or on a system without signals: the embedding program calls `drain`.
-            with suppress(ValueError, RuntimeError):
-                running.add_signal_handler(number, self.drain, f"{signal.Signals(number).name} came")
-                caught.append(number)
-        try:
-            yield
-        finally:
-            for number in caught:
-                running.remove_signal_handler(number)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

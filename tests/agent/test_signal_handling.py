@@ -1,0 +1,55 @@
+import asyncio
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lifesign.agent.signal_handling import catching_signals
+
+FORKING = multiprocessing.get_context("fork")
+PATIENCE_S = 60.0
+
+
+def _wait(is_ready: Any) -> None:
+    is_ready.set()
+    time.sleep(PATIENCE_S)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_to_the_process_drains(number: int) -> None:
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    with catching_signals(reasons.put_nowait):
+        os.kill(os.getpid(), number)
+        reason = await asyncio.wait_for(reasons.get(), PATIENCE_S)
+    assert reason.startswith(signal.Signals(number).name)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("call", [lambda function: function(), None], ids=["in the loop", "in a thread"])
+async def test_signal_to_a_forked_child_ends_it_and_does_not_drain(
+    number: int, call: Callable[[Callable[[], int | None]], int | None] | None
+) -> None:
+    reasons: list[str] = []
+
+    def fork_and_signal() -> int | None:
+        is_ready = FORKING.Event()
+        child = FORKING.Process(target=_wait, args=(is_ready,))
+        child.start()
+        assert child.pid is not None
+        if number == signal.SIGINT:
+            # Before that, Python may ignore its exception.
+            is_ready.wait(PATIENCE_S)
+        os.kill(child.pid, number)
+        child.join(PATIENCE_S / 2)
+        return child.exitcode
+
+    with catching_signals(reasons.append):
+        ended = await asyncio.to_thread(fork_and_signal) if call is None else call(fork_and_signal)
+        await asyncio.sleep(0.05)
+    assert ended == (-number if number == signal.SIGTERM else 1)
+    assert reasons == []
