@@ -1,4 +1,5 @@
 import errno
+import multiprocessing
 import os
 import signal
 import stat
@@ -114,6 +115,32 @@ def test_killed_leader_is_replaced_and_its_load_is_removed(tmp_path: Path) -> No
         assert crew.incarnation() == 7
     assert [path.name for path in tmp_path.glob("load-*")] == [crew._own.name]
     assert crew.leave()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_forked_child_of_a_worker_keeps_no_lock(tmp_path: Path) -> None:
+    forking = multiprocessing.get_context("fork")
+    first = BeatElection.join(tmp_path)
+    assert first.lead()
+    is_running, may_end = forking.Event(), forking.Event()
+
+    def outlive() -> None:
+        is_running.set()
+        may_end.wait(PATIENCE_SECONDS)
+
+    child = forking.Process(target=outlive)
+    child.start()
+    try:
+        assert is_running.wait(PATIENCE_SECONDS)
+        assert first.leave()
+        second = BeatElection.join(tmp_path)
+        assert second.is_alone()
+        assert second.lead()
+        assert second.leave()
+    finally:
+        may_end.set()
+        child.join()
+    assert child.exitcode == 0
 
 
 def test_incarnation_is_shared_with_later_workers_and_removed_with_the_last(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ The workers share a directory that only their user may read:
     load-*    one file per worker, locked by it and mapped: its current load
     new-*     a load file before it is locked: one without a lock belongs to a dead worker
 
-All locks end with their process. Only `join` waits, for a moment. POSIX only.
+All locks end with their process: a forked child closes its copies. Only `join` waits, for a moment. POSIX
+only.
 """
 
 import errno
@@ -22,6 +23,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
+from weakref import WeakSet
 
 from lifesign.filesystem.file_lock import try_lock
 from lifesign.filesystem.private_file import allocate, is_at, map_shared, open_private
@@ -60,6 +62,7 @@ class BeatElection:
             new.unlink(missing_ok=True)
             os.close(self._own_fd)
             raise
+        _elections.add(self)
 
     @classmethod
     def join(cls, directory: Path) -> Self:
@@ -135,12 +138,33 @@ class BeatElection:
         is_last = try_lock(self._crew_fd)
         os.close(self._crew_fd)
         self.give_lead()
+        _elections.discard(self)
         return is_last
+
+    def close_in_child(self) -> None:
+        """Close a forked child's copies of the locks, which would outlive a worker that is killed."""
+        os.close(self._own_fd)
+        os.close(self._crew_fd)
+        self.give_lead()
 
     def _other_loads(self) -> list[int]:
         paths = sorted(self._directory.glob("load-*"))[:MAX_WORKERS]
         loads = [_load_in(path) for path in paths if path != self._own]
         return [load for load in loads if load is not None]
+
+
+_elections: Final = WeakSet[BeatElection]()
+"""Those of this process."""
+
+
+def _close_in_child() -> None:
+    for election in _elections:
+        election.close_in_child()
+    _elections.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 def default_directory(registry: str, agent_id: str) -> Path:
