@@ -269,8 +269,9 @@ class RegistryConnection:
             return InvalidAnswer(f"the answer has more than {MAX_BODY_BYTES} bytes", status=response.status)
         if not 200 <= response.status < 300:
             return _refusal(response, body, self._scrubber)
+        content_type = self._scrubber.clean_text(media_type(response.headers))
         return RegistryReply(
-            status=response.status, content_type=media_type(response.headers), body=body, sent_at_s=sent_at_s
+            status=response.status, content_type=content_type, body=body, sent_at_s=sent_at_s
         )
 
     async def _send(self, question: Question) -> aiohttp.ClientResponse:
@@ -337,7 +338,8 @@ def _is_worth_repeating(error: RegistryError, question: Question) -> bool:
 async def _stream_refusal(response: aiohttp.ClientResponse, scrubber: Scrubber) -> RegistryError | None:
     """Return why an answer is no stream, or None."""
     if response.status == 200:
-        if (content_type := media_type(response.headers)) == "text/event-stream":
+        content_type = scrubber.clean_text(media_type(response.headers))
+        if content_type == "text/event-stream":
             return None
         what = f"expected text/event-stream; got {content_type[:80]!a}"
         return InvalidAnswer(f"HTTP 200: {what}", status=200)

@@ -51,6 +51,8 @@ def test_path_and_all_below_it_are_covered(url: str) -> None:
         "https://agents.acme.example/billing/../admin",
         "https://agents.acme.example/billing/%2e%2E/admin",
         "https://agents.acme.example/billing/..%2fadmin",
+        "https://agents.acme.example/billing/..%3F",
+        "https://agents.acme.example/billing/x%23y",
         "https://agents.acme.example/billing/..%5cadmin",
         "https://agents.acme.example/billing/%252e%252e/admin",
         "https://agents.acme.example/billing/%25252525252e/admin",

@@ -21,8 +21,11 @@ MAX_CARD_ORIGINS: Final = 100
 ORIGIN_PATTERN: Final = r"^https?://[A-Za-z0-9._:\[\]-]{1,270}$"
 MAX_DECODINGS: Final = 3
 """A path that is percent-encoded more often is in no scope: servers may decode it again."""
-_ODD_CHARACTERS: Final = frozenset("\\;%\ufffd\uff0e\uff0f")
-"""Servers interpret a path with these characters differently; U+FFFD stands for bytes that are not UTF-8."""
+_ODD_CHARACTERS: Final = frozenset("\\;%?#\ufffd\uff0e\uff0f")
+"""Servers interpret a path with these characters differently; U+FFFD stands for bytes that are not UTF-8.
+
+`?` and `#` were percent-encoded: a proxy that decodes them ends the path there.
+"""
 REJECTED: Final = frozenset({401, 403})
 """Statuses with which a server refuses a credential, or asks for one."""
 
