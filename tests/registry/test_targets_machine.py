@@ -59,7 +59,8 @@ class Model:
 
     def settle(self) -> None:
         """Let former targets have no record that is alive."""
-        self.alive &= set(self.probed().values()) | self.gone
+        probed = self.probed()
+        self.alive = {url for url in self.alive if target_id(url) in probed or url in self.gone}
 
 
 class TargetsMachine(RegistryMachine):

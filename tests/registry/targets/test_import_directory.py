@@ -153,6 +153,18 @@ async def test_unlisted_target_ends_and_its_agent_is_deregistered(
     assert report.is_good, report
 
 
+async def test_unlisted_target_ends_although_an_agent_names_the_same_card(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    (url,) = urls(1)
+    await api.register("agent-1", monitoring="probe", card_url=url)
+    await put(api, "dir", "one", urls(1))
+    await see_alive(api, clock, url)
+    await put(api, "dir", "two", [])
+    assert (await api.record(target_id(url)))["status"] == "deregistered"
+    assert (await api.record("agent-1"))["status"] == "active"
+
+
 async def test_relisted_target_is_probed_and_returns_with_a_liveness_signal(
     api: RegistryApi, clock: WoundClock
 ) -> None:
