@@ -13,7 +13,7 @@ from tests.support.misbehaving_tools import NO_SESSION, OFF_SCHEMA, http_misbeha
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.adapter.run_events import SPOKEN_WITH
-from lifesign.adapter.tools import upstream_server
+from lifesign.adapter.tools import tool_list, upstream_server
 from lifesign.adapter.tools.call_failures import CallNotExecuted
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.tools_file import CallLimits, Upstream
@@ -113,7 +113,7 @@ async def test_secrets_of_a_server_are_removed_from_its_refusals_failures_and_ou
 async def test_server_with_too_long_a_list_of_tools_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upstream_server, "MAX_LIST_BYTES", 100)
+    monkeypatch.setattr(tool_list, "MAX_LIST_BYTES", 100)
     async with started(program(tmp_path / "record")) as server:
         with pytest.raises(CallNotExecuted, match="more than 100 bytes") as refused:
             await server.call("fetch", {})
@@ -128,7 +128,7 @@ async def test_list_that_has_become_too_long_restarts_the_server(
     async with started(program(tmp_path / "record")) as server:
         await server.learn()
         with monkeypatch.context() as patched:
-            patched.setattr(upstream_server, "MAX_LIST_BYTES", 100)
+            patched.setattr(tool_list, "MAX_LIST_BYTES", 100)
             await server.learn()
         with pytest.raises(CallNotExecuted, match="is not running"):
             await server.call("fetch", {})

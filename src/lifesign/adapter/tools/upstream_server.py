@@ -28,7 +28,8 @@ from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
 from lifesign.adapter.tools.server_secrets import ServerSecrets
-from lifesign.adapter.tools.tools_file import MAX_TOOLS, CallLimits, Upstream
+from lifesign.adapter.tools.tool_list import ListTooLong, ToolLister
+from lifesign.adapter.tools.tools_file import CallLimits, Upstream
 from lifesign.domain.parsing.json_limits import is_finite
 from lifesign.errors import InvalidValue
 from lifesign.mcp.answer import MAX_NAME_CHARS
@@ -53,18 +54,9 @@ MIN_WRITTEN_BYTES: Final = 4 * 1_048_576
 """Minimum of the limit for one line or body of a server: the list of all its tools is one line."""
 WRITTEN_PER_ANSWER: Final = 4
 """Ratio of that limit to the limit of an answer: a character of two bytes may be escaped with six."""
-MAX_LIST_BYTES: Final = 2 * 1_048_576
-"""Maximum size of a server's list of tools as JSON, on all its pages. It may take 20 times as much memory."""
 
 
 _log = logging.getLogger("lifesign.adapter.tools")
-
-
-class _ListTooLong(ValueError):
-    """The tools that a server has listed since its start exceed MAX_LIST_BYTES."""
-
-    def __init__(self) -> None:
-        super().__init__(f"its list of tools has more than {MAX_LIST_BYTES} bytes")
 
 
 class UpstreamServer:
@@ -89,15 +81,13 @@ class UpstreamServer:
         self._chance = chance
         self._run_deadline = run_deadline
         self._client: Client | None = None
+        self._lister: ToolLister | None = None
         self._end = ServerEnd()
         self._unreachable_reason = "it has not started yet"
         self._failures = 0
         self._began_at_s = 0.0
         self._again_at_s = 0.0
         self._missing: Collection[str] = ()
-        self._sizes: dict[str, int] = {}
-        """Bytes of each tool that the server has listed since its start: the SDK keeps parts of them all."""
-        self._listing = asyncio.Lock()
         self._has_run = False
         self._is_tried = asyncio.Event()
         self._is_broken = asyncio.Event()
@@ -115,12 +105,13 @@ class UpstreamServer:
         if not self._is_tried.is_set():
             await self.ready()
             return
-        if (client := self._client) is None:
+        client, lister = self._client, self._lister
+        if client is None or lister is None:
             return
         try:
-            async with asyncio.timeout(LIST_SECONDS), self._listing:
-                tools = await self._list_tools(client)
-        except _ListTooLong as error:
+            async with asyncio.timeout(LIST_SECONDS):
+                tools = await lister.list_tools()
+        except ListTooLong as error:
             self._break(client, str(error))
             return
         except Exception as error:  # noqa: BLE001 - the last list counts; a call notices what is wrong
@@ -313,23 +304,6 @@ class UpstreamServer:
             )
         self._missing = missing
 
-    async def _list_tools(self, client: Client) -> Mapping[str, Tool]:
-        """Request the list of tools; _ListTooLong if it is too long."""
-        found: dict[str, Tool] = {}
-        cursor: str | None = None
-        for _ in range(MAX_TOOLS):
-            page = await client.list_tools(cursor=cursor)
-            for tool in page.tools:
-                self._sizes[tool.name] = len(tool.model_dump_json(by_alias=True, exclude_none=True).encode())
-            if sum(self._sizes.values()) > MAX_LIST_BYTES:
-                raise _ListTooLong
-            found.update({tool.name: tool for tool in page.tools[: MAX_TOOLS - len(found)]})
-            cursor = page.next_cursor
-            # A page may be empty and not the last one.
-            if cursor is None or len(found) >= MAX_TOOLS:
-                break
-        return MappingProxyType(found)
-
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[Client]:
         """Connect, and learn which tools there are, within the time for that."""
@@ -340,8 +314,8 @@ class UpstreamServer:
                     client = await opened.enter_async_context(made)
                     # The SDK has no setting for this. A test fails if the SDK validates by another method.
                     client.session.validate_tool_result = _accept_result  # type: ignore[assignment, method-assign]
-                    self._sizes = {}
-                    self.tools = await self._list_tools(client)
+                    self._lister = ToolLister(client)
+                    self.tools = await self._lister.list_tools()
                     self._log_missing_tools()
             except TimeoutError:
                 limit = f"{self._limits.start_seconds:g} s"
@@ -414,7 +388,7 @@ def _words(error: BaseException) -> str:
         return os.strerror(error.errno) if error.errno else type(error).__name__
     if isinstance(error, CommandFailed):
         return error.reason
-    if isinstance(error, InvalidValue | TimeoutError | MCPError | _ListTooLong):
+    if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong):
         return " ".join(str(error).split())[:MAX_WORDS_CHARS] or "it took too long"
     return type(error).__name__
 
