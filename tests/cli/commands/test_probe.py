@@ -1,5 +1,6 @@
 import asyncio
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -255,14 +256,20 @@ async def test_targets_of_a_definition_are_probed_if_no_url_is_given(
     assert await asyncio.to_thread(main, ["probe", "--definition", str(file)]) == 3
     assert f"hint: for the agents of its directories: lifesign crawl {file}" in capsys.readouterr().err
     async with serving(agent()) as server:
-        file.write_text(
+        text = (
             "name: mine\n"
             f"targets: ['{server.url}', '{server.url}/other']\n"
             "networks: {allow: [127.0.0.0/8]}\n"
         )
-        await asyncio.to_thread(main, ["probe", "--json", "--definition", str(file)])
-    probed = [target["url"] for target in json.loads(capsys.readouterr().out)["targets"]]
-    assert probed == [f"{server.url}/", f"{server.url}/other"]
+        file.write_text(text)
+        read, write = os.pipe()
+        os.write(write, text.encode())
+        os.close(write)
+        for place in (str(file), f"/dev/fd/{read}"):
+            await asyncio.to_thread(main, ["probe", "--json", "--definition", place])
+            probed = [target["url"] for target in json.loads(capsys.readouterr().out)["targets"]]
+            assert probed == [f"{server.url}/", f"{server.url}/other"]
+        os.close(read)
 
 
 async def test_a_message_to_an_mcp_server_is_refused_with_a_hint(

@@ -127,17 +127,12 @@ def probe(
 
     from lifesign.census.result_groups import GROUPS  # noqa: PLC0415 - pydantic takes 60 ms
 
-    probed = urls or _targets_of(definition)
+    read = None if definition is None else _read(definition, needs_trust=credential is not None)
+    probed = urls or _targets_of(definition, read)
     if len(probed) > MAX_URLS:
         raise InvalidValue("URL...", len(probed), f"at most {MAX_URLS}; lifesign census FILE accepts more")
     requested = _definition(
-        probed,
-        definition,
-        timeout_seconds,
-        message,
-        allow_network or (),
-        kind=kind,
-        needs_trust=credential is not None,
+        probed, definition, read, timeout_seconds, message, networks=allow_network or (), kind=kind
     )
     if message is not None:
         _refuse_message_to_mcp(requested, message)
@@ -202,13 +197,18 @@ def check_kind(kind: str | None) -> None:
         raise InvalidValue("--kind", kind, "a2a or mcp")
 
 
-def _targets_of(file: Path | None) -> "Sequence[str]":
-    """Return the targets that a definition names itself; InvalidValue without any."""
-    if file is None:
-        raise InvalidValue("URL...", None, "the URL of an agent, or --definition FILE")
+def _read(file: Path, *, needs_trust: bool) -> "ProbeDefinition":
+    """Read a definition, once: it may be a pipe."""
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - see probe
 
-    if urls := read_definition_file(file).target_urls:
+    return read_definition_file(file, needs_trust=needs_trust)
+
+
+def _targets_of(file: Path | None, read: "ProbeDefinition | None") -> "Sequence[str]":
+    """Return the targets that a definition names itself; InvalidValue without any."""
+    if file is None or read is None:
+        raise InvalidValue("URL...", None, "the URL of an agent, or --definition FILE")
+    if urls := read.target_urls:
         return urls
     hint = f"for the agents of its directories: lifesign crawl {quote(str(file))} --once"
     raise InvalidValue("URL...", None, f"the URL of an agent ({file} names no targets)", hint=hint)
@@ -217,14 +217,14 @@ def _targets_of(file: Path | None) -> "Sequence[str]":
 def _definition(
     urls: "Sequence[str]",
     file: Path | None,
+    read: "ProbeDefinition | None",
     timeout_seconds: float | None,
     message: str | None,
-    networks: "Sequence[str]",
     *,
+    networks: "Sequence[str]",
     kind: str | None,
-    needs_trust: bool,
 ) -> "ProbeDefinition":
-    """Return the definition; the command line takes precedence over the file."""
+    """Return the definition; the command line takes precedence over the file, which was read as `read`."""
     from lifesign.prober.definition.models import ProbeDefinition  # noqa: PLC0415 - see probe
 
     check_kind(kind)
@@ -232,11 +232,8 @@ def _definition(
         given = ProbeDefinition.for_urls(
             urls, networks=networks, message=message, total_seconds=timeout_seconds, kind=kind
         )
-    if file is None:
+    if file is None or read is None:
         return given
-    from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415
-
-    read = read_definition_file(file, needs_trust=needs_trust)
     settings = read.settings_by_url
     _warn_of_unused_assertions(file, read, {target.url for target in given.targets})
     targets = tuple(
