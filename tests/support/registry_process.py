@@ -151,7 +151,7 @@ class OwnPostgresql:
 
     def start(self) -> None:
         """Let it recover; return once it takes connections."""
-        # By itself, the package waits for 10 s only, which a busy machine needs.
+        # The package itself waits for only 10 s, and a busy machine may need longer to recover.
         self._control("-o", f'-h "" -k {self._server.pgdata}', "-l", str(self._server.log), "start")
         self._server.ensure_postgres_running()
 

@@ -1,16 +1,14 @@
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import event
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
+from tests.support.sql_statements import recorded_statements
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.observation.result_sums import bucket_of
-from lifesign.storage.engine.transaction import Transaction
 
 PATH = "/api/v1/census"
 URLS = [f"https://agent-{number}.example/" for number in range(5)]
@@ -137,22 +135,10 @@ async def test_census_counts_of_a_run_are_fixed_at_its_end(api: RegistryApi, clo
 async def test_counting_the_targets_of_a_run_blocks_no_write(
     api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, statements = api.database.write, list[str]()
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        statements.append(statement)
-
-    async def overheard(function: Callable[[Transaction], Any]) -> Any:
-        def heard(transaction: Transaction) -> Any:
-            event.listen(transaction.connection, "before_cursor_execute", note)
-            return function(transaction)
-
-        return await write(heard)
-
     await put_run(api, "one")
     for url in URLS[:4]:
         await report(api, clock, url, {}, discovery={"result": "ok"})
-    monkeypatch.setattr(api.database, "write", overheard)
+    statements = recorded_statements(monkeypatch, api.database, "write")
     assert (await put_run(api, "one", is_over=True))["counts"]
     assert any("UPDATE census_runs" in statement for statement in statements)
     assert not [statement for statement in statements if "FROM targets" in statement]

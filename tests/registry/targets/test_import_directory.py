@@ -1,12 +1,13 @@
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import select
 from tests.support.databases import WoundClock
 from tests.support.directory_api import DIRECTORIES, apply, feed, put, upload, urls_in
 from tests.support.registry_api import RegistryApi
+from tests.support.sql_statements import recorded_statements
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
@@ -76,19 +77,7 @@ async def test_listed_targets_are_to_be_probed(api: RegistryApi) -> None:
 async def test_list_of_directories_takes_as_many_statements_for_ten_as_for_one(
     api: RegistryApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, statements = api.database.read, list[str]()
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        statements.append(statement)
-
-    async def overheard(function: Callable[[Transaction], Any]) -> Any:
-        def heard(transaction: Transaction) -> Any:
-            event.listen(transaction.connection, "before_cursor_execute", note)
-            return function(transaction)
-
-        return await read(heard)
-
-    monkeypatch.setattr(api.database, "read", overheard)
+    statements = recorded_statements(monkeypatch, api.database, "read")
     taken, lists = [], []
     for number in range(10):
         await put(api, f"dir-{number}", "one", urls(*range(20)))
