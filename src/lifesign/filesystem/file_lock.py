@@ -1,4 +1,7 @@
-"""Exclusive locks of files (flock), which the kernel releases when their process ends."""
+"""Exclusive locks of files (flock).
+
+The kernel releases a lock when the last process that has the open file ends. A forked child has it too.
+"""
 
 import contextlib
 import fcntl
