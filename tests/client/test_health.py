@@ -360,6 +360,23 @@ async def test_a_token_never_follows_a_redirect_to_another_origin() -> None:
     assert "token" in checked.document_reason
 
 
+@pytest.mark.parametrize("path", [CARD_PATH, HEALTH_PATH])
+async def test_redirect_to_a_url_with_the_token_is_not_followed(path: str) -> None:
+    async with serving({}) as server:
+        server.replies |= {path: redirect("/log/a-secret"), "/log/a-secret": as_json(card())}
+        checked = await fetch_health(server.url, detail_token="a-secret")
+    assert "/log/a-secret" not in server.paths
+    result = checked.card_result if path == CARD_PATH else checked.document_result
+    assert result is ResultClass.REDIRECT_REFUSED
+    assert "a-secret" not in repr(checked)
+
+
+async def test_card_does_not_redirect_to_a_host_that_contains_the_token() -> None:
+    checked = await check({CARD_PATH: redirect("http://a-secret.localhost/")}, detail_token="a-secret")
+    assert checked.card_result is ResultClass.REDIRECT_REFUSED
+    assert "a-secret" not in repr(checked)
+
+
 async def test_requests_send_a_user_agent_and_no_cookies() -> None:
     async with serving(
         {CARD_PATH: as_json(card(), Set_Cookie="track=1; Path=/"), HEALTH_PATH: as_json(document())}

@@ -1,7 +1,8 @@
 import pytest
 from yarl import URL
 
-from lifesign.http_client.redirects import refusal, resolve_url
+from lifesign.domain.credentials.secret import Scrubber
+from lifesign.http_client.redirects import next_hop, refusal, resolve_url
 
 HERE = URL("https://agent.example/a/health")
 
@@ -58,3 +59,16 @@ def test_redirect_refusal_has_a_short_reason() -> None:
     assert reason is not None
     assert len(reason) < 200
     assert reason.isascii()
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["/log?key=abcd/efgh", "https://other.example/abcd%2Fefgh", "https://abcd.efgh.example/",
+     "/abcd/./efgh", "//abcd\uff0eefgh.example/"],
+)  # fmt: skip
+def test_url_with_a_secret_is_not_followed(location: str) -> None:
+    scrubber = Scrubber(["abcd/efgh", "abcd.efgh"])
+    refused = next_hop(HERE, location, followed=0, has_token=False, may_leave_origin=True, scrubber=scrubber)
+    assert isinstance(refused, str)
+    assert "abcd" not in refused
+    assert isinstance(next_hop(HERE, location, followed=0, has_token=False, may_leave_origin=True), URL)

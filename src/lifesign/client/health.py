@@ -165,10 +165,10 @@ def _is_readable_on_the_way(url: URL, networks: Sequence["Network"]) -> bool:
 
 
 def _without_secrets(get: Get, scrubber: Scrubber) -> Get:
-    """Return a `get` whose answers do not have a secret that the agent may have sent back."""
+    """Return a `get` without a secret that the agent may have sent back, in answers and redirects."""
 
     async def scrubbed(url: URL, ask: Ask) -> Answer:
-        answer = await get(url, ask)
+        answer = await get(url, replace(ask, scrubber=scrubber))
         shown = answer.url if scrubber.clean_text(str(answer.url)) == str(answer.url) else answer.url.origin()
         body = scrubber.clean_shown(answer.body)
         return replace(answer, url=shown, body=body, **head_without_secrets(answer, scrubber))

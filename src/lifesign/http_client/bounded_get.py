@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from lifesign.domain.common.project import project_suffix
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
 from lifesign.http_client.bounded_body import read_bounded, read_until
@@ -58,6 +59,8 @@ class Ask:
     """Takes each piece of an event stream; True ends the reading. Without it, no event stream is read."""
     may_leave_origin: bool = False
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
+    scrubber: Scrubber = NO_SECRETS
+    """Removes secrets: a redirect to a URL that contains one is not followed."""
 
     @property
     def method(self) -> Literal["GET", "POST", "DELETE"]:
@@ -96,6 +99,7 @@ async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:
             followed=followed,
             has_token=ask.token is not None,
             may_leave_origin=ask.may_leave_origin,
+            scrubber=ask.scrubber,
         )
         if isinstance(target, str):
             return replace(answer, result=ResultClass.REDIRECT_REFUSED, reason=target)

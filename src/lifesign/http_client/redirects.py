@@ -5,6 +5,7 @@ from typing import Final
 from yarl import URL
 
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 """Status codes."""
@@ -40,14 +41,26 @@ def resolve_url(base: URL, place: str) -> URL | None:
     return target if is_callable else None
 
 
-def next_hop(url: URL, location: str, *, followed: int, has_token: bool, may_leave_origin: bool) -> URL | str:
+def next_hop(
+    url: URL,
+    location: str,
+    *,
+    followed: int,
+    has_token: bool,
+    may_leave_origin: bool,
+    scrubber: Scrubber = NO_SECRETS,
+) -> URL | str:
     """Return the URL to which a redirect leads, or the reason why it is not followed.
 
-    `followed` is the number of redirects before this one.
+    `followed` is the number of redirects before this one. `scrubber`: removes the secrets that the server may
+    have put into the URL. Its host would reach name servers, and its path is stored.
     """
     if followed == MAX_REDIRECTS:
         return f"more than {MAX_REDIRECTS} redirects"
     target = resolve_url(url, location)
+    # A relative one, or one with dot segments, may contain a secret only once it is resolved.
+    if any(scrubber.clean_text(text) != text for text in (location, str(target))):
+        return "redirected to a URL that contains a secret"
     reason = refusal(url, target, has_token=has_token, may_leave_origin=may_leave_origin)
     if target is None or reason is not None:
         return reason or ""

@@ -279,12 +279,9 @@ class Fetcher:
             scrubber = united((own, self._credentials.scrubber_of(*asked))) if self._credentials else own
             if scrubber:
                 fetched = _scrubbed(fetched, scrubber, is_shown=request.is_shown)
-            if location is not None and scrubber.clean_text(location) != location:
-                reason = "redirected to a URL with a secret of the prober"
-                return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=reason)
             if location is None:
                 return fetched
-            target = await self._next_hop(hop, fetched, location, followed)
+            target = await self._next_hop(hop, fetched, location, followed, scrubber)
             if isinstance(target, str):
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=target)
             if redirected_by is None and hop.url.scheme == "http" and hop.url.raw_host != target.raw_host:
@@ -292,7 +289,9 @@ class Fetcher:
             hop.url = target
             followed += 1
 
-    async def _next_hop(self, hop: _Hop, fetched: Fetched, location: str, followed: int) -> URL | str:
+    async def _next_hop(
+        self, hop: _Hop, fetched: Fetched, location: str, followed: int, scrubber: Scrubber
+    ) -> URL | str:
         """Return the target of a redirect if it is followed, else the reason."""
         request = hop.request
         if request.method == "POST" and fetched.status not in KEEPS_METHOD:
@@ -304,6 +303,7 @@ class Fetcher:
             has_token=request.credential is not None
             or not HARMLESS_HEADERS.issuperset(map(str.lower, request.headers)),
             may_leave_origin=request.may_leave_origin,
+            scrubber=scrubber,
         )
         if isinstance(target, URL) and request.kept_out is not None:
             why = await request.kept_out(target)
