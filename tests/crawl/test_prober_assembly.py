@@ -66,7 +66,7 @@ async def test_second_request_after_a_name_failure_looks_up_addresses_again() ->
 
 async def test_no_process_owns_tokens_without_an_oauth_client() -> None:
     bearer = {"name": "acme", "origin": "https://acme.example", "bearer": {"env": "X"}}
-    async with open_token_owner(definition(credentials=[bearer]), Secrets(), None) as owner:
+    async with open_token_owner(definition(credentials=[bearer]), Secrets()) as owner:
         assert owner is None
 
 

@@ -67,11 +67,9 @@ class Workers:
 
 
 @asynccontextmanager
-async def workers(
-    endpoint: Endpoint, clock: Clock, count: int = 4, *, probed: frozenset[str] = frozenset()
-) -> AsyncIterator[Workers]:
+async def workers(endpoint: Endpoint, clock: Clock, count: int = 4) -> AsyncIterator[Workers]:
     owner = store(endpoint.request, clock, owns=True)
-    service = TokenOwner(owner, SECONDS, probed)
+    service = TokenOwner(owner, SECONDS)
     pipes, stores, answering = [], [], []
     for _ in range(count):
         ours, theirs = Pipe()
@@ -105,17 +103,15 @@ async def test_all_processes_together_request_a_token_once_in_its_lifetime() -> 
     assert endpoint.requests == 2
 
 
-@pytest.mark.parametrize("is_probed", [True, False])
-async def test_refresh_token_of_a_probed_provider_is_removed_in_each_process(*, is_probed: bool) -> None:
-    probed = frozenset({"acme"} if is_probed else ())
-    async with workers(Endpoint(), Clock(), 2, probed=probed) as crew:
+async def test_refresh_token_is_removed_in_each_process() -> None:
+    async with workers(Endpoint(), Clock(), 2) as crew:
         crew.owner.named("acme").note_refresh_token("refresh-canary")
         # Its own request shows that the second one's news has arrived.
         for source in crew.sources():
             assert await source.prepare(SECONDS)
         for each in crew.stores:
             scrubber = each.scrubber_of(URL("https://login.example/"))
-            assert ("refresh-canary" not in scrubber.clean_text("refresh-canary")) is is_probed
+            assert "refresh-canary" not in scrubber.clean_text("refresh-canary")
 
 
 async def is_removed(token: str, credentials: CredentialStore, url: str) -> None:

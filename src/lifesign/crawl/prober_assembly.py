@@ -1,6 +1,6 @@
 """The assembly of a prober from its definition."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from lifesign.prober.probe.steps import Prober
 from lifesign.prober.reachability.target_contact import NetworkClasses
 from lifesign.prober.reachability.witness_requests import WitnessRequests
 from lifesign.prober.secrets.credential_store import CredentialStore, RequestToken
-from lifesign.prober.secrets.secret_reader import Secrets, probed_providers, read_secrets
+from lifesign.prober.secrets.secret_reader import Secrets, read_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +115,8 @@ async def open_token_endpoints(definition: ProbeDefinition) -> AsyncIterator[OAu
 
 
 @asynccontextmanager
-async def open_token_owner(
-    definition: ProbeDefinition, secrets: Secrets, targets: Sequence[str] | None
-) -> AsyncIterator[TokenOwner | None]:
-    """Yield the object that requests OAuth tokens for all processes; None if no credential needs them.
-
-    `targets`: see `probed_providers`.
-    """
+async def open_token_owner(definition: ProbeDefinition, secrets: Secrets) -> AsyncIterator[TokenOwner | None]:
+    """Yield the object that requests OAuth tokens for all processes; None if no credential needs them."""
     if all(credential.oauth2 is None for credential in definition.credentials):
         yield None
         return
@@ -130,8 +125,7 @@ async def open_token_owner(
         _fetcher(definition, resolver, is_public_allowed=definition.has_contact) as fetcher,
         open_credentials(definition, secrets, fetcher) as credentials,
     ):
-        probed = probed_providers(definition.credentials, targets)
-        yield TokenOwner(credentials, definition.timeouts.total_seconds, probed)
+        yield TokenOwner(credentials, definition.timeouts.total_seconds)
 
 
 def _resolver(definition: ProbeDefinition) -> Resolver:

@@ -101,8 +101,6 @@ class Crawl:
         """Progress of all processes, once they probe."""
         self.outcomes: dict[str, ImportOutcome] = {}
         """Results of the last reading of each directory."""
-        self._has_other_targets = bool(definition.directories) or home.is_shared
-        """Whether targets are probed that the definition itself does not list."""
 
     async def watch(self, *, processes: int) -> Crawled:
         """Probe every target continuously, each at its own time. LifesignError if it cannot continue."""
@@ -238,13 +236,12 @@ class Crawl:
         shares = self._home.shares(self._definition, processes, since_s)
         credentials = self._definition.credentials
         # Several processes get their tokens from this one.
-        targets = None if self._has_other_targets else self._definition.target_urls
-        secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials, targets)
+        secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials)
         shares = [replace(share, log_format=self._progress.log_format, secrets=secrets) for share in shares]
         forget_variables(credentials)
         if len(shares) == 1:
             return await probe_all(shares, self._stop, report, statuses.keep_totals)
-        async with open_token_owner(self._definition, self._secrets, targets) as tokens:
+        async with open_token_owner(self._definition, self._secrets) as tokens:
             return await probe_all(shares, self._stop, report, statuses.keep_totals, tokens=tokens)
 
     async def _show(self, statuses: WorkerStatuses) -> None:
@@ -312,7 +309,6 @@ class Crawl:
             self._note(await importer.import_directory(source))
         if not self._home.is_shared:
             for record in await importer.unnamed():
-                self._has_other_targets = True
                 text = f"{record.name}: not in this definition, but also probed: {targets_text(record.size)}"
                 self._progress.print_line(f"{text} ({self._command('remove', record.name)})")
 

@@ -5,7 +5,7 @@ process learns the tokens of all others, because a target may send one back to a
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
@@ -39,14 +39,10 @@ class TokenReply:
 class TokenOwner:
     """Obtains OAuth tokens for all processes of a crawl, in the process that has the client secrets."""
 
-    def __init__(self, credentials: CredentialStore, seconds: float, probed: Collection[str] = ()) -> None:
-        """`seconds`: time limit of a request for a token, the same as for the token endpoint.
-
-        `probed`: the result of `probed_providers`.
-        """
+    def __init__(self, credentials: CredentialStore, seconds: float) -> None:
+        """`seconds`: time limit of a request for a token, the same as for the token endpoint."""
         self._credentials = credentials
         self._seconds = seconds
-        self._probed = probed
         self._outboxes: set[_Outbox] = set()
         credentials.on_change = self._publish
 
@@ -71,7 +67,7 @@ class TokenOwner:
         """Answer the requests that come through a pipe, and close the pipe at the end of the block."""
         loop = asyncio.get_running_loop()
         replies: set[asyncio.Task[None]] = set()
-        outbox = _Outbox(pipe, lambda: self._credentials.issued_tokens(self._probed))
+        outbox = _Outbox(pipe, self._credentials.issued_tokens)
 
         async def reply(query: TokenQuery) -> None:
             outbox.put(TokenReply(query.number, await self.token(query.credential, query.rejected)))

@@ -685,12 +685,12 @@ def test_secrets_are_removed_only_from_answers_of_their_origin(tmp_path: Path) -
     assert store.scrubber_of(URL("https://agent.example/x")).clean_text("capabilities") == "capabilities"
 
 
-async def test_a_store_without_the_client_secret_uses_and_removes_tokens_of_another_process(
+async def test_a_store_without_the_private_key_uses_and_removes_tokens_of_another_process(
     tmp_path: Path,
 ) -> None:
-    file = tmp_path / "client.secret"
-    write_secret(file, "client-secret")
-    oauth2 = {"token_url": "https://login.example/", "client_id": "a", "client_secret": {"file": str(file)}}
+    file = tmp_path / "client.key"
+    signed = {"auth_method": "private_key_jwt", "private_key": {"file": str(file)}}
+    oauth2 = {"token_url": "https://login.example/", "client_id": "a"} | signed
     each = CredentialSettings.model_validate(
         {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
     )
@@ -699,7 +699,7 @@ async def test_a_store_without_the_client_secret_uses_and_removes_tokens_of_anot
     async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
         return AccessToken(value="token-from-elsewhere", lifetime_s=60.0)
 
-    secrets = read_secrets([each]).for_worker([each])
+    secrets = Secrets({each.source: "private-key"}).for_worker([each])
     assert secrets.values == {}
     with pytest.raises(KeyError):
         CredentialStore([each], secrets, request_token=request)
@@ -707,7 +707,7 @@ async def test_a_store_without_the_client_secret_uses_and_removes_tokens_of_anot
     credential = store.named("lab")
     assert credential.tokens is not None
     assert await credential.tokens.prepare(10.0)
-    write_secret(file, "another-secret")
+    write_secret(file, "another-key")
     now[0] += RELOAD_SECONDS
     assert bearer_of(store) == "Bearer token-from-elsewhere"
     assert credential.secrets() == ["token-from-elsewhere"]
@@ -760,6 +760,17 @@ def test_oauth_client_needs_a_way_to_obtain_tokens() -> None:
         CredentialStore([each], Secrets({each.source: TOKEN}))
 
 
+def test_worker_process_removes_the_client_secret_from_answers_of_the_token_endpoint() -> None:
+    each = oauth_settings()
+
+    async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
+        raise AssertionError
+
+    secrets = Secrets({each.source: TOKEN}).for_worker([each])
+    store = CredentialStore([each], secrets, request_token=request, owns_tokens=False)
+    assert not leaks(store.scrubber_of(URL("https://login.example/rpc")).clean_text(TOKEN))
+
+
 def test_refresh_token_is_noted_once() -> None:
     credential = Credential(oauth_settings(), TOKEN)
     noted: list[list[str]] = []
@@ -781,7 +792,7 @@ def test_last_assertions_are_removed_from_answers_of_the_token_endpoint() -> Non
     assertions = [f"signed-assertion-{count}" for count in range(2 + MAX_PAST_SECRETS)]
     for assertion in assertions:
         store.named("lab").note_assertion(assertion)
-    worker.note_issued(store.issued_tokens(["lab"]))
+    worker.note_issued(store.issued_tokens())
     for process in (store, worker):
         assert each.oauth2 is not None
         scrubber = process.scrubber_of(URL(each.oauth2.token_origin))

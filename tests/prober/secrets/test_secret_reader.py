@@ -212,7 +212,8 @@ def client(name: str, token_url: str, **proof: object) -> CredentialSettings:
     return CredentialSettings.model_validate(given)
 
 
-def test_worker_does_not_get_secrets_of_the_token_endpoint() -> None:
+def test_worker_gets_each_secret_that_a_peer_may_send_back() -> None:
+    """A card or a redirect may lead to any provider. A private key is sent to none."""
     login = "https://login.example/token"
     signed = {"private_key": {"env": "signed"}, "auth_method": "private_key_jwt"}
     credentials = [
@@ -220,19 +221,14 @@ def test_worker_does_not_get_secrets_of_the_token_endpoint() -> None:
         client("elsewhere", login),
         client("signed", login, **signed),
         client("here", "https://lab.example/token"),
-        client("listed", "https://target.example:443/token"),
-        client("port", "https://target.example:8443/token"),
         client("signed-here", "https://lab.example/token", **signed),
         client("shared", login, client_secret={"env": "bearer"}),
     ]
     places = [each.source for each in credentials]
     secrets = Secrets({place: f"secret-of-{place.env}" for place in places})
-    kept = secrets.for_worker(credentials, ["https://target.example/a2a"])
-    assert {place.env for place in kept.values} == {"bearer", "here", "listed"}
-    assert b"secret-of-elsewhere" not in pickle.dumps(kept)
-    # A directory may list any provider as a target; a private key is sent to none.
-    of_any = secrets.for_worker(credentials, None)
-    assert {place.env for place in of_any.values} == {"bearer", "elsewhere", "here", "listed", "port"}
+    kept = secrets.for_worker(credentials)
+    assert {place.env for place in kept.values} == {"bearer", "elsewhere", "here"}
+    assert b"secret-of-signed" not in pickle.dumps(kept)
 
 
 def test_too_large_certificate_file_is_refused(tmp_path: Path) -> None:

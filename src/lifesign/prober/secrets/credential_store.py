@@ -404,16 +404,10 @@ class CredentialStore:
         found = frozenset(self._scrubber_at(url.scheme, url.raw_authority) for url in urls)
         return self._united(found)
 
-    def issued_tokens(self, with_refresh: Collection[str]) -> Mapping[str, IssuedTokens]:
-        """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process.
-
-        `with_refresh`: names of the credentials whose refresh tokens and assertions are included.
-        """
+    def issued_tokens(self) -> Mapping[str, IssuedTokens]:
+        """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process."""
         return {
-            name: IssuedTokens(
-                tuple(credential.tokens.secrets()),
-                tuple(credential.sent_proofs) if name in with_refresh else (),
-            )
+            name: IssuedTokens(tuple(credential.tokens.secrets()), tuple(credential.sent_proofs))
             for name, credential in self._credentials.items()
             if credential.tokens is not None
         }

@@ -3,7 +3,7 @@
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -55,19 +55,13 @@ class Secrets:
         """Return what removes these secrets from texts."""
         return Scrubber(self.values.values())
 
-    def for_worker(
-        self, credentials: Sequence[CredentialSettings], targets: Iterable[str] | None = ()
-    ) -> "Secrets":
+    def for_worker(self, credentials: Sequence[CredentialSettings]) -> "Secrets":
         """Return only the secrets that a worker process needs, which gets access tokens from its parent.
 
-        These include the client secret of a token endpoint that `probed_providers` names for `targets`.
+        These include client secrets: a card or a redirect may lead any process to a token endpoint, which may
+        send back what it has received.
         """
-        probed = probed_providers(credentials, targets)
-        kept = [
-            each
-            for each in credentials
-            if each.oauth2 is None or (each.oauth2.client_secret is not None and each.name in probed)
-        ]
+        kept = [each for each in credentials if each.oauth2 is None or each.oauth2.client_secret is not None]
         needed = {place for _, place in sources_of(kept)} | {each.client_key for each in credentials}
         values = {place: value for place, value in self.values.items() if place in needed}
         return Secrets(values, self.tls, self.stamps)
@@ -108,21 +102,6 @@ def _files_of(credentials: Sequence[CredentialSettings]) -> Iterator[Path]:
             yield file_of(source, setting)
     for credential in credentials:
         yield from filter(None, (credential.client_certificate, credential.ca_file))
-
-
-def probed_providers(
-    credentials: Sequence[CredentialSettings], targets: Iterable[str] | None
-) -> frozenset[str]:
-    """Return the credentials whose token endpoint may be probed itself, so that it may send secrets back.
-
-    Such a target may send back what the token endpoint has received. `targets`: URLs in their normal form;
-    None if a directory or another prober may add any target.
-    """
-    clients = {each.name: each.oauth2 for each in credentials if each.oauth2 is not None}
-    if not clients or targets is None:
-        return frozenset(clients)
-    probed = {each.origin for each in credentials} | {"/".join(url.split("/", 3)[:3]) for url in targets}
-    return frozenset(name for name, client in clients.items() if client.token_origin in probed)
 
 
 def has_tls(credential: CredentialSettings) -> bool:
