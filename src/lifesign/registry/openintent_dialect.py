@@ -45,6 +45,9 @@ from lifesign.registry.agents.register_agent import register_agent
 from lifesign.registry.errors import LeaseHeld, LeaseNotFound
 from lifesign.registry.leases.find_leases import LeaseListing, list_leases
 from lifesign.registry.leases.hold_lease import (
+    ACQUIRE_PERMISSIONS,
+    RELEASE_PERMISSIONS,
+    RENEW_PERMISSIONS,
     Acquire,
     LeaseOperation,
     LeaseReleaseRequest,
@@ -324,7 +327,7 @@ OPERATIONS = (
         path=f"{PREFIX}/intents/{{intent_id}}/leases",
         summary="Acquire a lease",
         action=None,
-        one_of=(Permission.LEASE, Permission.LEASE_SHARDS),
+        one_of=ACQUIRE_PERMISSIONS,
         function=_acquire,
         body=OpenIntentLeaseRequest,
     ),
@@ -341,7 +344,7 @@ OPERATIONS = (
         path=f"{PREFIX}/intents/{{intent_id}}/leases/{{lease_id}}",
         summary="Renew a lease",
         action=None,
-        one_of=(Permission.LEASE, Permission.LEASE_SHARDS),
+        one_of=RENEW_PERMISSIONS,
         function=_renew,
         body=OpenIntentRenewal,
     ),
@@ -350,7 +353,7 @@ OPERATIONS = (
         path=f"{PREFIX}/intents/{{intent_id}}/leases/{{lease_id}}",
         summary="Release a lease",
         action=None,
-        one_of=(Permission.RELEASE_LEASE, Permission.LEASE_SHARDS),
+        one_of=RELEASE_PERMISSIONS,
         function=_release,
     ),
 )

@@ -7,7 +7,7 @@ they cannot be guessed, and a slow hash would only slow down every heartbeat.
 import base64
 import hmac
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from hashlib import sha256
@@ -232,6 +232,15 @@ def require(principal: Principal, action: Permission, agent_id: str | None = Non
     """Raise NotAllowed unless the caller has the permission for this record (see `may`)."""
     if not may(principal, action, agent_id):
         raise NotAllowed(principal.role, action, agent_id)
+
+
+def require_one_of(principal: Principal, actions: Sequence[Permission]) -> None:
+    """Raise NotAllowed unless the caller has one of these permissions for one record at least.
+
+    This is not sufficient: see `may_for_any_agent`. The error names the first permission.
+    """
+    if not any(may_for_any_agent(principal, action) for action in actions):
+        raise NotAllowed(principal.role, actions[0], None)
 
 
 def role_hint() -> str:

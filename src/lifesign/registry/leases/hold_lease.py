@@ -7,6 +7,7 @@ are decided one after another in the order of their arrival, and one statement s
 import hmac
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import (
@@ -15,8 +16,8 @@ from lifesign.domain.access.permissions import (
     StoredKey,
     is_valid,
     may,
-    may_for_any_agent,
     require,
+    require_one_of,
 )
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, InvalidResource, NotAllowed
@@ -51,6 +52,13 @@ from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.tasks import lease_requesters, leases, task_rows
 from lifesign.storage.tasks.lease_requesters import Holder, LeaseRequesters
+
+ACQUIRE_PERMISSIONS: Final = (Permission.LEASE,)
+"""Permissions to acquire a lease: the caller needs one of them."""
+RENEW_PERMISSIONS: Final = (Permission.LEASE, Permission.LEASE_SHARDS)
+"""Permissions to renew a lease, for its holder: a prober holds leases of shards."""
+RELEASE_PERMISSIONS: Final = (Permission.RELEASE_LEASE, Permission.LEASE_SHARDS)
+"""Permissions to release a lease. Without the first one, a caller can release only its own leases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,15 +188,11 @@ def _check_permission(caller: Principal, one: LeaseOperation) -> None:
         case Acquire() if read_resource(one.resource) is ResourceKind.SHARD:
             require(caller, Permission.LEASE_SHARDS)
         case Acquire():
-            require(caller, Permission.LEASE, caller.agent_id)
-        case Renew() | LeaseReleaseRequest() if may(caller, Permission.LEASE_SHARDS):
-            # Its own: shards.
-            pass
+            require_one_of(caller, ACQUIRE_PERMISSIONS)
         case Renew():
-            require(caller, Permission.LEASE, caller.agent_id)
+            require_one_of(caller, RENEW_PERMISSIONS)
         case LeaseReleaseRequest():
-            if not may_for_any_agent(caller, Permission.RELEASE_LEASE):
-                raise NotAllowed(caller.role, Permission.RELEASE_LEASE, None)
+            require_one_of(caller, RELEASE_PERMISSIONS)
 
 
 def _fetch(transaction: Transaction, allowed: Sequence[LeaseOperation], askers: LeaseRequesters) -> _Facts:

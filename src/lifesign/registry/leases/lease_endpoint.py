@@ -5,15 +5,18 @@ Like heartbeats, they come before all routes; concurrent requests become one tra
 
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from lifesign.domain.access.permissions import Permission, Principal, may, may_for_any_agent
-from lifesign.domain.errors import NotAllowed
+from lifesign.domain.access.permissions import Permission, Principal, require_one_of
 from lifesign.domain.tasks.lease import Claim
 from lifesign.errors import LifesignError
 from lifesign.registry.leases.hold_lease import (
+    ACQUIRE_PERMISSIONS,
+    RELEASE_PERMISSIONS,
+    RENEW_PERMISSIONS,
     Acquire,
     Answer,
     LeaseOperation,
@@ -35,6 +38,11 @@ MAX_GROUP = 200
 """Maximum of requests per transaction: about 30 ms of work."""
 MAX_BODY_BYTES = 4_096
 
+_PERMISSIONS: Mapping[str, tuple[Permission, ...]] = MappingProxyType({
+    LEASES_PATH: ACQUIRE_PERMISSIONS,
+    RENEW_PATH:  RENEW_PERMISSIONS,
+    LEASE_PATH:  RELEASE_PERMISSIONS,
+})  # fmt: skip
 _BEFORE, _, _AFTER = RENEW_PATH.partition("{lease_id}")
 _HEADERS = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 _log = logging.getLogger("lifesign.registry")
@@ -89,10 +97,10 @@ class LeaseEndpoint:
         headers = headers_in(scope)
         digest = self._dispatcher.digest_of_caller(headers)
         self._dispatcher.check_rate(digest)
-        action = Permission.RELEASE_LEASE if scope["method"] == "DELETE" else Permission.LEASE
+        permissions = _PERMISSIONS[self.path_of(scope)]
 
         def check(caller: Principal) -> None:
-            _check_may_ask(caller, action)
+            require_one_of(caller, permissions)
 
         try:
             return await self._read(scope, receive, headers, digest, check)
@@ -129,12 +137,6 @@ class LeaseEndpoint:
             token=renewal.fencing_token,
             ttl_s=renewal.ttl_seconds,
         )
-
-
-def _check_may_ask(caller: Principal, action: Permission) -> None:
-    """Raise NotAllowed if the caller may hold no lease at all; the function checks the single lease."""
-    if not (may_for_any_agent(caller, action) or may(caller, Permission.LEASE_SHARDS)):
-        raise NotAllowed(caller.role, action, None)
 
 
 def _renewed(path: str) -> str | None:

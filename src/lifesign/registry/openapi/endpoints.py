@@ -17,6 +17,11 @@ from lifesign.domain.models.agents import Heartbeat, HeartbeatReply
 from lifesign.domain.models.leases import LeaseRecord
 from lifesign.domain.models.tasks import TaskClaim, TaskGrant
 from lifesign.registry.events.stream_events import STREAM_PATH, StreamQuery
+from lifesign.registry.leases.hold_lease import (
+    ACQUIRE_PERMISSIONS,
+    RELEASE_PERMISSIONS,
+    RENEW_PERMISSIONS,
+)
 from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
 from lifesign.registry.request_handling.operation import Operation
 from lifesign.registry.serializers.lease_records import LeaseRenewal, LeaseRequest
@@ -58,6 +63,8 @@ class EndpointDoc:
     summary: str
     description: str = ""
     action: Permission | None = None
+    one_of: tuple[Permission, ...] = ()
+    """Alternative permissions, if there is no `action`."""
     needs_any_record: bool = False
     needs_key: bool = True
     body: type[BaseModel] | None = None
@@ -90,13 +97,13 @@ class EndpointDoc:
     @property
     def roles(self) -> dict[str, str]:
         """Roles that may call it, and for which records."""
-        if self.action is None:
-            return {}
+        actions = self.one_of if self.action is None else (self.action,)
+        extents = {role: {PERMISSIONS.get((role, action)) for action in actions} for role in Role}
+        wanted = (Extent.ANY,) if self.needs_any_record else (Extent.ANY, Extent.OWN)
         return {
-            role.value: extent.value
-            for role in Role
-            if (extent := PERMISSIONS.get((role, self.action))) is not None
-            and (extent is Extent.ANY or not self.needs_any_record)
+            role.value: next(extent.value for extent in wanted if extent in found)
+            for role, found in extents.items()
+            if not found.isdisjoint(wanted)
         }
 
 
@@ -142,7 +149,7 @@ EXTRA_ENDPOINTS = (
             "A resource has at most one running lease. Each grant has a higher fencing token than all "
             "earlier grants of the resource."
         ),
-        action=Permission.LEASE,
+        one_of=ACQUIRE_PERMISSIONS,
         body=LeaseRequest,
         example={"resource": "intent:intent_42/research", "ttl_seconds": 300},
         answer=LeaseRecord,
@@ -156,7 +163,7 @@ EXTRA_ENDPOINTS = (
         name="renew_lease",
         summary="Renew a lease",
         description="A lease that has expired cannot be renewed, even if the resource is still free: 412.",
-        action=Permission.LEASE,
+        one_of=RENEW_PERMISSIONS,
         body=LeaseRenewal,
         example={"fencing_token": 4294967297, "ttl_seconds": 300},
         answer=LeaseRecord,
@@ -169,7 +176,7 @@ EXTRA_ENDPOINTS = (
         name="release_lease",
         summary="Release a lease, or revoke that of another holder",
         description="A repeated request gets the same answer.",
-        action=Permission.RELEASE_LEASE,
+        one_of=RELEASE_PERMISSIONS,
         status=204,
         errors=(404, 410, 412, 422),
         headers=("X-Agent-Incarnation",),
@@ -268,6 +275,7 @@ def described(operation: Operation) -> EndpointDoc:
         summary=operation.summary,
         description=_ERROR_NAME.sub(lambda found: _CODES[found[0]], inspect.getdoc(function) or ""),
         action=operation.action,
+        one_of=operation.one_of,
         needs_any_record=operation.needs_any_record,
         body=operation.body,
         example=operation.example,

@@ -18,6 +18,7 @@ from lifesign.domain.access.permissions import (
     looks_like_key,
     may_for_any_agent,
     require,
+    require_one_of,
 )
 from lifesign.domain.access.rate_limit import RateLimiter
 from lifesign.domain.common.finding import Finding, json_pointer
@@ -287,8 +288,7 @@ def authenticate(transaction: Transaction, digest: bytes) -> Principal:
 def check_permission(caller: Principal, operation: Operation, path: Mapping[str, str]) -> None:
     """Raise NotAllowed if the caller lacks the permission for the agent of the path, or for any agent."""
     if operation.action is None:
-        if not any(may_for_any_agent(caller, action) for action in operation.one_of):
-            raise NotAllowed(caller.role, operation.one_of[0], None)
+        require_one_of(caller, operation.one_of)
         return
     agent_id = path.get("agent_id")
     if agent_id is not None:
