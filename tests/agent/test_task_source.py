@@ -14,6 +14,7 @@ from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, regis
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
+from lifesign import boot_clock
 from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment, task_source
 from lifesign.agent.task_source import TaskSource
 from lifesign.client import RegistryClient
@@ -413,7 +414,7 @@ async def test_handler_is_cancelled_before_another_agent_can_hold_its_task(
                 try:
                     await asyncio.sleep(1_000)
                 finally:
-                    left_s.put_nowait(kept.keeper.deadline_s - asyncio.get_running_loop().time())
+                    left_s.put_nowait(kept.keeper.deadline_s - boot_clock.now_s())
 
             async with working(registry, "cleans-up", work) as runner:
                 async with asyncio.timeout(PATIENCE_SECONDS):

@@ -13,8 +13,10 @@ from aiohttp.test_utils import TestServer
 from tests.support.registry_server import RegistryServer
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS
+from tests.support.sleeping_machine import SleepingMachine
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
+from lifesign.boot_clock import CHECK_SECONDS, now_s
 from lifesign.client import RegistryClient
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry_tasks import HeldRun
@@ -37,8 +39,8 @@ class Renewing:
     answers_after_s: float = 0.0
 
     async def answer(self, request: web.Request) -> web.Response:
-        now_s = asyncio.get_running_loop().time()
-        self.asked_s.append(now_s)
+        at_s = now_s()
+        self.asked_s.append(at_s)
         body = await request.json()
         self.asked.append((request.path, body, request.headers.get("X-Agent-Incarnation")))
         answer = self.answers.popleft() if self.answers else self.always
@@ -54,7 +56,7 @@ class Renewing:
             return answer
         if answer is not None:
             return refusal(answer, "no")
-        return web.json_response(lease(now_s, body["ttl_seconds"]))
+        return web.json_response(lease(at_s, body["ttl_seconds"]))
 
 
 def lease(now_s: float, ttl_s: float) -> dict[str, Any]:
@@ -87,10 +89,6 @@ async def renewing() -> AsyncIterator[tuple[Renewing, RegistryClient]]:
             yield registry, client
     finally:
         await server.close()
-
-
-def now_s() -> float:
-    return asyncio.get_running_loop().time()
 
 
 def keeper_of(
@@ -208,6 +206,46 @@ async def test_unanswered_renewal_loses_the_lease_at_its_deadline() -> None:
             assert now_s() == pytest.approx(deadline_s, abs=0.01)
             assert loss.kind is LossKind.EXPIRED
             assert not keeper.is_held()
+
+
+@in_virtual_time
+async def test_holder_learns_that_its_lease_ended_while_the_machine_slept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = SleepingMachine(monkeypatch)
+    async with renewing() as (registry, client), kept(keeper_of(client)) as keeper:
+        await asyncio.sleep(10)
+        machine.sleep(WINDOW_S)
+        woke_s = now_s()
+        assert not keeper.is_held()
+        loss = await keeper.wait_lost()
+        assert (loss.kind, registry.asked) == (LossKind.EXPIRED, [])
+        assert now_s() - woke_s <= CHECK_SECONDS
+
+
+@in_virtual_time
+async def test_holder_learns_it_while_its_renewal_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SleepingMachine(monkeypatch)
+    async with renewing() as (registry, client), kept(keeper_of(client)) as keeper:
+        registry.always = HANGS
+        await asyncio.sleep(181)
+        machine.sleep(WINDOW_S)
+        woke_s = now_s()
+        assert (await keeper.wait_lost()).kind is LossKind.EXPIRED
+        assert now_s() - woke_s <= CHECK_SECONDS
+
+
+@in_virtual_time
+async def test_lease_that_outlasts_the_sleep_is_renewed_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = SleepingMachine(monkeypatch)
+    async with renewing() as (registry, client), kept(keeper_of(client)) as keeper:
+        await asyncio.sleep(10)
+        machine.sleep(200)
+        woke_s = now_s()
+        await asyncio.sleep(CHECK_SECONDS + 1)
+        assert keeper.is_held()
+        assert registry.asked_s[0] - woke_s <= CHECK_SECONDS
+        assert keeper.deadline_s == pytest.approx(registry.asked_s[0] + WINDOW_S, abs=0.1)
 
 
 @in_virtual_time

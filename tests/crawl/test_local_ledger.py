@@ -85,7 +85,7 @@ async def all_entries(ledger: LocalLedger, claims: Sequence[ShardClaim]) -> dict
 
 async def test_only_worker_gets_all_shards_and_targets(database: Database) -> None:
     await imported(database, URLS)
-    ledger = LocalLedger(database, Clock(monotonic_s=lambda: 1000.0))
+    ledger = LocalLedger(database, Clock(boot_s=lambda: 1000.0))
     claims = (await ledger.claim("worker-1", TTL_S, {})).claims
     assert len(claims) == SHARDS
     assert {claim.expires_at_s for claim in claims} == {1000.0 + TTL_S}

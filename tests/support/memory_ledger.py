@@ -140,7 +140,7 @@ class MemoryLedger:
 
     def held_by(self, worker: str) -> set[int]:
         """Return which shards a worker holds now."""
-        now_s = self.clock.monotonic_s()
+        now_s = self.clock.boot_s()
         return {
             n for n, lease in self.leases.items() if lease.worker == worker and lease.expires_at_s > now_s
         }
@@ -156,7 +156,7 @@ class MemoryLedger:
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         self._reach()
-        now_s = self.clock.monotonic_s()
+        now_s = self.clock.boot_s()
         self.workers = {name: until_s for name, until_s in self.workers.items() if until_s > now_s}
         self.workers[worker] = now_s + ttl_s
         self.standings.append((worker, standing))
@@ -252,7 +252,7 @@ class MemoryLedger:
         return (
             lease.worker is not None
             and lease.token == batch.claim.fencing_token
-            and lease.expires_at_s > self.clock.monotonic_s()
+            and lease.expires_at_s > self.clock.boot_s()
         )
 
     def _take(self, report: ProbeReport, received: Received) -> None:

@@ -40,7 +40,16 @@ def is_declaration(source: Path) -> bool:
 def mirror_files() -> list[Path]:
     """Return the test files that must mirror a source file, relative to tests/."""
     found = (file.relative_to(TESTS) for file in TESTS.rglob("test_*.py"))
-    return sorted(file for file in found if len(file.parts) > 1 and file.parts[0] not in OTHER_TESTS)
+    return sorted(
+        file
+        for file in found
+        if (file.parts[0] not in OTHER_TESTS if len(file.parts) > 1 else _has_source(file))
+    )
+
+
+def _has_source(file: Path) -> bool:
+    """Return whether a test file directly in tests/ mirrors a source file: most test the whole project."""
+    return (PACKAGE / file.name.removeprefix("test_")).exists()
 
 
 def mirrored() -> Mapping[Path, list[Path]]:

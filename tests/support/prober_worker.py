@@ -93,7 +93,7 @@ def main() -> None:
     with asyncio.Runner() as runner:
         if "sleepy" in options:
             sleepy = SleepyClock()
-            clock = Clock(monotonic_s=sleepy)
+            clock = Clock(monotonic_s=sleepy, boot_s=sleepy)
             # The event loop's timers stop as well while the machine sleeps.
             runner.get_loop().time = sleepy  # type: ignore[method-assign]  # a loop on a machine that sleeps
         runner.run(work(url, name, Path(looks), float(ttl_seconds), clock))

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lifesign import boot_clock
 from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
 from lifesign.adapter.workspaces import Workspace
 from lifesign.client.lease_keeper import LeaseKeeper
@@ -91,7 +92,7 @@ class RunReporter:
                     return str(error)
                 failures += 1
                 wait_s = error.retry_after_s
-            now_s = asyncio.get_running_loop().time()
+            now_s = boot_clock.now_s()
             due_s = next_try_s(now_s, self._keeper.deadline_s, failures, self._chance(), wait_s)
             await asyncio.sleep(due_s - now_s)
         return ""

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from lifesign import boot_clock
 from lifesign.adapter.process.agent_process import AgentProcess, Job
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.process.lease_environment import ToolProxyAddress, environment_of
@@ -212,10 +213,10 @@ class TaskRun:
         """
         self._keeper.stop_keeping()
         text = f"the task is not released, since processes of it may still run: {why}"
-        left_s = max(0.0, self._keeper.deadline_s - asyncio.get_running_loop().time())
+        left_s = max(0.0, self._keeper.deadline_s - boot_clock.now_s())
         self._reporter.emit(RunEventKind.STOPPING, f"{text}; its lease expires in {left_s:.0f} s")
         with suppress(TimeoutError):
-            async with asyncio.timeout(left_s):
+            async with boot_clock.timeout_at(self._keeper.deadline_s):
                 await self._hurry.wait()
         end = RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING)
         return RunOutcome(end, exit_code, text, could_start=False)
@@ -316,21 +317,21 @@ class TaskRun:
 
     def _start_run_deadline(self) -> RunDeadline:
         """Return the deadline with which the watchers kill the agent at the lease's deadline."""
-        self._run_deadline = RunDeadline(self._keeper.deadline_s - asyncio.get_running_loop().time())
+        self._run_deadline = RunDeadline(self._keeper.deadline_s - boot_clock.now_s())
         return self._run_deadline
 
     def _set_timer(self, deadline_s: float) -> None:
         if self._run_deadline is not None:
-            self._run_deadline.set(deadline_s - asyncio.get_running_loop().time())
+            self._run_deadline.set(deadline_s - boot_clock.now_s())
 
     def _grace_s(self) -> float:
         """Return how long the agent may continue after the request to end, within its own lease."""
         loss, grace_s = self._keeper.loss, self._settings.grace_s
         if self._written is not None:
-            return grace_left_s(asyncio.get_running_loop().time(), self._ends_s, grace_s)
+            return grace_left_s(boot_clock.now_s(), self._ends_s, grace_s)
         if loss is None or loss.kind is LossKind.STOPPED:
             return grace_s
-        return grace_left_s(asyncio.get_running_loop().time(), self._keeper.deadline_s, grace_s)
+        return grace_left_s(boot_clock.now_s(), self._keeper.deadline_s, grace_s)
 
     def _tool_proxy_context(self, run_deadline: RunDeadline) -> ToolProxyContext:
         return ToolProxyContext(
@@ -348,7 +349,7 @@ class TaskRun:
         self._why = f"it has called {tool}"
         self._keeper.stop_keeping()
         # Others may have the task from now on: it has one grace, half of it to end by itself.
-        self._ends_s = asyncio.get_running_loop().time() + self._settings.grace_s
+        self._ends_s = boot_clock.now_s() + self._settings.grace_s
         self._set_timer(self._ends_s)
 
     def _end_for_budget(self) -> None:

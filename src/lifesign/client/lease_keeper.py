@@ -1,7 +1,8 @@
 """Renewal of one lease while its work continues, and its loss (lease protocol; protocol 6.5).
 
-The deadline is the holder's own: it counts on the event loop's clock from the time of the request that
-acquired or renewed the lease, so that the registry never considers it expired before its holder does.
+The deadline is the holder's own: it counts on the clock of leases (`boot_clock`) from the time of the
+request that acquired or renewed the lease, so that the registry never considers it expired before its holder
+does.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Self
 
+from lifesign import boot_clock
 from lifesign.client.registry_errors import NotAuthorized, NotPermitted, RegistryError, is_final
 from lifesign.client.registry_leases import RegistryLeases
 from lifesign.client.registry_tasks import GrantedTask
@@ -142,7 +144,7 @@ class LeaseKeeper:
 
     @property
     def deadline_s(self) -> float:
-        """Time on the event loop's clock at which work must have stopped, unless the lease is renewed."""
+        """Time of `boot_clock` at which work must have stopped, unless the lease is renewed."""
         return self._deadline_s
 
     @property
@@ -152,7 +154,7 @@ class LeaseKeeper:
 
     def is_held(self) -> bool:
         """Return whether the holder may work now: the lease is not lost, and its deadline is not over."""
-        return self._loss is None and _now_s() < self._deadline_s
+        return self._loss is None and boot_clock.now_s() < self._deadline_s
 
     async def wait_until_held(self) -> bool:
         """Wait until the lease is certainly held; return False if it is lost instead.
@@ -202,7 +204,7 @@ class LeaseKeeper:
             self._lose(LossKind.STOPPED, "its renewal has ended")
 
     def _first_give_up_s(self) -> float:
-        now_s = _now_s()
+        now_s = boot_clock.now_s()
         if self._notice_at_s() > now_s:
             return self._notice_at_s()
         if self._deadline_s > now_s:
@@ -217,7 +219,7 @@ class LeaseKeeper:
         """Renew it, or lose it."""
         failures, text = 0, ""
         while self._loss is None:
-            if _now_s() >= give_up_s:
+            if boot_clock.now_s() >= give_up_s:
                 self._lose(LossKind.EXPIRED, f"the lease could not be renewed before its deadline{text}")
                 return
             error = await self._try(give_up_s)
@@ -235,13 +237,13 @@ class LeaseKeeper:
                 text = f"; {error}"
             if failures == 1:
                 _log.warning("lease %s could not be renewed, and is tried again: %s", self._lease_id, error)
-            due_s = next_try_s(_now_s(), give_up_s, failures, self._chance(), error.retry_after_s)
+            due_s = next_try_s(boot_clock.now_s(), give_up_s, failures, self._chance(), error.retry_after_s)
             await self._wait_until(min(due_s, give_up_s))
 
     async def _try(self, give_up_s: float) -> RegistryError | None:
         """Send one request; return the obstacle, if any."""
         try:
-            async with asyncio.timeout_at(try_ends_s(_now_s(), give_up_s)):
+            async with boot_clock.timeout_at(try_ends_s(boot_clock.now_s(), give_up_s)):
                 renewed = await self._leases.renew(
                     self._lease_id,
                     fencing_token=self._fencing_token,
@@ -260,13 +262,13 @@ class LeaseKeeper:
 
     async def _wait_uncertain_until(self, due_s: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(due_s):
+            async with boot_clock.timeout_at(due_s):
                 await self._is_doubted.wait()
         self._is_doubted.clear()
 
     async def _wait_until(self, due_s: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout_at(due_s):
+            async with boot_clock.timeout_at(due_s):
                 await self._has_ended.wait()
 
     def _lose(self, kind: LossKind, why: str) -> None:
@@ -287,7 +289,3 @@ def _refused(error: RegistryError) -> str:
 
 def _in_a_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from yarl import URL
 
+from lifesign import boot_clock
 from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.environment_variables import URL_VARIABLE
 from lifesign.client.registry_errors import (
@@ -103,7 +104,7 @@ class RegistryReply:
     body: bytes = field(repr=False)
     """May contain a key."""
     sent_at_s: float
-    """When the try that was answered began, on the event loop's clock."""
+    """When the try that was answered began, by `boot_clock`."""
 
 
 def path_of(*segments: str) -> str:
@@ -259,7 +260,7 @@ class RegistryConnection:
         raise failure
 
     async def _ask_once(self, question: Question, deadline_s: float) -> RegistryReply | RegistryError:
-        sent_at_s = asyncio.get_running_loop().time()
+        sent_at_s = boot_clock.now_s()
         try:
             async with asyncio.timeout_at(deadline_s), await self._send(question) as response:
                 body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))

@@ -42,8 +42,8 @@ class HeldLease(LeaseRecord):
     """A lease that the caller has acquired, with the caller's own deadline."""
 
     deadline_s: float = -math.inf
-    """Deadline of the holder's work, on the event loop's clock. It counts from the time of the request, so
-    that the lease never expires in the registry before it does for its holder.
+    """Deadline of the holder's work, by `boot_clock.now_s`. It counts from the time of the request, so that
+    the lease never expires in the registry before it does for its holder.
     """
 
 

@@ -41,8 +41,8 @@ class HeldShards:
 
     grant: ShardGrant
     deadline_s: float
-    """Deadline of the holder's work, on the event loop's clock. It counts from the time of the request, so
-    that the lease never expires in the registry before it does for its holder.
+    """Deadline of the holder's work, by `boot_clock.now_s`. It counts from the time of the request, so that
+    the lease never expires in the registry before it does for its holder.
     """
     registry_now_s: float | None
     """The registry's time of its answer, in seconds since the epoch; None if unknown."""

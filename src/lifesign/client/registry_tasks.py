@@ -106,7 +106,7 @@ class GrantedTask(TaskGrant):
     window_s: float = TTL_SECONDS
     """Duration of the lease, also at each renewal."""
     deadline_s: float = -math.inf
-    """When to have stopped unless the lease was renewed, on the event loop's clock: counted from the latest
+    """When to have stopped unless the lease was renewed, by `boot_clock.now_s`: counted from the latest
     moment at which the registry cannot have granted it yet."""
 
 

@@ -64,7 +64,7 @@ class LocalLedger:
         standing: WitnessReport = NO_WITNESS_REPORT,
     ) -> Granted:
         """Report that this worker is alive, and claim its share of the shards. Raises LedgerUnreachable."""
-        requested_at_s = self._clock.monotonic_s()
+        requested_at_s = self._clock.boot_s()
         requested = ShardClaimRequest(
             worker=worker,
             ttl_seconds=ttl_s,

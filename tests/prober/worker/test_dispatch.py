@@ -263,6 +263,18 @@ async def test_a_failure_whose_claim_is_over_is_dropped_and_its_target_probed_af
 
 
 @in_virtual_time
+async def test_targets_are_not_probed_after_their_claim_ended_while_the_machine_slept() -> None:
+    bench = Bench(*urls_of(10), is_census=False)
+    await bench.begin(ttl_s=600.0)
+    await asyncio.sleep(301)
+    probed = len(bench.world.looks)
+    assert probed
+    bench.loop.suspended_s += 600.0
+    await asyncio.sleep(250)
+    assert len(bench.world.looks) == probed
+
+
+@in_virtual_time
 async def test_failures_of_a_lost_shard_are_forgotten() -> None:
     urls = urls_of(10)
     bench = Bench(*urls, is_census=False)

@@ -1,8 +1,9 @@
 """Deadline of a run. Its watchers know it and kill the processes then, even if the adapter is stopped."""
 
-import time
 from collections.abc import Callable
 from typing import Final
+
+from lifesign.boot_clock import boot_s
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -26,7 +27,7 @@ class RunDeadline:
     @property
     def is_due(self) -> bool:
         """Whether the deadline has passed."""
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) >= self._due_ns
+        return round(boot_s() * _NANOSECONDS) >= self._due_ns
 
     def set(self, left_s: float) -> None:
         """Move the deadline to `left_s` seconds from now, and call all watchers."""
@@ -44,4 +45,4 @@ class RunDeadline:
 
 
 def _due_ns(left_s: float) -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) + round(left_s * _NANOSECONDS)
+    return round((boot_s() + left_s) * _NANOSECONDS)

@@ -1,7 +1,7 @@
 """The clocks of a prober.
 
-Three clocks: the calendar, which may be set; a monotonic one, for the ends of claims and the waits for hosts;
-and one that also runs during suspend, for ages. The ledger's calendar determines the cadence.
+Three clocks: the calendar, which may be set; a monotonic one, for the waits for hosts; and one that also runs
+during suspend, for ages and the ends of claims. The ledger's calendar determines the cadence.
 """
 
 import time
@@ -9,11 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-
-def _boot_s() -> float:
-    """Return seconds since the machine started, suspend included; elsewhere than on Linux without it."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if clock is None else time.clock_gettime(clock)
+from lifesign.boot_clock import boot_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +20,7 @@ class Clock:
     """Seconds since the epoch."""
     monotonic_s: Callable[[], float] = time.monotonic
     """Seconds since any moment: of the machine's start, and the same for all processes on it."""
-    boot_s: Callable[[], float] = _boot_s
+    boot_s: Callable[[], float] = boot_s
     """The same, and it runs while the machine is suspended (CLOCK_BOOTTIME)."""
 
 

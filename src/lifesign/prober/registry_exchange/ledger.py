@@ -24,7 +24,7 @@ class ShardClaim:
     shard: int
     fencing_token: int
     expires_at_s: float
-    """On this machine's monotonic clock, counted from the time of the request."""
+    """By `Clock.boot_s`, counted from the time of the request."""
 
 
 @fast_dataclass(kw_only=True)

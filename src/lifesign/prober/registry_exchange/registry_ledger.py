@@ -93,7 +93,6 @@ class RegistryLedger:
                 ShardClaim(
                     shard=granted.shard,
                     fencing_token=granted.fencing_token,
-                    # The event loop's clock is the monotonic one.
                     expires_at_s=claimed.deadline_s,
                 )
                 for granted in grant.shards

@@ -288,7 +288,7 @@ class Dispatch:
         return min(waits, default=None)
 
     def _offer(self, slot: TargetSlot, due_at_s: float, now_s: float) -> None:
-        if slot.shard.is_owned(now_s):
+        if slot.shard.is_owned(self._clock.boot_s()):
             slot.is_busy = True
             self._limiter.offer(slot.host, (slot, due_at_s), now_s)
         else:
@@ -304,7 +304,7 @@ class Dispatch:
 
     def _begin(self, turn: Permit[Due], now_s: float) -> None:
         slot, _ = turn.item
-        if slot.is_gone or not slot.shard.is_owned(now_s):
+        if slot.is_gone or not slot.shard.is_owned(self._clock.boot_s()):
             self._limiter.end(turn, 0, now_s)
             if (first := self._to_ask_again.pop(slot, None)) is not None:
                 self.intake.drop(first)

@@ -117,7 +117,7 @@ class Reporter:
                 )
 
     def _may_be_removed(self, shard: Shard) -> bool:
-        return shard.is_owned(self._clock.monotonic_s())
+        return shard.is_owned(self._clock.boot_s())
 
     async def _until_due(self) -> None:
         """Wait until there is a whole batch, or a result has waited long enough for others."""

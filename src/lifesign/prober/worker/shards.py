@@ -187,7 +187,7 @@ class Shard:
         return self.numbered
 
     def is_owned(self, now_s: float) -> bool:
-        """Return whether the shard's lease is valid now, on the monotonic clock."""
+        """Return whether the shard's lease is valid now, a time of `Clock.boot_s`."""
         return self.claim is not None and self.is_current and now_s < self.claim.expires_at_s
 
 
