@@ -38,6 +38,7 @@ ANSWERS = st.builds(
     sent_at_s=TIMES,
     is_looked_up=st.booleans(),
     confirms_clock=st.booleans(),
+    is_over_tls=st.booleans(),
 )
 ORDINARY = FailureFacts(network_class=PUBLIC_IPV4, alive_at_s=100.0, has_answered_itself=False)
 
@@ -88,18 +89,25 @@ def test_witness_need_of_a_failure(changes: dict[str, object], expected: Witness
     assert witness_need(replace(ORDINARY, **changes)) is expected  # type: ignore[arg-type]  # by name
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
 @pytest.mark.parametrize("is_date", [False, True])
 @pytest.mark.parametrize("is_name", [False, True])
 def test_a_witness_answers_a_request_of_the_same_class_that_was_sent_after_the_failure(
-    *, is_name: bool, is_date: bool
+    *, is_name: bool, is_date: bool, is_tls: bool
 ) -> None:
     @given(ANSWERS, CLASSES, TIMES)
     def check(answer: WitnessAnswer, network_class: str, failed_at_s: float) -> None:
         is_witness = answer.network_class == network_class and answer.sent_at_s >= failed_at_s
         # A name that did not resolve needs a witness that was looked up, a wrong date one with the same time.
         is_proved = (answer.is_looked_up or not is_name) and (answer.confirms_clock or not is_date)
+        is_proved = is_proved and (answer.is_over_tls or not is_tls)
         found = bears_out(
-            answer, network_class, failed_at_s, is_name_failure=is_name, is_date_failure=is_date
+            answer,
+            network_class,
+            failed_at_s,
+            is_name_failure=is_name,
+            is_date_failure=is_date,
+            is_tls_failure=is_tls,
         )
         assert found == (is_witness and is_proved)
 

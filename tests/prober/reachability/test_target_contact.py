@@ -201,6 +201,16 @@ def test_interface_with_a_wrong_date_is_unreached_although_its_host_answered() -
     assert (contact.unreached_layers, contact.is_date_failure) == (("transport",), True)
 
 
+@pytest.mark.parametrize(("is_date_fault", "is_tls_failure"), [(False, True), (True, False)])
+def test_failed_handshake_needs_a_witness_over_tls(*, is_date_fault: bool, is_tls_failure: bool) -> None:
+    failed = fetched(result="tls_failure", address=FOUR, is_date_fault=is_date_fault)
+    assert contact_of(discovery=failed).is_tls_failure == is_tls_failure
+    card = fetched("http://b.example/", status=200, address=FOUR, phases=NEW)
+    contact = contact_of(discovery=card, transport=failed)
+    assert (contact.unreached_layers, contact.is_tls_failure) == (("transport",), is_tls_failure)
+    assert not contact_of(discovery=fetched(result="refused", address=FOUR)).is_tls_failure
+
+
 def test_last_answer_over_a_new_connection_is_the_witness() -> None:
     first = fetched(status=200, address=FOUR, phases=NEW)
     later = fetched("https://b.example/x", status=200, address=SIX, phases=NEW)

@@ -415,6 +415,29 @@ async def test_date_failure_counts_only_if_a_witness_confirms_the_clock() -> Non
 
 
 @in_virtual_time
+async def test_tls_failure_counts_only_if_a_witness_answers_over_tls() -> None:
+    untrusted = ProbeConnection(network_class=PUBLIC_IPV4, is_tls_failure=True)
+    desk = Desk()
+    desk.take(discovery="timeout")
+    desk.take(first=desk.witness(), discovery="tls_failure", contact=untrusted)
+    assert (len(desk.failures), desk.results) == (1, [])
+    desk.take(first=desk.witness(is_over_tls=True), discovery="tls_failure", contact=untrusted)
+    assert [one.result for one in desk.results] == [ResultClass.TLS_FAILURE]
+
+
+@in_virtual_time
+async def test_tls_failure_is_not_measured_if_no_witness_answers_over_tls() -> None:
+    desk = Desk()
+    desk.take(
+        discovery="tls_failure", contact=ProbeConnection(network_class=PUBLIC_IPV4, is_tls_failure=True)
+    )
+    desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
+    last = desk.last
+    assert (last.result, last.inconclusive_reason) == (NOT_MEASURED, InconclusiveReason.NO_WITNESS)
+    assert desk.slot.recall().failures_in_row == 0
+
+
+@in_virtual_time
 async def test_date_failure_is_not_measured_if_no_witness_confirms_the_clock() -> None:
     by_date = ProbeConnection(network_class=PUBLIC_IPV4, is_date_failure=True)
     desk = Desk()

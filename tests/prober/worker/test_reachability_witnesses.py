@@ -72,9 +72,16 @@ class Bench:
         self.witnesses.add(failed)
         return failed
 
-    def answer(self, host: str, network_class: str = PUBLIC_IPV4, *, sent_s_ago: float = 0.1) -> None:
+    def answer(
+        self,
+        host: str,
+        network_class: str = PUBLIC_IPV4,
+        *,
+        sent_s_ago: float = 0.1,
+        scheme: str = "https",
+    ) -> None:
         sent_at_s = self.loop.time() - sent_s_ago
-        url = f"https://{host}/"
+        url = f"{scheme}://{host}/"
         answered = Answered(network_class=network_class, url=url, sent_at_s=sent_at_s)
         self.witnesses.note_answer(host, answered)
 
@@ -218,6 +225,33 @@ def test_date_failure_needs_a_canary_with_the_same_time(
         assert [each for _, each in bench.unwitnessed] == ([] if is_confirmed else [date])
 
     ask()
+
+
+@in_virtual_time
+async def test_tls_failure_needs_a_canary_over_tls() -> None:
+    """A proxy shows a certificate that this machine does not trust."""
+    canaries = [Canary(url="http://10.1.0.1/"), Canary(url="https://10.1.0.2/")]
+    bench = Bench(canaries={PRIVATE: canaries})
+    bench.silent = {"https://10.1.0.2/"}
+    tls, other = bench.fail(PRIVATE, is_tls_failure=True), bench.fail(PRIVATE)
+    await asyncio.sleep(5)
+    assert [each for _, each in bench.witnessed] == [other]
+    assert [each for _, each in bench.unwitnessed] == [tls]
+    bench.silent = {"http://10.1.0.1/"}
+    again = bench.fail(PRIVATE, is_tls_failure=True)
+    await asyncio.sleep(40)
+    assert [each for _, each in bench.witnessed] == [other, again]
+
+
+@in_virtual_time
+async def test_tls_failure_needs_a_target_that_answers_over_tls() -> None:
+    bench = Bench()
+    tls, other = bench.fail(PRIVATE, is_tls_failure=True), bench.fail(PRIVATE)
+    await asyncio.sleep(1)
+    bench.answer("10.1.0.1", PRIVATE, scheme="http")
+    assert [each for _, each in bench.witnessed] == [other]
+    bench.answer("10.1.0.2", PRIVATE)
+    assert [each for _, each in bench.witnessed] == [other, tls]
 
 
 @in_virtual_time

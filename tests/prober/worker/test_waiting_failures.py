@@ -29,6 +29,7 @@ def failure(
     *,
     is_name_failure: bool = False,
     is_date_failure: bool = False,
+    is_tls_failure: bool = False,
     card: str = "timeout",
     unreached: tuple[str, ...] = (),
 ) -> WaitingFailure:
@@ -45,7 +46,10 @@ def failure(
         observation=observation,
         memory=after,
         contact=ProbeConnection(
-            is_name_failure=is_name_failure, is_date_failure=is_date_failure, unreached_layers=unreached
+            is_name_failure=is_name_failure,
+            is_date_failure=is_date_failure,
+            is_tls_failure=is_tls_failure,
+            unreached_layers=unreached,
         ),
     )
     return WaitingFailure(
@@ -99,6 +103,15 @@ def test_date_failure_waits_for_a_witness_with_the_same_time() -> None:
     assert failures.first_at_s(PUBLIC_IPV4) == 10.0
     assert failures.release(answer(14.0, is_looked_up=True, confirms_clock=True), 14.0) == [both]
     assert (len(failures), failures.first_at_s(PUBLIC_IPV4)) == (0, None)
+
+
+def test_tls_failure_waits_for_a_witness_over_tls() -> None:
+    failures = WaitingFailures()
+    tls, other = failure(10.0, is_tls_failure=True), failure(11.0)
+    failures.add(tls)
+    failures.add(other)
+    assert failures.release(answer(12.0), 12.0) == [other]
+    assert failures.release(answer(13.0, is_over_tls=True), 13.0) == [tls]
 
 
 def test_cancelled_request_stops_waiting() -> None:

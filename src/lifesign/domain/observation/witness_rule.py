@@ -124,6 +124,8 @@ class WitnessAnswer:
     """Whether the name of a witness was resolved for it by name servers, not from a cache."""
     confirms_clock: bool = False
     """Whether a witness has the same time as this machine."""
+    is_over_tls: bool = False
+    """Whether a witness answered over TLS, with a certificate that this machine trusts."""
 
 
 def bears_out(
@@ -133,17 +135,20 @@ def bears_out(
     *,
     is_name_failure: bool,
     is_date_failure: bool,
+    is_tls_failure: bool,
 ) -> bool:
     """Return whether an answer shows that the network worked when a target of this class failed.
 
     A request that is sent when the failure is recorded is sent after it. A name that did not resolve needs a
     witness whose own name was looked up after it. A certificate that failed by date needs a witness with the
-    time of this machine.
+    time of this machine. Any other failure of TLS needs a witness that answered over TLS.
     """
     is_of_class = answer.network_class == network_class
     is_name_proved = answer.is_looked_up or not is_name_failure
     is_date_proved = answer.confirms_clock or not is_date_failure
-    return is_of_class and answer.sent_at_s >= failed_at_s and is_name_proved and is_date_proved
+    is_tls_proved = answer.is_over_tls or not is_tls_failure
+    is_proved = is_name_proved and is_date_proved and is_tls_proved
+    return is_of_class and answer.sent_at_s >= failed_at_s and is_proved
 
 
 def is_canary_quorum(answered: int, configured: int) -> bool:

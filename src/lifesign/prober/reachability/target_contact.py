@@ -120,6 +120,7 @@ class ContactReader:
             has_answered_itself=has_answered_itself,
             is_name_failure=layer is not None and self._is_name_failure(traces, layer, fetched),
             is_date_failure=fetched is not None and fetched.is_date_fault,
+            is_tls_failure=fetched is not None and _is_tls_failure(fetched),
             answered=answered,
         )
 
@@ -131,11 +132,11 @@ class ContactReader:
         Its failures would contradict what the agent says of itself, though the way there may be cut. In a
         class with canaries the same holds for an interface at another address: only canaries are witnesses.
         It also holds for an interface whose name did not resolve: the other answers may come from open
-        connections, or from names that are still cached. And it holds for one whose certificate fails by
-        date: the other answers do not confirm the clock.
+        connections, or from names that are still cached. And it holds for one whose TLS fails: the other
+        answers may come without TLS, and do not confirm the clock.
         """
         unreached: dict[str | None, list[str]] = {}
-        is_name_failure = is_date_failure = False
+        is_name_failure = is_date_failure = is_tls_failure = False
         failed: dict[str, Fetched] = {}
         for name in _INTERACTIONS:
             layer = getattr(observation, name)
@@ -147,6 +148,8 @@ class ContactReader:
                 is_name_failure = True
             elif fetched.is_date_fault:
                 is_date_failure = True
+            elif _is_tls_failure(fetched):
+                is_tls_failure = True
             elif address is None or self._is_reached(traces, network_class, address, failed.values()):
                 continue
             unreached.setdefault(network_class, []).append(name)
@@ -155,6 +158,7 @@ class ContactReader:
                 network_class=network_class,
                 is_name_failure=is_name_failure,
                 is_date_failure=is_date_failure,
+                is_tls_failure=is_tls_failure,
                 unreached_layers=tuple(names),
                 answered=answered,
             )
@@ -239,6 +243,11 @@ class ContactReader:
         if fetched.status is None or fetched.address is None or fetched.is_foreign:
             return False
         return fetched.url.scheme == "https" or self._classes.of(fetched.address) not in PUBLIC_CLASSES
+
+
+def _is_tls_failure(fetched: Fetched) -> bool:
+    """Return whether TLS failed, and not only by a date: perhaps for all hosts that this machine reaches."""
+    return fetched.result is ResultClass.TLS_FAILURE and not fetched.is_date_fault
 
 
 def _remembered_class(entry: TargetEntry) -> str | None:

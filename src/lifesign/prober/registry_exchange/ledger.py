@@ -92,6 +92,8 @@ class ProbeConnection:
     """Whether the name of that host did not resolve."""
     is_date_failure: bool = False
     """Whether only the date of its certificate was wrong."""
+    is_tls_failure: bool = False
+    """Whether TLS failed for another reason, such as a certificate of an unknown authority."""
     unreached_layers: tuple[str, ...] = ()
     """Layers that failed in a class of which nothing answered this probe, or by their name, though the target
     lives.

@@ -157,9 +157,13 @@ class Intake:
                 ended_s=now_s,
             )
             is_date = failure.is_date_failure
+            if is_date:
+                why = "no witness confirmed this machine's clock"
+            elif failure.is_tls_failure:
+                why = "no witness answered over TLS"
             self._settle_unwitnessed(
                 probed,
-                "no witness confirmed this machine's clock" if is_date else why,
+                why,
                 reason=InconclusiveReason.PROBER_CLOCK if is_date else InconclusiveReason.NO_WITNESS,
                 layers=failure.layers,
                 made_at_s=failure.made_at_s,
@@ -250,6 +254,7 @@ class Intake:
                 first.failed_at_s,
                 is_name_failure=contact.is_name_failure,
                 is_date_failure=contact.is_date_failure,
+                is_tls_failure=contact.is_tls_failure,
             )
         )
 

@@ -176,7 +176,11 @@ class ReachabilityWitnesses:
             state.known.popitem(last=False)
         state.witnessed_at_s, state.is_reached = answered.sent_at_s, True
         if state.attending is not None and not self.is_silent(state.name):
-            answer = WitnessAnswer(network_class=state.name, sent_at_s=answered.sent_at_s)
+            answer = WitnessAnswer(
+                network_class=state.name,
+                sent_at_s=answered.sent_at_s,
+                is_over_tls=answered.url.startswith("https:"),
+            )
             self._release(answer)
 
     def note_known(self, host: str, network_class: str, url: str, alive_at_s: float) -> None:
@@ -297,7 +301,7 @@ class ReachabilityWitnesses:
             state.round_began_at_s = began_at_s
             self.rounds += 1
             replies = await self._ask_all(self._asks, urls, state)
-            answer = _round_answer(state, replies, began_at_s, self._policy)
+            answer = _round_answer(state, urls, replies, began_at_s, self._policy)
             self._note_round(state, replies, is_reached=answer is not None)
             for url, reply in zip(urls, replies, strict=True):
                 if reply.status is None:
@@ -356,21 +360,26 @@ class ReachabilityWitnesses:
 
 
 def _round_answer(
-    state: _Class, replies: Sequence[WitnessReply], began_at_s: float, policy: WitnessPolicy
+    state: _Class,
+    urls: Sequence[str],
+    replies: Sequence[WitnessReply],
+    began_at_s: float,
+    policy: WitnessPolicy,
 ) -> WitnessAnswer | None:
     """Return the result of a round's replies; None if no witness answered."""
     if state.canaries:
-        answered = [
-            reply
+        answers = {
+            canary.url: reply
             for canary, reply in zip(state.canaries, replies, strict=True)
             if canary.is_answer(reply.status)
-        ]
-        if not is_canary_quorum(len(answered), len(state.canaries)):
+        }
+        if not is_canary_quorum(len(answers), len(state.canaries)):
             return None
     else:
-        answered = [reply for reply in replies if reply.status is not None]
-        if not answered:
+        answers = {url: reply for url, reply in zip(urls, replies, strict=True) if reply.status is not None}
+        if not answers:
             return None
+    answered = answers.values()
     return WitnessAnswer(
         network_class=state.name,
         sent_at_s=began_at_s,
@@ -379,4 +388,5 @@ def _round_answer(
             reply.clock_offset_s is not None and abs(reply.clock_offset_s) <= policy.max_clock_offset_s
             for reply in answered
         ),
+        is_over_tls=any(url.startswith("https:") for url in answers),
     )

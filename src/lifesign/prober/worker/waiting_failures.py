@@ -28,6 +28,7 @@ class WaitingFailure:
         "failed_at_s",
         "is_date_failure",
         "is_name_failure",
+        "is_tls_failure",
         "layers",
         "made_at_s",
         "network_class",
@@ -52,6 +53,7 @@ class WaitingFailure:
         self.network_class = network_class
         self.is_name_failure = report.contact.is_name_failure
         self.is_date_failure = report.contact.is_date_failure
+        self.is_tls_failure = report.contact.is_tls_failure
         self.layers = report.contact.unreached_layers or None
         """Names of the layers that do not count without a witness; None: all that failed."""
         self.began_at_s = began_at_s
@@ -93,13 +95,13 @@ class _Line:
     __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[bool, bool], deque[WaitingFailure]] = {}
+        self._parts: dict[tuple[bool, bool, bool], deque[WaitingFailure]] = {}
 
     def __bool__(self) -> bool:
         return any(self._parts.values())
 
     def add(self, failure: WaitingFailure) -> None:
-        needs = failure.is_name_failure, failure.is_date_failure
+        needs = failure.is_name_failure, failure.is_date_failure, failure.is_tls_failure
         self._parts.setdefault(needs, deque()).append(failure)
 
     def first_at_s(self) -> float | None:
@@ -150,6 +152,7 @@ class WaitingFailures:
                 failure.failed_at_s,
                 is_name_failure=failure.is_name_failure,
                 is_date_failure=failure.is_date_failure,
+                is_tls_failure=failure.is_tls_failure,
             )
 
         released = self._take(answer.network_class, is_borne_out)
