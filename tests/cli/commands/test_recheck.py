@@ -113,6 +113,22 @@ async def test_recheck_without_a_verdict_has_one_exit_code(
         assert CARD_PATH not in server.paths
 
 
+async def test_recheck_reads_a_robots_txt_that_disallowed_the_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.registry.targets.recheck_target.RECHECK_SECONDS", 0.0)
+    follows = SELDOM.replace("opt_out: {robots_txt: false}", "opt_out: {robots_txt: true}")
+    async with watched(tmp_path, follows) as (database, servers):
+        server = servers["healthy"]
+        server.replies["/robots.txt"] = answer(200, b"User-agent: *\nDisallow: /\n")
+        for _ in range(2):
+            assert await recheck(server.url, "--database", database) == 2
+        assert set(server.paths) == {"/robots.txt"}
+        server.replies["/robots.txt"] = answer(404)
+        assert await recheck(server.url, "--database", database) == 0
+        assert CARD_PATH in server.paths
+
+
 async def test_recheck_that_measures_nothing_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

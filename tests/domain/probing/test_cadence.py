@@ -60,6 +60,7 @@ MEMORIES = st.builds(
     slowdowns=st.one_of(st.just(0), st.integers(0, MAX_IN_ROW)),
     robots_read_at_s=MOMENTS,
     is_disallowed_by_robots=st.booleans(),
+    disallowed_in_row=st.integers(0, MAX_IN_ROW),
     card_read_at_s=MOMENTS,
 )
 
@@ -95,6 +96,18 @@ def remembered(
 def is_tick(at_s: float, subject_id: str, interval_s: float) -> bool:
     ticks = at_s / interval_s - phase_of(subject_id)
     return abs(ticks - round(ticks)) * interval_s < 1e-4
+
+
+def disallowed(memory: ProbeMemory, at_s: float) -> ProbeMemory:
+    """Return the memory after a probe at `at_s` whose robots.txt disallowed the target."""
+    return memory.model_copy(
+        update={
+            "probed_at_s": at_s,
+            "robots_read_at_s": at_s,
+            "is_disallowed_by_robots": True,
+            "disallowed_in_row": min(memory.disallowed_in_row + 1, MAX_IN_ROW),
+        }
+    )
 
 
 def probes(
@@ -649,13 +662,50 @@ def test_learned_facts_are_kept_when_the_result_is_removed(before: ProbeMemory, 
 
 
 def test_target_disallowed_by_robots_txt_is_due_only_with_its_robots_txt() -> None:
-    unwelcome = ProbeMemory(is_disallowed_by_robots=True, robots_read_at_s=START_S, probed_at_s=START_S)
+    unwelcome = disallowed(ProbeMemory(), START_S)
     for number in range(200):
         subject_id = f"tgt_{number}"
         due_s = next_probe_at_s(subject_id, unwelcome, CADENCE, START_S + 1)
-        assert wants_robots(subject_id, unwelcome, due_s)
-        assert not wants_robots(subject_id, unwelcome, max(START_S, due_s - INTERVAL_S))
+        assert wants_robots(subject_id, unwelcome, CADENCE, due_s)
+        assert not wants_robots(subject_id, unwelcome, CADENCE, max(START_S, due_s - INTERVAL_S))
         assert due_s <= START_S + ROBOTS_EVERY_S + INTERVAL_S
+
+
+@given(IDS, st.integers(1, 7 * 86_400), st.floats(0, 1))
+def test_gateway_that_disallows_probes_delays_them_for_no_more_than_it_lasts_four_times(
+    subject_id: str, lasts_s: int, phase: float
+) -> None:
+    """It answers for all agents behind it. Formerly one answer stopped the monitoring for a day."""
+    memory, at_s = remembered(ANSWERS), START_S + phase * INTERVAL_S
+    while at_s < START_S + lasts_s:
+        memory = disallowed(memory, at_s)
+        at_s = next_probe_at_s(subject_id, memory, CADENCE, at_s)
+        assert wants_robots(subject_id, memory, CADENCE, at_s)
+    assert at_s - (START_S + lasts_s) <= 4 * lasts_s + 4 * INTERVAL_S
+
+
+@given(IDS)
+def test_robots_txt_that_keeps_disallowing_an_agent_is_soon_read_once_a_day(subject_id: str) -> None:
+    memory, at_s, times_s = remembered(ANSWERS), START_S, [START_S]
+    while at_s < START_S + 10 * DAY_S:
+        memory = disallowed(memory, at_s)
+        at_s = next_probe_at_s(subject_id, memory, CADENCE, at_s)
+        times_s.append(at_s)
+    waits_s = waits(times_s)
+    longest_s = [600, 2_400, 9_600, 38_400, *[ROBOTS_EVERY_S + INTERVAL_S] * len(waits_s)]
+    # The first reading need not be at a tick.
+    pairs = zip(waits_s, longest_s, strict=False)
+    assert all(wait_s <= most_s + INTERVAL_S / 2 for wait_s, most_s in pairs)
+    # In the first day it is read a few times more.
+    assert all(wait_s >= ROBOTS_EVERY_S - INTERVAL_S for wait_s in waits_s[6:])
+
+
+def test_robots_txt_without_rules_that_disallowed_a_target_is_read_again_soon() -> None:
+    doubtful = disallowed(ProbeMemory(), START_S).model_copy(update={"disallowed_in_row": 0})
+    for number in range(200):
+        due_s = next_probe_at_s(f"tgt_{number}", doubtful, CADENCE, START_S + 1)
+        assert due_s <= START_S + 2.5 * INTERVAL_S
+        assert wants_robots(f"tgt_{number}", doubtful, CADENCE, due_s)
 
 
 # Rechecks
@@ -770,11 +820,11 @@ def test_a_card_is_due_again_a_day_after_it_was_due(number: int, read_s: float) 
 
 
 def test_a_robots_txt_is_never_used_for_more_than_a_day() -> None:
-    assert wants_robots(SUBJECT, ProbeMemory(), START_S)
+    assert wants_robots(SUBJECT, ProbeMemory(), CADENCE, START_S)
     memory = ProbeMemory(robots_read_at_s=START_S)
-    assert not wants_robots(SUBJECT, memory, START_S)
-    assert wants_robots(SUBJECT, memory, START_S + DAY_S - INTERVAL_S)
-    assert wants_robots(SUBJECT, memory, START_S - 1)
+    assert not wants_robots(SUBJECT, memory, CADENCE, START_S)
+    assert wants_robots(SUBJECT, memory, CADENCE, START_S + DAY_S - INTERVAL_S)
+    assert wants_robots(SUBJECT, memory, CADENCE, START_S - 1)
 
 
 # Ticks that were missed
@@ -908,6 +958,7 @@ ANY_MOMENT = st.one_of(st.none(), st.floats(0, MAX_MOMENT_S), st.sampled_from([0
         not_before_s=ANY_MOMENT,
         robots_read_at_s=ANY_MOMENT,
         is_disallowed_by_robots=st.booleans(),
+        disallowed_in_row=st.integers(0, MAX_IN_ROW),
         card_read_at_s=ANY_MOMENT,
     ),
     CADENCES,

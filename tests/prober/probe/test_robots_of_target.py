@@ -33,15 +33,18 @@ from tests.support.probing import (
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
+from lifesign.domain.probing.cadence import Cadence, next_probe_at_s
 from lifesign.prober.network.fetch import Fetched, Request
 from lifesign.prober.probe.robots_of_target import check_robots_rules
 from lifesign.prober.probe.session import ProbeSession
 
 ROBOTS_PATH = "/robots.txt"
 DAY_S = 86_400.0
+CADENCE = Cadence()
 FOLLOWING: dict[str, Any] = {"opt_out": {"robots_txt": True}, "ask": {"transport": False}}
 IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
 CLOSED = b"User-agent: *\nDisallow: /\n"
+PERMITS = answer(200, b"User-agent: *\nDisallow: /private/\n", Content_Type="text/plain")
 KEEPS_OUT = answer(200, b"User-agent: lifesign-prober\nDisallow: /\n", Content_Type="text/plain")
 
 
@@ -147,8 +150,7 @@ async def test_file_with_unrequested_coding_is_ignored() -> None:
 
 async def redirected(place: str) -> tuple[Observation, HostileServer, Probes]:
     """Return the result of a probe whose card is redirected on a host that closes /private/."""
-    robots = answer(200, b"User-agent: *\nDisallow: /private/\n", Content_Type="text/plain")
-    answers = agent(robots) | {CARD_PATH: redirect(place), place: as_json(card())}
+    answers = agent(PERMITS) | {CARD_PATH: redirect(place), place: as_json(card())}
     async with serving(answers) as server, probing(**FOLLOWING) as probes:
         return await probes.see(server.url), server, probes
 
@@ -192,7 +194,7 @@ async def test_robots_txt_is_read_about_once_a_day() -> None:
     async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
         now_s = 1_790_000_000.0
         await probes.see(server.url, at_s=now_s)
-        server.replies[ROBOTS_PATH] = answer(404)
+        server.replies[ROBOTS_PATH] = PERMITS
         assert results(await probes.see(server.url, at_s=now_s + 1)) == {"discovery": "not_measured"}
         assert server.paths == [ROBOTS_PATH]
         assert results(await probes.see(server.url, at_s=now_s + DAY_S))["discovery"] == "ok"
@@ -206,6 +208,80 @@ async def test_known_rules_apply_while_robots_txt_is_unreadable() -> None:
         server.replies[ROBOTS_PATH] = answer(503)
         observation = await probes.see(server.url, at_s=1_790_000_000.0 + DAY_S)
         assert results(observation) == {"discovery": "not_measured"}
+        # Such a file is read as seldom as one that disallows the target.
+        assert probes.memory.disallowed_in_row == 2
+
+
+def next_look_s(probes: Probes, url: str) -> float:
+    """Return when the target is due after its last probe."""
+    memory = probes.memory
+    assert memory.probed_at_s is not None
+    return next_probe_at_s(entry(url).subject_id, memory, CADENCE, memory.probed_at_s)
+
+
+async def test_agent_behind_a_gateway_that_disallows_probes_is_probed_again_soon() -> None:
+    async with serving(agent(PERMITS)) as server, probing(**FOLLOWING) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        assert probes.memory.alive_at_s is not None
+        server.replies[ROBOTS_PATH] = KEEPS_OUT
+        at_s = 1_790_000_000.0 + DAY_S
+        for most_s in (600, 2_400, 9_600):
+            server.heads.clear()
+            assert results(await probes.see(server.url, at_s=at_s)) == {"discovery": "not_measured"}
+            assert server.paths == [ROBOTS_PATH]
+            at_s, before_s = next_look_s(probes, server.url), at_s
+            # The first reading was not at a tick.
+            assert at_s - before_s <= most_s + CADENCE.interval_s / 2
+        server.replies[ROBOTS_PATH] = PERMITS
+        assert results(await probes.see(server.url, at_s=at_s))["discovery"] == "ok"
+        assert (probes.memory.is_disallowed_by_robots, probes.memory.disallowed_in_row) == (False, 0)
+
+
+@pytest.mark.parametrize("is_lifted", [True, False])
+@pytest.mark.parametrize("portal", [answer(404), answer(200, b"<html>", Content_Type="text/html")])
+async def test_robots_txt_without_rules_must_be_read_twice_to_end_a_disallow(
+    portal: Reply, *, is_lifted: bool
+) -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[ROBOTS_PATH] = portal
+        first_s = 1_790_000_000.0 + DAY_S
+        assert results(await probes.see(server.url, at_s=first_s)) == {"discovery": "not_measured"}
+        assert server.paths == [ROBOTS_PATH] * 2
+        second_s = next_look_s(probes, server.url)
+        assert second_s - first_s <= 2.5 * CADENCE.interval_s
+        server.replies[ROBOTS_PATH] = portal if is_lifted else KEEPS_OUT
+        observation = await probes.see(server.url, at_s=second_s)
+        assert (layer(observation.discovery).result is ResultClass.OK) is is_lifted
+        assert server.paths.count(ROBOTS_PATH) == 3
+        assert (len(server.paths) > 3) is is_lifted
+
+
+async def test_redirect_that_stays_disallowed_is_requested_less_often_each_time() -> None:
+    async with serving(agent(PERMITS)) as server, probing(**FOLLOWING) as probes:
+        await probes.see(server.url, at_s=1_790_000_000.0)
+        server.replies[CARD_PATH] = redirect("/private/card")
+        for number in (1, 2, 3):
+            # The document is missing: the card is read, which may name another one.
+            server.replies[HEALTH_PATH] = answer(404)
+            await probes.see(server.url, at_s=1_790_000_000.0 + number * DAY_S)
+            assert probes.memory.disallowed_in_row == number
+        assert "/private/card" not in server.paths
+
+
+async def test_recheck_reads_robots_txt_again_and_nothing_else_while_it_disallows() -> None:
+    async with serving(agent(KEEPS_OUT)) as server, probing(**FOLLOWING) as probes:
+        at_s = 1_790_000_000.0
+        await probes.see(server.url, at_s=at_s)
+        kept_out = await probes.see(server.url, at_s=at_s + 60, recheck_at_s=at_s + 55)
+        assert results(kept_out) == {"discovery": "not_measured"}
+        assert server.paths == [ROBOTS_PATH] * 2
+        server.replies[ROBOTS_PATH] = answer(404)
+        # The last probe has answered that recheck.
+        await probes.see(server.url, at_s=at_s + 120, recheck_at_s=at_s + 55)
+        assert server.paths == [ROBOTS_PATH] * 2
+        observation = await probes.see(server.url, at_s=at_s + 120, recheck_at_s=at_s + 121)
+        assert results(observation)["discovery"] == "ok"
 
 
 async def test_agent_with_a_disallowed_interface_is_not_probed_at_all() -> None:
@@ -282,7 +358,7 @@ async def test_probe_without_time_after_robots_txt_reports_it(result: ResultClas
     visit = ProbeSession(
         Played(robots=late), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
     )
-    away = layer(await check_robots_rules(visit))
+    away = layer(await check_robots_rules(visit, CADENCE))
     assert away.result is ResultClass.NOT_MEASURED
     assert "no time" in away.reason
 
@@ -292,7 +368,7 @@ async def test_target_without_a_timely_connection_is_down() -> None:
     visit = ProbeSession(
         Played(robots=unreached), definition(**FOLLOWING), None, entry("https://agent.example/"), 0.0
     )
-    assert layer(await check_robots_rules(visit)).result is ResultClass.TIMEOUT
+    assert layer(await check_robots_rules(visit, CADENCE)).result is ResultClass.TIMEOUT
 
 
 async def test_rate_limited_target_gets_no_further_requests() -> None:

@@ -521,13 +521,14 @@ async def test_ticks_that_pass_while_a_failure_waits_are_not_missed() -> None:
 @in_virtual_time
 async def test_a_recheck_that_fails_restarts_the_back_off() -> None:
     desk = Desk()
-    long_dead = desk.alive.model_copy(update={"alive_at_s": None, "failures_in_row": 200})
-    desk.slot.remember(long_dead)
+    counts = {"failures_in_row": 200, "disallowed_in_row": 200}
+    desk.slot.remember(desk.alive.model_copy(update={"alive_at_s": None, **counts}))
     desk.slot.recheck_at_s = desk.loop.wall_s() - 1
     desk.take(
         discovery="refused", contact=ProbeConnection(network_class=PUBLIC_IPV4, has_answered_itself=True)
     )
-    assert desk.slot.recall().failures_in_row == 1
+    memory = desk.slot.recall()
+    assert (memory.failures_in_row, memory.disallowed_in_row) == (1, 1)
     desk.take(
         discovery="refused", contact=ProbeConnection(network_class=PUBLIC_IPV4, has_answered_itself=True)
     )

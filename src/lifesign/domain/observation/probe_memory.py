@@ -82,6 +82,11 @@ class ProbeMemory(BaseModel):
     """When its host's robots.txt was read last."""
     is_disallowed_by_robots: bool = False
     """Whether that robots.txt disallows the target."""
+    disallowed_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
+    """Number of readings of robots.txt in a row that did not permit the target.
+
+    0 with `is_disallowed_by_robots`: the last reading found no rules, which the next one has to confirm.
+    """
     is_opted_out: bool = False
     """Whether a list of its prober excluded the target, as of the last probe."""
     card_read_at_s: _Moment = None

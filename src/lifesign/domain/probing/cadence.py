@@ -153,10 +153,14 @@ def next_probe_at_s(
     due_s = _tick_after(subject_id, memory, cadence, max(now_s, asked_s, _rested_s(memory, cadence, now_s)))
     if memory.confirm_at_s is not None and memory.confirm_at_s >= now_s:
         due_s = min(due_s, max(memory.confirm_at_s, asked_s))
-    last_s = _last_s(memory, now_s)
-    if recheck_at_s is not None and recheck_at_s > last_s:
+    if recheck_at_s is not None and is_recheck_open(memory, recheck_at_s, now_s):
         due_s = min(due_s, max(recheck_at_s, asked_s, now_s))
     return due_s
+
+
+def is_recheck_open(memory: ProbeMemory, recheck_at_s: float | None, now_s: float) -> bool:
+    """Return whether a recheck was requested after the last probe."""
+    return recheck_at_s is not None and recheck_at_s > _last_s(memory, now_s)
 
 
 def retry_after_until_s(memory: ProbeMemory, now_s: float) -> float | None:
@@ -249,8 +253,10 @@ def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
     """Return a target's memory as if only the last probe had failed, so that probes are frequent again.
 
     An operator ended a maintenance, or asked for the recheck: the agent is alive in the registry, or may be.
+    The same holds for a robots.txt that disallows the target.
     """
-    return memory.model_copy(update={"failures_in_row": min(memory.failures_in_row, 1)})
+    counts = ("failures_in_row", "disallowed_in_row")
+    return memory.model_copy(update={name: min(getattr(memory, name), 1) for name in counts})
 
 
 def last_alive_s(memory: ProbeMemory) -> float | None:
@@ -288,7 +294,12 @@ def without_failures(memory: ProbeMemory) -> ProbeMemory:
 
 def without_waits(memory: ProbeMemory) -> ProbeMemory:
     """Return a target's memory without anything that delays the next probe, as the writer is not trusted."""
-    forgotten = {"is_disallowed_by_robots": False, "robots_read_at_s": None, "is_opted_out": False}
+    forgotten = {
+        "is_disallowed_by_robots": False,
+        "disallowed_in_row": 0,
+        "robots_read_at_s": None,
+        "is_opted_out": False,
+    }
     return without_failures(memory).model_copy(update=forgotten)
 
 
@@ -325,11 +336,18 @@ def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else
     return _is_period_due(card_url, memory.card_read_at_s, cadence.card_every_s, now_s)
 
 
-def wants_robots(subject_id: str, memory: ProbeMemory, now_s: float) -> bool:
-    """Return whether the next probe has to request robots.txt: at first, and then about once a day."""
-    if memory.robots_read_at_s is None:
+def wants_robots(subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float) -> bool:
+    """Return whether the next probe has to request robots.txt.
+
+    It does at first, and then about once a day. After a reading that did not permit an agent which once
+    answered, it does after two intervals, and after four times as long with each further one: a gateway in
+    front of the prober may have answered.
+    """
+    read_at_s = memory.robots_read_at_s
+    # A time in the future: some clock was wrong.
+    if read_at_s is None or read_at_s > now_s:
         return True
-    return _is_period_due(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S, now_s)
+    return _robots_due_s(subject_id, memory, cadence, read_at_s) <= now_s
 
 
 def missed_ticks(
@@ -353,7 +371,7 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
     """Return the first tick strictly after a moment: (k + phase) intervals, k being its turn."""
     if memory.is_disallowed_by_robots and memory.robots_read_at_s is not None:
         # Until its robots.txt is read again there is nothing that we may ask.
-        after_s = max(after_s, _period_due_s(subject_id, memory.robots_read_at_s, ROBOTS_EVERY_S))
+        after_s = max(after_s, _robots_due_s(subject_id, memory, cadence, memory.robots_read_at_s))
     phase, turns = phase_of(subject_id), 1 << _doublings(memory, cadence)
     k = floor(after_s / cadence.interval_s - phase)
     k += (turn_of(subject_id) - k) % turns
@@ -405,6 +423,18 @@ def _not_before_s(memory: ProbeMemory, now_s: float) -> float:
 
 def _requests_slowdown(layer: LayerResult) -> bool:
     return layer.status_code in _SLOW_DOWN or layer.result is ResultClass.RATE_LIMITED
+
+
+def _robots_due_s(subject_id: str, memory: ProbeMemory, cadence: Cadence, read_at_s: float) -> float:
+    """Return from when on a robots.txt has to be read again: within ROBOTS_EVERY_S of the last reading."""
+    due_s = _period_due_s(subject_id, read_at_s, ROBOTS_EVERY_S)
+    in_row = memory.disallowed_in_row
+    # Nothing is lost if a target that never answered is not probed. A doubt is removed soon for each.
+    if not memory.is_disallowed_by_robots or (in_row and not _is_patient(memory, cadence)):
+        return due_s
+    # It is read with a tick, and the last reading may have been late.
+    wait_s = cadence.longest_wait_s(in_row) - MIN_GAP_RATIO * cadence.interval_s
+    return min(due_s, read_at_s + wait_s)
 
 
 def _is_period_due(key: str, last_s: float, period_s: float, now_s: float) -> bool:

@@ -1,15 +1,20 @@
 """Check of the target's own robots.txt before a probe.
 
-It is read first, and about once a day. If the connection for it fails, that is the result of the probe: a
-host that is down is not shown as opted out. A host that accepts the request but does not answer has
-disallowed nothing, and is probed: the check takes at most one request's time, a third of the probe's.
+It is read first, about once a day, and with each recheck that an operator requests. If the connection for it
+fails, that is the result of the probe: a host that is down is not shown as opted out. A host that accepts the
+request but does not answer has disallowed nothing, and is probed: the check takes at most one request's time,
+a third of the probe's.
+
+A portal or a gateway on the prober's side may answer in place of the target. So a target that is newly
+disallowed is read again soon (`cadence.wants_robots`). If a robots.txt that disallowed the target is missing,
+or has no rules for the prober, the known rules stay in force until the next reading confirms it.
 """
 
 from yarl import URL
 
 from lifesign.client.candidate_urls import place_under
 from lifesign.domain.observation.results import LayerResult
-from lifesign.domain.probing.cadence import wants_robots
+from lifesign.domain.probing.cadence import Cadence, is_recheck_open, wants_robots
 from lifesign.prober.probe.robots_rules import (
     MAX_ROBOTS_BYTES,
     ROBOTS_ACCEPT,
@@ -20,20 +25,26 @@ from lifesign.prober.probe.robots_rules import (
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
 
-async def check_robots_rules(visit: ProbeSession) -> LayerResult | None:
+async def check_robots_rules(visit: ProbeSession, cadence: Cadence) -> LayerResult | None:
     """Read the target's robots.txt if it is due; return why the target must not be probed, else None."""
-    memory = visit.entry.memory
-    if wants_robots(visit.entry.subject_id, memory, visit.at_s):
-        failure = await _read(visit)
+    entry, at_s = visit.entry, visit.at_s
+    is_asked_for = is_recheck_open(entry.memory, entry.recheck_at_s, at_s)
+    if is_asked_for or wants_robots(entry.subject_id, entry.memory, cadence, at_s):
+        failure = await _read(visit, is_asked_for=is_asked_for)
         if failure is not None:
             return failure
-    if visit.recall("is_disallowed_by_robots"):
+    if not visit.recall("is_disallowed_by_robots"):
+        return None
+    if visit.recall("disallowed_in_row"):
         return not_measured("its robots.txt forbids this prober")
-    return None
+    return not_measured("its robots.txt, which forbade this prober, has no rules now: it is read once more")
 
 
-async def _read(visit: ProbeSession) -> LayerResult | None:
-    """Read robots.txt; return the failure if it showed that nothing can be requested."""
+async def _read(visit: ProbeSession, *, is_asked_for: bool) -> LayerResult | None:
+    """Read robots.txt; return the failure if it showed that nothing can be requested.
+
+    `is_asked_for`: an operator requested the probe, so that missing rules need no second reading.
+    """
     place = place_under(visit.given.url, "", ROBOTS_PATH)
     fetched = await visit.ask(
         place,
@@ -49,9 +60,13 @@ async def _read(visit: ProbeSession) -> LayerResult | None:
         return visit.layer(fetched)
     robots = rules_in(fetched)
     visit.learned["robots_read_at_s"] = visit.at_s
-    if robots is not None:
-        visit.robots = robots
-        visit.learned["is_disallowed_by_robots"] = keeps_out(robots, _paths(visit))
+    visit.robots = robots
+    memory = visit.entry.memory
+    if memory.is_disallowed_by_robots if robots is None else keeps_out(robots, _paths(visit)):
+        visit.note_disallowed()
+    elif robots is not None:
+        needs_second = not (robots.rules or is_asked_for) and memory.disallowed_in_row > 0
+        visit.learned |= {"is_disallowed_by_robots": needs_second, "disallowed_in_row": 0}
     return None
 
 

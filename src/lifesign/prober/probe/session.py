@@ -18,6 +18,7 @@ from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import SENDING, Purpose, Sending
 from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
     REFUSED_LOGIN,
@@ -420,6 +421,11 @@ class ProbeSession:
         """Store bytes as evidence if the prober keeps it; return their SHA-256."""
         return self._evidence.keep(body) if self._evidence is not None and body else None
 
+    def note_disallowed(self) -> None:
+        """Note that the target's own robots.txt forbids its probe."""
+        in_row = min(self.entry.memory.disallowed_in_row + 1, MAX_IN_ROW)
+        self.learned |= {"is_disallowed_by_robots": True, "disallowed_in_row": in_row}
+
     async def _robots_exclusion(self, url: URL) -> str | None:
         """Return why robots.txt excludes a URL; None if it does not, or has no rule for it."""
         if url.raw_path_qs == ROBOTS_PATH:
@@ -434,7 +440,7 @@ class ProbeSession:
         # `robots_of_target` has already checked the URLs that were known before the card was read.
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
-        self.learned["is_disallowed_by_robots"] = True
+        self.note_disallowed()
         return "its robots.txt forbids this prober"
 
     async def _other_origin_exclusion(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:

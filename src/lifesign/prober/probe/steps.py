@@ -28,7 +28,7 @@ from lifesign.domain.observation.results import (
 )
 from lifesign.domain.observation.results import not_measured as without_observation
 from lifesign.domain.observation.server_answer import is_login_of_server, may_be_server
-from lifesign.domain.probing.cadence import after_probe, wants_card
+from lifesign.domain.probing.cadence import Cadence, after_probe, wants_card
 from lifesign.domain.targets.target import TargetKind, is_on_origin_of, is_target_id
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
@@ -139,12 +139,19 @@ class Prober:
 
     def _memory(self, visit: ProbeSession, observation: Observation) -> ProbeMemory:
         entry, retry_after_s = visit.entry, visit.retry_after_s
-        cadence = self._cadence
-        if entry.thresholds_s is not None:
-            cadence = cadence.with_thresholds(*entry.thresholds_s)
         return after_probe(
-            entry.memory, observation, cadence, visit.at_s, retry_after_s, learned=visit.learned
+            entry.memory,
+            observation,
+            self._cadence_of(entry),
+            visit.at_s,
+            retry_after_s,
+            learned=visit.learned,
         )
+
+    def _cadence_of(self, entry: TargetEntry) -> Cadence:
+        """Return the target's cadence: the usual one, unless the agent has thresholds of its own."""
+        thresholds_s = entry.thresholds_s
+        return self._cadence if thresholds_s is None else self._cadence.with_thresholds(*thresholds_s)
 
     def _asked_of(self, visit: ProbeSession) -> LayerSettings:
         """Return the layers to probe of a target: its own settings, else those of the definition."""
@@ -289,7 +296,9 @@ class Prober:
             visit.learned["is_opted_out"] = entry is not None
         if entry is not None:
             return not_measured(f"opted out: {entry}"[:MAX_REASON_CHARS])
-        return await check_robots_rules(visit) if self._definition.opt_out.robots_txt else None
+        if not self._definition.opt_out.robots_txt:
+            return None
+        return await check_robots_rules(visit, self._cadence_of(visit.entry))
 
     def _observation(
         self,
