@@ -17,6 +17,7 @@ from tests.support.virtual_loop import with_sockets_in_virtual_time
 from yarl import URL
 
 from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.domain.probing.cadence import Cadence
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.robots_of_other_origins import OtherOrigins
 from lifesign.prober.probe.robots_rules import RobotsRules
@@ -27,6 +28,7 @@ AT_S = 1_790_000_000.0
 DAY_S = 86_400.0
 FOLLOWING: dict[str, Any] = {"opt_out": {"robots_txt": True}}
 IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
+PERMITS = answer(200, b"User-agent: *\nDisallow: /private/\n", Content_Type="text/plain")
 CLOSED = answer(200, b"User-agent: *\nDisallow: /\n", Content_Type="text/plain")
 ORIGIN = URL("https://other.example")
 
@@ -106,16 +108,42 @@ async def test_robots_txt_of_other_hosts_is_read_only_if_configured() -> None:
 
 
 async def test_robots_txt_is_read_once_a_day_for_all_targets() -> None:
-    async with serving({ROBOTS_PATH: CLOSED, "/a2a": answer(405)}) as other, probing(**FOLLOWING) as probes:
+    replies = {ROBOTS_PATH: PERMITS, "/a2a": answer(405)}
+    async with serving(replies) as other, probing(**FOLLOWING) as probes:
         for seconds in (0, 1, 3600):
-            assert results(await named(probes, other, AT_S + seconds))["transport"] == "not_measured"
-        assert other.paths == [ROBOTS_PATH]
-        # Known rules stay in force while the file cannot be read.
-        other.replies[ROBOTS_PATH] = answer(503)
+            assert results(await named(probes, other, AT_S + seconds))["transport"] == "ok"
+        assert other.paths.count(ROBOTS_PATH) == 1
+        assert results(await named(probes, other, AT_S + DAY_S))["transport"] == "ok"
+        assert other.paths.count(ROBOTS_PATH) == 2
+
+
+async def test_rules_that_disallow_an_interface_are_read_again_soon_and_less_often_each_time() -> None:
+    async with serving({ROBOTS_PATH: CLOSED, "/a2a": answer(405)}) as other, probing(**FOLLOWING) as probes:
+        at_s, read_at_s = AT_S, []
+        while at_s < AT_S + 2 * DAY_S:
+            read = len(other.paths)
+            assert results(await named(probes, other, at_s))["transport"] == "not_measured"
+            if len(other.paths) > read:
+                read_at_s.append(at_s - AT_S)
+            # Known rules stay in force while the file cannot be read.
+            other.replies[ROBOTS_PATH] = answer(503)
+            at_s += 300
+        assert read_at_s[:5] == [0, 600, 3_000, 12_600, 51_000]
+        assert read_at_s[5:] == [51_000 + 82_800]
+        other.replies[ROBOTS_PATH] = PERMITS
+        assert results(await named(probes, other, at_s + DAY_S))["transport"] == "ok"
+
+
+@pytest.mark.parametrize("is_lifted", [True, False])
+async def test_file_without_rules_must_be_read_twice_to_replace_rules(*, is_lifted: bool) -> None:
+    async with serving({ROBOTS_PATH: CLOSED, "/a2a": answer(405)}) as other, probing(**FOLLOWING) as probes:
+        await named(probes, other, AT_S)
+        other.replies[ROBOTS_PATH] = answer(200, b"<html>", Content_Type="text/html")
         assert results(await named(probes, other, AT_S + DAY_S))["transport"] == "not_measured"
-        other.replies[ROBOTS_PATH] = answer(404)
-        assert results(await named(probes, other, AT_S + 2 * DAY_S))["transport"] == "ok"
-        assert other.paths == [ROBOTS_PATH] * 3 + ["/a2a"]
+        other.replies[ROBOTS_PATH] = answer(404) if is_lifted else CLOSED
+        observation = await named(probes, other, AT_S + DAY_S + 600)
+        assert results(observation)["transport"] == ("ok" if is_lifted else "not_measured")
+        assert other.paths == [ROBOTS_PATH] * 3 + ["/a2a"] * is_lifted
 
 
 async def test_number_of_origins_per_probe_is_bounded() -> None:
@@ -156,13 +184,13 @@ class Reader:
 
 
 async def test_concurrent_readers_share_one_read() -> None:
-    others, read = OtherOrigins(), Reader()
+    others, read = OtherOrigins(Cadence()), Reader()
     await asyncio.gather(*(others.rules(ORIGIN, AT_S, read) for _ in range(20)))
     assert read.count == 1
 
 
 async def test_absent_answer_is_not_cached_for_the_next_caller() -> None:
-    others = OtherOrigins()
+    others = OtherOrigins(Cadence())
     gone = Reader(status=None, body=b"", result=ResultClass.REFUSED, is_reached=False)
     assert await others.rules(ORIGIN, AT_S, gone) == RobotsRules()
     read = Reader()
@@ -171,7 +199,7 @@ async def test_absent_answer_is_not_cached_for_the_next_caller() -> None:
 
 
 async def test_failed_reader_leaves_no_waiting_caller() -> None:
-    others, read = OtherOrigins(), Reader()
+    others, read = OtherOrigins(Cadence()), Reader()
 
     async def fails(_origin: URL) -> Fetched:
         await asyncio.sleep(0)
@@ -195,21 +223,21 @@ async def test_failed_reader_leaves_no_waiting_caller() -> None:
     ids=["a long rule", "many rules", "many pieces", "no rule"],
 )
 async def test_kept_rules_are_bounded_in_bytes(body: bytes, max_kept_bytes: int) -> None:
-    others, read = OtherOrigins(max_kept_bytes), Reader(body)
+    others, read = OtherOrigins(Cadence(), max_kept_bytes), Reader(body)
     for name in ("a", "b", "b", "c", "a"):
         await others.rules(URL(f"https://{name}.example"), AT_S, read)
     assert read.count == 4
 
 
 async def test_clock_set_back_extends_no_waiting_time() -> None:
-    others, read = OtherOrigins(), Reader()
+    others, read = OtherOrigins(Cadence()), Reader()
     await others.rules(ORIGIN, AT_S, read)
     await others.rules(ORIGIN, AT_S - DAY_S, read)
     assert read.count == 2
 
 
 async def test_unanswered_robots_txt_is_requested_by_each_probe_that_waited() -> None:
-    others, requested = OtherOrigins(), 0
+    others, requested = OtherOrigins(Cadence()), 0
 
     async def read(origin: URL) -> Fetched:
         nonlocal requested

@@ -1,21 +1,23 @@
 """Rules of other origins' robots.txt, for destinations of cards and redirects.
 
 The rules of a target's own origin are remembered with the target (`robots_of_target`). Any number of targets
-may lead to another origin: its rules are cached for all of them, in this process, for a day.
+may lead to another origin: its rules are cached for all of them, in this process, for a day. A gateway on the
+prober's side may have answered: rules that disallow a request are read again soon, and a file without rules
+must be read twice before it replaces rules.
 """
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.probing.cadence import ROBOTS_EVERY_S
+from lifesign.domain.probing.cadence import MIN_GAP_RATIO, ROBOTS_EVERY_S, Cadence
 from lifesign.prober.network.fetch import Fetched
-from lifesign.prober.probe.robots_rules import RobotsRules, rules_in
+from lifesign.prober.probe.robots_rules import RobotsRules, may_fetch, rules_in
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Approximate maximum of all origins with their rules; the least recently used are dropped and read again."""
@@ -33,6 +35,8 @@ class _KnownOrigin:
     robots: RobotsRules
     read_at_s: float
     """Time of the last request, in seconds since the epoch."""
+    in_row: int
+    """Number of readings in a row that did not change the rules; 0 if the last one found no rules."""
     size: int
     """Approximate size of the rules, in bytes."""
 
@@ -40,21 +44,24 @@ class _KnownOrigin:
 class OtherOrigins:
     """Caches robots.txt rules of origins other than the target's, for all probes of a process."""
 
-    def __init__(self, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
+    def __init__(self, cadence: Cadence, max_kept_bytes: int = MAX_KEPT_BYTES) -> None:
+        self._cadence = cadence
         self._max_kept_bytes = max_kept_bytes
         self._known: OrderedDict[URL, _KnownOrigin] = OrderedDict()
         self._kept = 0
         self._being_read: dict[URL, asyncio.Event] = {}
 
-    async def rules(self, origin: URL, at_s: float, read: Read) -> RobotsRules | str:
-        """Return an origin's robots.txt rules, empty if they cannot be read; or why it must not be requested.
+    async def rules(self, url: URL, at_s: float, read: Read) -> RobotsRules | str:
+        """Return the robots.txt rules of a URL's origin; or why the origin must not be requested.
 
-        `at_s` is the time now, in seconds since the epoch. Concurrent probes wait for one reading.
+        They are empty if they cannot be read. `at_s` is the time now, in seconds since the epoch. Concurrent
+        probes wait for one reading.
         """
+        origin = url.origin()
         reading = self._being_read.get(origin)
         if reading is not None:
             await reading.wait()
-        if (known := self._fresh(origin, at_s)) is not None:
+        if (known := self._fresh(origin, url.raw_path_qs, at_s)) is not None:
             return known.robots
         is_read = self._being_read[origin] = asyncio.Event()
         try:
@@ -65,16 +72,22 @@ class OtherOrigins:
                 del self._being_read[origin]
         if fetched.result is ResultClass.RATE_LIMITED:
             return fetched.reason
-        before = self._known.get(origin)
-        robots = rules_in(fetched) or (RobotsRules() if before is None else before.robots)
+        known = _after_reading(self._known.get(origin), rules_in(fetched), at_s)
         # If the origin did not answer, it is requested again at the next opportunity.
         if fetched.is_reached:
-            self._keep(origin, _KnownOrigin(robots, at_s, _size(robots)))
-        return robots
+            self._keep(origin, known)
+        return known.robots
 
-    def _fresh(self, origin: URL, at_s: float) -> _KnownOrigin | None:
+    def _fresh(self, origin: URL, path: str, at_s: float) -> _KnownOrigin | None:
         known = self._known.get(origin)
-        if known is None or not 0 <= at_s - known.read_at_s < ROBOTS_EVERY_S:
+        if known is None:
+            return None
+        fresh_s = ROBOTS_EVERY_S
+        if not (known.in_row and may_fetch(known.robots, path)):
+            # It is read with a tick, and the last reading may have been late.
+            wait_s = self._cadence.longest_wait_s(known.in_row) - MIN_GAP_RATIO * self._cadence.interval_s
+            fresh_s = min(fresh_s, wait_s)
+        if not 0 <= at_s - known.read_at_s < fresh_s:
             return None
         self._known.move_to_end(origin)
         return known
@@ -86,6 +99,16 @@ class OtherOrigins:
         while self._kept > self._max_kept_bytes and len(self._known) > 1:
             _, forgotten = self._known.popitem(last=False)
             self._kept -= forgotten.size
+
+
+def _after_reading(known: _KnownOrigin | None, robots: RobotsRules | None, at_s: float) -> _KnownOrigin:
+    """Return what is known of an origin after a reading; `robots` is None if it contained no answer."""
+    if known is not None and (robots is None or robots == known.robots):
+        return replace(known, read_at_s=at_s, in_row=known.in_row + 1)
+    robots = robots or RobotsRules()
+    if known is not None and known.in_row and not robots.rules:
+        return replace(known, read_at_s=at_s, in_row=0)
+    return _KnownOrigin(robots, at_s, 1, _size(robots))
 
 
 def _size(robots: RobotsRules) -> int:

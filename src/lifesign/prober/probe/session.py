@@ -449,7 +449,7 @@ class ProbeSession:
             return f"the robots.txt of more than {MAX_OTHER_ORIGINS} other origins would be needed"
         self._led_to.add(origin)
         host = url.host_port_subcomponent
-        rules = await others.rules(origin, self.at_s, self._read_rules)
+        rules = await others.rules(url, self.at_s, self._read_rules)
         if isinstance(rules, str):
             return f"robots.txt of {host}: {rules}"
         return None if may_fetch(rules, url.raw_path_qs) else f"the robots.txt of {host} forbids this prober"

@@ -90,7 +90,7 @@ class Prober:
         self._opt_outs = opt_outs or None
         self._forget_name = forget_name
         self._credentials = credentials
-        self._others = OtherOrigins() if definition.opt_out.robots_txt else None
+        self._others = OtherOrigins(self._cadence) if definition.opt_out.robots_txt else None
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed), definition.canaries)
         self._with_uncalled_tool: set[str] = set()
         """URLs of the targets whose tool may not be called, as the log has it."""
