@@ -95,7 +95,21 @@ async def test_next_address_is_tried_after_a_refused_connection() -> None:
     async with serving({}) as server, connecting(names) as connector:
         line = await opened(connector, f"http://several.example:{server.port}/")
         assert line.address == ip_address("127.0.0.1")
+        assert set(line.tried) == {ip_address("127.0.0.9"), ip_address("127.0.0.8")}
         line.abort()
+
+
+@on_both_loops
+async def test_address_that_failed_before_a_handshake_is_kept() -> None:
+    names: Names = {"both.example": ("127.0.0.9", "127.0.0.1")}
+
+    async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+
+    async with accepting(hang_up) as port, connecting(names) as connector:
+        why = await unreached(connector, f"https://both.example:{port}/")
+        assert why.result is ResultClass.TLS_FAILURE
+        assert (why.address, why.tried) == (ip_address("127.0.0.1"), (ip_address("127.0.0.9"),))
 
 
 async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,21 @@ async def test_a_connection_serves_the_next_request_to_the_same_place() -> None:
 
 
 @on_both_loops
+async def test_addresses_that_failed_are_kept_with_the_connection() -> None:
+    names = {"both.example": ("127.0.0.9", "127.0.0.1")}
+    replies = {"/": kept(), "/cut": hostile.reset}
+    async with serving(replies, keeps_alive=True) as server, asking(names) as asker:
+        url = f"http://both.example:{server.port}"
+        found = [await asker.get(f"{url}/") for _ in range(2)]
+        assert server.connections == 1
+        found.append(await asker.get(f"{url}/", needs_new_connection=True))
+        assert server.connections == 2
+        found.append(await asker.get(f"{url}/cut", needs_new_connection=True))
+    assert [each.status for each in found] == [200, 200, 200, None]
+    assert {(str(each.address), *map(str, each.tried)) for each in found} == {("127.0.0.1", "127.0.0.9")}
+
+
+@on_both_loops
 async def test_a_large_body_on_a_connection_that_was_used_is_no_large_header() -> None:
     body = b" " * MAX_BYTES
     async with serving({"/": kept(body)}, keeps_alive=True) as server, asking() as asker:

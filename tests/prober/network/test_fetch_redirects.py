@@ -23,6 +23,16 @@ async def test_a_redirect_is_followed_within_its_origin() -> None:
     assert server.paths == ["/a", "/b", "/c"]
 
 
+async def test_addresses_that_failed_before_a_redirect_are_kept() -> None:
+    names = {"both.example": ("127.0.0.9", "127.0.0.1"), "here.example": HERE}
+    async with serving({"/": as_json({})}) as other:
+        location = f"http://here.example:{other.port}/"
+        async with serving({"/": redirect(location)}) as server, asking(names) as asker:
+            fetched = await asker.get(f"http://both.example:{server.port}/", may_leave_origin=True)
+    assert (str(fetched.url), fetched.address) == (location, ip_address("127.0.0.1"))
+    assert fetched.tried == (ip_address("127.0.0.9"),)
+
+
 async def test_redirect_to_another_origin_needs_permission_of_the_caller() -> None:
     names = {"one.example": HERE, "other.example": HERE}
     async with serving({"/": as_json({})}) as other:

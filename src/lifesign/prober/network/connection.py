@@ -50,6 +50,8 @@ class HttpConnection(ResponseHandler):
         self.place: Place
         self.address: Address
         """Set by the connector, as are the following members."""
+        self.tried: tuple[Address, ...] = ()
+        """Addresses to which no connection could be made before."""
         self.dns_ms: float | None = None
         self.connect_ms: float | None = None
         self.tls_ms: float | None = None

@@ -62,7 +62,7 @@ class Unreached:
     address: Address | None = None
     """The one that was tried last; None if none was."""
     tried: tuple[Address, ...] = ()
-    """All addresses to which no connection was made."""
+    """Addresses to which no connection could be made; `address` is not among them if only TLS failed."""
     phases: Phases | None = None
     certificate_expires_at: datetime | None = None
     """End of validity of a certificate that is refused because it expired; None for all other failures."""
@@ -113,7 +113,9 @@ class VettedConnector:
             return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
         opened = await self._connect(target, _in_turn(vetted), dns_ms, deadline_s)
         if isinstance(opened, HttpConnection) and target.scheme == "https":
-            return await self._encrypt(target, opened, deadline_s, tls or self._public_tls)
+            encrypted = await self._encrypt(target, opened, deadline_s, tls or self._public_tls)
+            if isinstance(encrypted, Unreached):
+                return replace(encrypted, tried=opened.tried)
         return opened
 
     async def _connect(
@@ -139,6 +141,7 @@ class VettedConnector:
                 continue
             line.place = (target.scheme, target.host, target.port, "")
             line.address = address
+            line.tried = tuple(addresses[:number])
             line.dns_ms = dns_ms
             line.connect_ms = in_ms(perf_counter() - began_s)
             return line

@@ -132,6 +132,8 @@ class Request:
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     tls: ClientTls | None = None
     """TLS settings of its connection; None: those of the credentials."""
+    needs_new_connection: bool = False
+    """Whether no open connection is used, so that all addresses are tried again."""
     kept_out: Callable[[URL], Awaitable[str | None]] | None = None
     """Called with the target of a redirect before it is followed: returns why it is excluded, None if it is
     not.
@@ -165,7 +167,11 @@ class Fetched(Answer):
     is_date_fault: bool = False
     """Whether only the date of the certificate was wrong, by this machine's calendar."""
     tried: tuple[Address, ...] = ()
-    """All addresses to which no connection could be made, if none was."""
+    """Addresses to which no connection could be made, for this URL or for those that redirected to it.
+
+    Another address may have accepted the connection afterwards. If the connection was used before, they were
+    tried when it was made.
+    """
     redirected_from: URL | None = None
     """URL of the request, if redirects led to `url`."""
     redirected_by: Address | None = None
@@ -268,12 +274,16 @@ class Fetcher:
         hop = _Hop(request.url, request, deadline_s, perf_counter())
         followed = 0
         redirected_by: Address | None = None
+        tried: tuple[Address, ...] = ()
         asked = [] if request.target is None else [request.target]
         own = scrubber_of(request.own_secret)
         while True:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
-                fetched = replace(fetched, redirected_from=request.url, redirected_by=redirected_by)
+                tried = (*tried, *fetched.tried)
+                fetched = replace(
+                    fetched, redirected_from=request.url, redirected_by=redirected_by, tried=tried
+                )
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)
             scrubber = united((own, self._credentials.scrubber_of(*asked))) if self._credentials else own
@@ -286,6 +296,7 @@ class Fetcher:
                 return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=target)
             if redirected_by is None and hop.url.scheme == "http" and hop.url.raw_host != target.raw_host:
                 redirected_by = fetched.address
+            tried = fetched.tried
             hop.url = target
             followed += 1
 
@@ -323,7 +334,8 @@ class Fetcher:
         credential = hop.credential = _covering(hop)
         owner = "" if credential is None or credential.shares_connections else credential.name
         place = (target.scheme, target.host, target.port, owner)
-        line = self._lines.waiting_at(place) if hop.request.method == "GET" else None
+        is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
+        line = self._lines.waiting_at(place) if is_shared else None
         try:
             if line is not None:
                 with contextlib.suppress(*_BROKE_WHILE_IDLE):
@@ -423,6 +435,7 @@ class Fetcher:
             allow=reply.headers.get("Allow", ""),
             phases=_phases(line, ended_s),
             address=line.address,
+            tried=line.tried,
             certificate_expires_at=line.certificate_expires_at,
             credential=None if credential is None else credential.name,
             is_certificate_refused=is_certificate_refused,
@@ -596,6 +609,7 @@ def _failed(
             tls_ms=line.tls_ms if is_first else None,
         ),
         address=line.address,
+        tried=line.tried,
         certificate_expires_at=line.certificate_expires_at,
         credential=credential.name if refusal is not None and credential is not None else None,
         is_certificate_refused=refusal is not None,
