@@ -303,10 +303,13 @@ async def test_tool_of_a_server_on_the_python_sdk(tool: str, query: str, expecte
         target = {"url": url, "kind": "mcp", "ask": ask, "assertions": [check]}
         async with probing(targets=[target]) as probes:
             observation = await probes.see(url)
-            sent = [json.loads(request.body or b"")["method"] for request in probes.witness.requests]
+            requests = probes.witness.requests
+    sent = [json.loads(request.body or b"")["method"] for request in requests if request.method == "POST"]
     assert layer(observation.message).result == expected
     assert len(called) == count
     assert sent == ["server/discover", LIST, *[CALL] * count]
+    # Only an answer to a request after a failed call shows that the network works.
+    assert (requests[-1].method == "GET") is (expected == "http_error")
     outcome = {"ok": "ok", "http_error": "assertion_failed", "not_measured": "not_measured"}[expected]
     assert [each.result for each in observation.assertions or ()] == [outcome]
 

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,17 @@ async def test_busy_interface_is_not_reported_after_the_card_was_read() -> None:
     observation, witness = await played(card=served, rpc=busy)
     assert results(observation) == {"discovery": "ok", "readiness": "not_an_agent"}
     assert "/rpc" in witness.paths
+
+
+async def test_later_requests_are_those_after_the_one_of_a_layer() -> None:
+    visit = ProbeSession(Played(), definition(), None, entry("https://agent.example"), AT_S)
+    asked = [await visit.ask(URL(f"https://agent.example/{path}"), max_bytes=0) for path in "abc"]
+    first, second, third = [each for each in asked if each is not None]
+    layers = [visit.layer(first), visit.layer(second), visit.layer(replace(third, body=b"a changed copy"))]
+    changed = visit.changed(layers[0], ResultClass.TIMEOUT, "")
+    later = [[each.fetched for each in visit.exchanges_after(layer)] for layer in [*layers, changed]]
+    assert later == [[second, third], [third], [], [second, third]]
+    assert visit.exchanges_after(not_measured("no request")) == []
 
 
 async def test_result_that_is_read_from_no_request_may_be_changed() -> None:

@@ -269,9 +269,46 @@ async def test_interface_at_another_address_is_unreached_if_its_class_has_canari
     played = Played(
         card=always(ResultClass.OK, body=body, **about),
         rpc=always(ResultClass.TIMEOUT, address=ip_address("10.1.0.2")),
+        health=always(ResultClass.NOT_AN_AGENT, **(about | {"status": 404})),
     )
     report = await Prober(played, wanted).probe(entry("https://agent.example"), AT_S)
     assert report.contact.unreached_layers == unreached
+
+
+MESSAGE_ONLY = {"transport": False, "health": False, "message": {"text": "Are you there?"}}
+
+
+@pytest.mark.parametrize("canaries", [[], ["http://10.1.0.9/"]])
+@pytest.mark.parametrize(("is_answered", "unreached"), [(True, ()), (False, ("message",))])
+async def test_failed_message_counts_if_its_host_answers_a_later_request(
+    canaries: list[str], unreached: tuple[str, ...], *, is_answered: bool
+) -> None:
+    """The answer of the card comes from before the failure, and shows nothing about the network then."""
+    network = "10.1.0.0/16"
+    wanted = definition(
+        networks={"allow": [network]}, canaries={network: canaries} if canaries else {}, ask=MESSAGE_ONLY
+    )
+    about = {"content_type": "application/json", "address": ip_address("10.1.0.1")}
+    body = json.dumps(card(url="https://agent.example/rpc")).encode()
+
+    def rpc(request: Request) -> Fetched:
+        if request.method == "GET" and is_answered:
+            return fetched_as(request, ResultClass.HTTP_ERROR, status=405, **about)
+        return fetched_as(request, ResultClass.TIMEOUT, **about)
+
+    played = Played(card=always(ResultClass.OK, status=200, body=body, **about), rpc=rpc)
+    report = await Prober(played, wanted).probe(entry("https://agent.example"), AT_S)
+    assert layer(report.observation.message).result is ResultClass.TIMEOUT
+    assert report.contact.unreached_layers == unreached
+    assert [request.method for request in played.requests] == ["GET", "POST", "GET"]
+
+
+async def test_second_probe_uses_no_open_connection() -> None:
+    """With a new connection, addresses that could not be reached are tried again."""
+    for is_repeat in (False, True):
+        played = Played()
+        await Prober(played, definition()).probe(entry("https://agent.example", is_repeat=is_repeat), AT_S)
+        assert {request.needs_new_connection for request in played.requests} == {is_repeat}
 
 
 def busy(_: Request) -> Fetched:

@@ -1,5 +1,6 @@
 """Tasks that are not finished when the message is answered."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -110,6 +111,26 @@ async def test_the_number_of_polls_is_bounded() -> None:
         observation = await probe_once(serving, timeouts=limits)
     assert layer(observation.message).result.value == "timeout"
     assert len(worker.asked_at_s) == MAX_POLLS
+
+
+@pytest.mark.parametrize(("lost", "status"), [({1}, 200), ({2, 3, 4, 5}, None)])
+@with_sockets_in_virtual_time
+async def test_unfinished_task_is_judged_by_the_last_poll(lost: set[int], status: int | None) -> None:
+    """If that one had no answer, nothing is known about the task: the network may have failed."""
+    worker = Worker(0)
+
+    def answers(got: Got) -> Says:
+        says = worker(got)
+        return replace(says, after_s=1000) if len(worker.asked_at_s) in lost else says
+
+    async with agent(answers, card()) as serving:
+        limits = {"total_seconds": 10, "first_byte_seconds": 3}
+        observation = await probe_once(serving, timeouts=limits)
+        # Time was left for a request that shows whether the host can be reached.
+        methods = [got.method for got in serving.got[-2:]]
+    message = layer(observation.message)
+    assert (message.result.value, message.status_code) == ("timeout", status)
+    assert methods == ["POST", "GET"]
 
 
 @with_sockets_in_virtual_time

@@ -1,6 +1,6 @@
 """Facts of one probe about the path to its target."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -52,6 +52,11 @@ class Traces:
 
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         return next((self.requests[name] for name, each in self.layers.items() if each is layer), None)
+
+    def exchanges_after(self, layer: LayerResult) -> Sequence[Exchange]:
+        fetched = self.fetched_for(layer)
+        found = [number for number, each in enumerate(self.exchanges, 1) if each.fetched is fetched]
+        return self.exchanges[found[0] :]
 
     def read(self, with_canaries: Collection[str] = ()) -> ProbeConnection:
         observation = Observation(target_url=URL_HERE, observed_at=datetime.now(UTC), **self.layers)  # type: ignore[arg-type]  # layers alone
@@ -122,6 +127,50 @@ def test_last_answering_class_counts_for_failed_addresses() -> None:
     assert contact_of(None, discovery=failed).network_class == PUBLIC_IPV4
     # The name resolves to another network now.
     assert contact_of("10.1.0.0/16", discovery=failed).network_class == PUBLIC_IPV4
+
+
+@pytest.mark.parametrize(
+    ("known_class", "found", "is_own"),
+    [(PUBLIC_IPV4, PUBLIC_IPV4, False), (PUBLIC_IPV6, PUBLIC_IPV6, True), (None, PUBLIC_IPV6, True)],
+)
+def test_wrong_answer_is_judged_in_the_class_of_the_last_answer_if_its_address_failed(
+    known_class: str | None, found: str, *, is_own: bool
+) -> None:
+    """An agent may work over IPv4 only, while its IPv6 address belongs to another server."""
+    wrong = fetched(result="http_error", status=500, address=SIX, tried=(FOUR,))
+    contact = Traces({"discovery": wrong}, known_class, known_class and str(FOUR)).read()
+    assert (contact.network_class, contact.has_answered_itself) == (found, is_own)
+    assert not contact.is_name_failure
+    # A good answer has the class of its own address.
+    good = fetched(status=200, address=SIX, tried=(FOUR,))
+    assert contact_of(known_class, discovery=good).network_class == PUBLIC_IPV6
+
+
+@pytest.mark.parametrize(
+    ("address", "redirected_from", "is_own"),
+    [(FOUR, None, True), (OTHER_FOUR, None, False), (FOUR, URL("https://b.example/"), False)],
+)
+def test_wrong_answer_of_the_last_address_is_its_own_although_another_address_failed(
+    address: Any, redirected_from: URL | None, *, is_own: bool
+) -> None:
+    wrong = fetched(
+        result="http_error",
+        status=500,
+        address=address,
+        tried=(ip_address("93.184.216.36"),),
+        redirected_from=redirected_from,
+    )
+    contact = Traces({"discovery": wrong}, PUBLIC_IPV4, str(FOUR)).read()
+    assert (contact.network_class, contact.has_answered_itself) == (PUBLIC_IPV4, is_own)
+
+
+def test_interface_that_answers_wrongly_is_judged_in_the_class_of_the_last_answer() -> None:
+    wrong = fetched("https://b.example/", "http_error", status=500, address=SIX, tried=(FOUR,))
+    later = fetched(result="not_an_agent", status=404, address=SIX)
+    requests = {"discovery": fetched(status=200, address=SIX), "transport": wrong, "readiness": later}
+    contact = contact_of(PUBLIC_IPV4, **requests)
+    assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV4, ("transport",))
+    assert contact_of(PUBLIC_IPV6, **requests).unreached_layers == ()
 
 
 def test_a_name_that_did_not_resolve_has_the_class_of_its_last_address() -> None:
@@ -253,7 +302,8 @@ def test_interface_whose_name_did_not_resolve_is_unreached() -> None:
 )
 def test_interface_in_a_class_with_answers_fails_itself(interface: Fetched) -> None:
     card = fetched(status=200, address=FOUR, phases=NEW)
-    assert contact_of(discovery=card, transport=interface).unreached_layers == ()
+    later = fetched(result="not_an_agent", status=404, address=FOUR)
+    assert contact_of(discovery=card, transport=interface, readiness=later).unreached_layers == ()
     # A missing health document does not count either.
     assert contact_of(discovery=card, readiness=fetched(result="timeout", address=SIX)).unreached_layers == ()
 
@@ -268,8 +318,19 @@ def test_interface_at_another_address_is_unreached_in_a_class_with_canaries(
     """The answer of the card's host is no witness there: the network may be cut to all others."""
     card = fetched(status=200, address=FOUR, phases=NEW)
     interface = fetched("https://b.example/", "http_error", status=status, address=address)
-    contact = Traces({"discovery": card, "transport": interface}).read([PUBLIC_IPV4])
+    later = fetched(result="not_an_agent", status=404, address=FOUR)
+    requests = {"discovery": card, "transport": interface, "readiness": later}
+    contact = Traces(requests).read([PUBLIC_IPV4])
     assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV4, unreached)
+
+
+@pytest.mark.parametrize("canaries", [[], [PUBLIC_IPV4]])
+def test_answer_from_before_a_failure_shows_nothing_about_the_way(canaries: list[str]) -> None:
+    card, silent = fetched(status=200, address=FOUR, phases=NEW), fetched(result="timeout", address=FOUR)
+    before = Traces({"discovery": card, "transport": fetched(status=405, address=FOUR), "message": silent})
+    assert before.read(canaries).unreached_layers == ("message",)
+    since = Traces({"message": silent, "discovery": card})
+    assert since.read(canaries).unreached_layers == ()
 
 
 @pytest.mark.parametrize(("url", "is_own"), [("https://a.example/", True), ("http://a.example/", False)])

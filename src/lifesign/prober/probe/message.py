@@ -16,7 +16,7 @@ from lifesign.domain.observation.message_answer import MessageAnswer, best_of, c
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
-from lifesign.prober.probe.task_poll import poll_task
+from lifesign.prober.probe.task_poll import NotFinished, poll_task
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
 """Maximum size of an answer to a message; a longer one counts as an answer and is not inspected."""
@@ -48,8 +48,8 @@ async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
         task = unfinished_task(spelling, place, tenant, fetched.body)
         if task is not None:
             polled = await poll_task(visit, task, fetched, max_bytes=MAX_ANSWER_BYTES)
-            if isinstance(polled, str):
-                return visit.layer(fetched, ResultClass.TIMEOUT, polled)
+            if isinstance(polled, NotFinished):
+                return visit.layer(polled.unanswered or fetched, ResultClass.TIMEOUT, polled.reason)
             if polled is not None:
                 fetched, answer = polled, _classify(polled, is_rpc=spelling.is_rpc)
         evidence = visit.keep(fetched.body) if answer.reason else None

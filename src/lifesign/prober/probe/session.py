@@ -5,7 +5,7 @@ requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -140,8 +140,8 @@ class ProbeSession:
         """Requests of this probe in their order."""
         self.deciding: LayerResult | None = None
         """The layer that decides the result of the probe, once that is known."""
-        self._layers: list[tuple[LayerResult, Fetched]] = []
-        """Layers with the requests that they are read from."""
+        self._layers: list[tuple[LayerResult, Fetched, int]] = []
+        """Layers, each with the request that it is read from, and the number of requests up to that one."""
         self._fetcher = fetcher
         self._evidence = evidence
         self._others = others
@@ -309,6 +309,7 @@ class ProbeSession:
                     card_schemes=self.recall("card_schemes") or (),
                     target=self.given.url,
                     kept_out=self._robots_exclusion,
+                    needs_new_connection=self.entry.is_repeat,
                 )
             )
         except AddressBusy:
@@ -351,7 +352,9 @@ class ProbeSession:
             phases=fetched.phases,
             evidence=evidence,
         )
-        self._layers.append((layer, fetched))
+        sent = [number for number, each in enumerate(self.exchanges, 1) if each.fetched is fetched]
+        # A changed copy of a request is one of the last request.
+        self._layers.append((layer, fetched, sent[0] if sent else len(self.exchanges)))
         if (state := credential_state(fetched, result)) is not None:
             detail = rejection(fetched) if state is CredentialState.CREDENTIALS_REJECTED else None
             # Without the redirect to a login page, the next answer comes from another URL.
@@ -368,19 +371,22 @@ class ProbeSession:
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
         """Return a layer with another result and reason. It still belongs to the same request."""
         other = layer.model_copy(update={"result": result, "reason": reason})
-        fetched = self.fetched_for(layer)
-        if fetched is not None:
-            self._layers.append((other, fetched))
+        self._layers += [(other, fetched, sent) for each, fetched, sent in self._layers if each is layer]
         return other
 
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         """Return the request from which a layer's result comes; None if there is none."""
-        return next((fetched for each, fetched in self._layers if each is layer), None)
+        return next((fetched for each, fetched, _ in self._layers if each is layer), None)
+
+    def exchanges_after(self, layer: LayerResult) -> Sequence[Exchange]:
+        """Return the requests that were sent after the one from which a layer's result comes."""
+        sent = next((sent for each, _, sent in self._layers if each is layer), len(self.exchanges))
+        return self.exchanges[sent:]
 
     @property
     def refusal(self) -> Fetched | None:
         """Return a request that the target refused for lack of credentials; None if there is none."""
-        refused = [fetched for layer, fetched in self._layers if layer.result in REFUSED_LOGIN]
+        refused = [fetched for layer, fetched, _ in self._layers if layer.result in REFUSED_LOGIN]
         return next((each for each in refused if each.challenges), refused[0] if refused else None)
 
     def missing_credential(self, url: str) -> OtherCredential | None:

@@ -213,6 +213,7 @@ class Prober:
         paths = await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked))
         if asked.message is not None and _is_declared(discovery) and not visit.entry.is_repeat:
             message = await send_message(visit, asked.message.text)
+            await _ask_without_effect(visit, message)
             discovery = await _read_after(message, visit, asked, discovery)
         return self._observation(
             visit,
@@ -254,6 +255,7 @@ class Prober:
         found = await probe_server(visit, asked)
         if found is None:
             return self._observation(visit, discovery=nothing_asked(visit))
+        await _ask_without_effect(visit, found.tools.called)
         return await self._with_health(visit, asked, found)
 
     async def _with_health(
@@ -433,6 +435,18 @@ def _with_hint(
 def _is_declared(discovery: LayerResult | None) -> bool:
     """Return whether the card's declaration of its interface is still valid, as far as known."""
     return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
+
+
+async def _ask_without_effect(visit: ProbeSession, message: LayerResult | None) -> None:
+    """Request the URL of a failed message or tool call by GET.
+
+    These are not sent a second time. Only an answer to a later request shows that the host could be reached.
+    """
+    fetched = None if message is None or not message.has_failed else visit.fetched_for(message)
+    if fetched is not None and fetched.address is not None:
+        await visit.ask(
+            fetched.url, max_bytes=0, is_head_enough=True, is_aside=True, purpose=Purpose.INTERFACE
+        )
 
 
 async def _read_after(

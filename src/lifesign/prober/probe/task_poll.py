@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import replace
 from random import random
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import uuid4
 
 from yarl import URL
@@ -23,20 +23,31 @@ FIRST_WAIT_SECONDS: Final = 2.0
 """Maximum wait before the first of them; it doubles with each."""
 
 
+class NotFinished(NamedTuple):
+    """A task that is not known to finish in time."""
+
+    reason: str
+    unanswered: Fetched | None
+    """The last request for its state, if that one had no answer."""
+
+
 async def poll_task(
     visit: ProbeSession, task: UnfinishedTask, sent: Fetched, *, max_bytes: int
-) -> Fetched | str | None:
+) -> Fetched | NotFinished | None:
     """Request a task until it is finished; return the answer as if the message's own answer had it.
 
-    Else the reason why it is not known to finish in time; None if the agent gives no state of the task.
+    None if the agent gives no state of the task. After a request without an answer, time is left for another
+    one, which shows whether the host can be reached.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     backoff = Backoff(random, first_wait_s=FIRST_WAIT_SECONDS)
     polls = 0
+    unanswered: Fetched | None = None
     while polls < MAX_POLLS:
         wait_s = backoff.wait_s()
-        if wait_s >= visit.seconds_left:
+        kept_s = 0.0 if unanswered is None else visit.definition.timeouts.total_seconds
+        if wait_s + kept_s >= visit.seconds_left:
             break
         await asyncio.sleep(wait_s)
         fetched = await _ask(visit, task, max_bytes)
@@ -45,14 +56,17 @@ async def poll_task(
         polls += 1
         if fetched.status is None:
             # The session ends the requests to a host that does not answer.
+            unanswered = fetched
             continue
+        unanswered = None
         state = task_state(parse_or_none(fetched.body))
         if state is None:
             return None
         if state not in UNFINISHED:
             took_ms = (loop.time() - began_s) * 1000
             return replace(fetched, latency_ms=round(sent.latency_ms + took_ms, 3))
-    return f"the task is not finished after {pluralize(polls, 'request')} for its state"
+    reason = f"the task is not finished after {pluralize(polls, 'request')} for its state"
+    return NotFinished(reason, unanswered)
 
 
 async def _ask(visit: ProbeSession, task: UnfinishedTask, max_bytes: int) -> Fetched | None:

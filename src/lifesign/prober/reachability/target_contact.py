@@ -84,6 +84,10 @@ class Traces(Protocol):
         """Return the request from which a layer's result comes; None if there is none."""
         ...
 
+    def exchanges_after(self, layer: LayerResult) -> Sequence[Exchange]:
+        """Return the requests that were sent after the one from which a layer's result comes."""
+        ...
+
 
 class ContactReader:
     """Determines over which network class a probe reached its target."""
@@ -100,14 +104,19 @@ class ContactReader:
         if layer is not None and layer.has_failed and fetched is not None and fetched.is_foreign:
             # The address of the other host says nothing about the route to the target.
             fetched = None
-        return self._place_of(traces, fetched)
+        return self._place_of(traces, fetched, has_failed=layer is not None and layer.has_failed)
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
         """Return over which network a probe reached its target, or failed to."""
         answered = self._last_witness_answer(traces.exchanges)
         layer = traces.deciding
         fetched = None if layer is None else traces.fetched_for(layer)
-        has_answered_itself = fetched is not None and self._has_answered_itself(fetched)
+        has_answered_itself = (
+            fetched is not None
+            and self._has_answered_itself(fetched)
+            # At its other address, the agent may work.
+            and self._missed_address(traces, fetched) is None
+        )
         if observation.is_liveness_signal:
             contact = self._of_living(traces, observation, answered)
             return (
@@ -137,20 +146,23 @@ class ContactReader:
         """
         unreached: dict[str | None, list[str]] = {}
         is_name_failure = is_date_failure = is_tls_failure = False
-        failed: dict[str, Fetched] = {}
+        failed: dict[str, tuple[LayerResult, Fetched]] = {}
         for name in _INTERACTIONS:
             layer = getattr(observation, name)
             if layer is not None and layer.has_failed and (fetched := traces.fetched_for(layer)) is not None:
-                failed[name] = fetched
-        for name, fetched in failed.items():
-            network_class, address = self._place_of(traces, fetched)
+                failed[name] = layer, fetched
+        own = [fetched for _, fetched in failed.values()]
+        for name, (layer, fetched) in failed.items():
+            network_class, address = self._place_of(traces, fetched, has_failed=True)
             if fetched.result is ResultClass.DNS_FAILURE:
                 is_name_failure = True
             elif fetched.is_date_fault:
                 is_date_failure = True
             elif _is_tls_failure(fetched):
                 is_tls_failure = True
-            elif address is None or self._is_reached(traces, network_class, address, failed.values()):
+            elif address is None or self._is_reached(
+                network_class, address, traces.exchanges_after(layer), own
+            ):
                 continue
             unreached.setdefault(network_class, []).append(name)
         for network_class, names in unreached.items():
@@ -178,25 +190,36 @@ class ContactReader:
         found = (fetched.redirected_by or fetched.address, fetched.address, *fetched.tried)
         return known not in map(self._classes.key_of, found)
 
-    def _place_of(self, traces: Traces, fetched: Fetched | None) -> tuple[str | None, str | None]:
-        """Return the network class and address that decide about a request.
-
-        If addresses of several classes were tried in vain, the class is that of the last answer: the others
-        may never have worked.
-        """
+    def _place_of(
+        self, traces: Traces, fetched: Fetched | None, *, has_failed: bool
+    ) -> tuple[str | None, str | None]:
+        """Return the network class and address that decide about a request."""
         known_class = _remembered_class(traces.entry)
         if fetched is None or fetched.address is None:
             return known_class, None
-        address = fetched.address
-        for each in fetched.tried:
-            if self._classes.of(each) == known_class:
-                address = each
-                break
+        missed = self._missed_address(traces, fetched) if has_failed else None
+        address = fetched.address if missed is None else missed
         network_class = self._classes.of(address)
         if network_class == THIS_MACHINE and known_class is not None and not is_loopback(traces.entry.url):
             # It answered from another machine: a name server that leads here may do so for all names.
             network_class = known_class
         return network_class, self._classes.key_of(address)
+
+    def _missed_address(self, traces: Traces, fetched: Fetched) -> Address | None:
+        """Return an address of the class of the last answer that was tried in vain; None if there is none.
+
+        A failure at another address says little: that one may never have worked. But an answer of the address
+        that answered last is the target's own.
+        """
+        is_direct = fetched.redirected_from is None and fetched.status is not None
+        if (
+            is_direct
+            and fetched.address is not None
+            and self._classes.key_of(fetched.address) == traces.entry.memory.address
+        ):
+            return None
+        known_class = _remembered_class(traces.entry)
+        return next((each for each in fetched.tried if self._classes.of(each) == known_class), None)
 
     def _last_witness_answer(self, exchanges: Iterable[Exchange]) -> Answered | None:
         """Return the last answer that can be a witness: of the host itself, over a new connection."""
@@ -215,17 +238,18 @@ class ContactReader:
         )
 
     def _is_reached(
-        self, traces: Traces, network_class: str | None, address: str, failed: Collection[Fetched]
+        self, network_class: str | None, address: str, later: Iterable[Exchange], failed: Collection[Fetched]
     ) -> bool:
-        """Return whether the way to an address works: it is that of this machine, or answered this probe.
+        """Return whether the way to an address works: it is that of this machine, or has answered since.
 
-        In a class without canaries, an answer of another address is enough.
+        `later` are the requests after the failed one: an answer from before shows nothing about the way at
+        that time. In a class without canaries, an answer of another address is enough.
         """
         if network_class == THIS_MACHINE:
             return True
         answered = [
             (each, each.address)
-            for each in (exchange.fetched for exchange in traces.exchanges)
+            for each in (exchange.fetched for exchange in later)
             if each.status is not None and each.address is not None
         ]
         if network_class not in self._with_canaries:
