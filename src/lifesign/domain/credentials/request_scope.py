@@ -106,7 +106,9 @@ class CredentialScope:
 
         A target of another origin decides which URL is requested, and where an API key is put.
         """
-        return any(is_on_origin_of(target, origin) for origin in self.target_origins)
+        return is_on_origin_of(target, self.origin) or any(
+            is_on_origin_of(target, origin) for origin in self.card_origins
+        )
 
 
 def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:

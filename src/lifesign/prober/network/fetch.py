@@ -20,7 +20,7 @@ import aiohttp
 from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import SEPARATOR, Scrubber, scrubber_of, united
+from lifesign.domain.credentials.secret import NO_SECRETS, SEPARATOR, Scrubber, scrubber_of, united
 from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.allowed_addresses import (
     Address,
@@ -286,7 +286,9 @@ class Fetcher:
                 )
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)
-            scrubber = united((own, self._credentials.scrubber_of(*asked))) if self._credentials else own
+            scrubber = self._credentials.scrubber_of(*asked) if self._credentials else NO_SECRETS
+            if own:
+                scrubber = united((own, scrubber))
             if scrubber:
                 fetched = _scrubbed(fetched, scrubber, is_shown=request.is_shown)
             if location is None:
