@@ -1,5 +1,8 @@
 import asyncio
 import contextlib
+import errno
+import os
+import shutil
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +24,7 @@ from tests.support.scripted_registry import (
 from tests.support.virtual_loop import in_virtual_time
 
 from lifesign import AgentHealthMiddleware
-from lifesign.agent import AgentLink
+from lifesign.agent import AgentLink, beat_election
 from lifesign.errors import InvalidValue
 
 APPS: dict[str, Callable[[Any], Any]] = {
@@ -337,6 +340,45 @@ async def test_workers_that_end_together_deregister_the_agent(directory: str) ->
         await registry.until_beats(1)
         await asyncio.gather(*(server.stop() for server in servers))
         assert registry.status == "deregistered"
+
+
+@in_directory
+async def test_workers_whose_lock_directory_is_removed_continue_the_incarnation(directory: str) -> None:
+    async with scripted_registry() as registry:
+        servers = [Server(link_to(registry, Desk().app, directory)) for _ in range(2)]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        shutil.rmtree(f"{directory}/crew")
+        await asyncio.sleep(3)
+        await servers[0].stop()
+        assert registry.status == "active"
+        await registry.until_beats(2)
+        assert registry.incarnation == 1
+        await servers[1].stop()
+        assert registry.status == "deregistered"
+
+
+@in_directory
+async def test_worker_that_could_not_open_files_takes_over_later(directory: str) -> None:
+    async with scripted_registry() as registry:
+        servers = [Server(link_to(registry, Desk().app, directory)) for _ in range(2)]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(beat_election, "open_private", raise_no_descriptors)
+            await asyncio.sleep(100)
+        await servers[0].stop()
+        assert registry.status == "active"
+        await registry.until_beats(2)
+        assert registry.incarnation == 1
+        await servers[1].stop()
+        assert registry.status == "deregistered"
+
+
+def raise_no_descriptors(*_: object, **__: object) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @in_directory

@@ -18,8 +18,8 @@ from lifesign.domain.models.agents import HeartbeatConfig
 
 
 async def who(_request: Request) -> JSONResponse:
-    crew = link._crew
-    return JSONResponse({"pid": os.getpid(), "beats": crew is not None and crew._lead_fd is not None})
+    election = link._workers._election
+    return JSONResponse({"pid": os.getpid(), "beats": election is not None and election._lead_fd is not None})
 
 
 async def wait(_request: Request) -> JSONResponse:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from lifesign.agent.beat_election import HAS_LEFT, BeatElection, default_directory
+from lifesign.agent.beat_election import HAS_LEFT, default_directory
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import LEAVE_SECONDS, DrainContext, leave
@@ -17,6 +17,7 @@ from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.profile import AgentProfile, ProfileSettings
 from lifesign.agent.registration import Load, RegistrySession
 from lifesign.agent.settings_validation import check_kinds
+from lifesign.agent.worker_group import WorkerGroup
 from lifesign.client.registry_errors import RegistryError
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
@@ -24,6 +25,9 @@ Message = MutableMapping[str, Any]
 
 POLL_SECONDS: Final = 1.0
 """Interval at which a worker that sends no heartbeats checks whether it must."""
+
+KEEP_SECONDS: Final = POLL_SECONDS / 4
+"""Interval at which the worker that sends the heartbeats checks its lock files."""
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -76,7 +80,8 @@ class AgentLink:
         self.app = app
         self.profile = AgentProfile(agent_id=agent_id, **settings)
         url = registry_url(registry)
-        self._lock_dir = default_directory(url, agent_id) if lock_dir is None else Path(lock_dir).absolute()
+        directory = default_directory(url, agent_id) if lock_dir is None else Path(lock_dir).absolute()
+        self._workers = WorkerGroup(directory, agent_id)
         keys = AgentKeys(key=key, key_file=key_file)
         self._place = RegistrySession(self.profile, keys, url, allow_plain_http=allow_plain_http)
         self._on_drain = on_drain
@@ -88,7 +93,6 @@ class AgentLink:
         self._leaves = asyncio.Event()
         """Set when this worker has to stop beating, by the registry or by the end of the server."""
         self._ends = asyncio.Event()
-        self._crew: BeatElection | None = None
         self._living: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -141,14 +145,14 @@ class AgentLink:
 
     def on_registered(self, incarnation: int) -> None:
         """Store the incarnation for the other workers, so that one of them can continue it."""
-        self._note_incarnation(incarnation)
+        self._workers.note_incarnation(incarnation)
 
     def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has logged it
         """Clear the workers' incarnation. Requests in progress continue, as no other agent has them.
 
         Requests in progress continue: no other agent can answer their callers.
         """
-        self._note_incarnation(None)
+        self._workers.note_incarnation(None)
 
     def on_standby(self) -> None:
         """Do nothing: the app is served even if another process is registered as this agent."""
@@ -169,26 +173,14 @@ class AgentLink:
             self._is_idle.clear()
         else:
             self._is_idle.set()
-        if self._crew is not None:
-            self._crew.set_load(self._in_flight)
+        self._workers.set_load(self._in_flight)
 
     def _load(self) -> Load:
-        return Load(self._in_flight if self._crew is None else self._crew.total_load())
-
-    def _note_incarnation(self, incarnation: int | None) -> None:
-        if self._crew is not None:
-            try:
-                self._crew.note_incarnation(incarnation)
-            except OSError as error:
-                _log.error(
-                    "agent %s: other worker processes cannot take over the heartbeats: %s",
-                    self.profile.agent_id,
-                    error,
-                )
+        return Load(self._workers.total_load())
 
     async def _live(self) -> None:
         try:
-            self._crew = self._join()
+            self._workers.join()
             if await self._has_lead():
                 await self._heartbeat_until_left()
             # The directory records that the agent has left: no worker registers it again.
@@ -201,42 +193,31 @@ class AgentLink:
                 self.profile.agent_id,
             )
         finally:
-            if self._crew is not None:
-                self._crew.leave()
-                self._crew = None
+            self._workers.leave()
             await self._place.close()
-
-    def _join(self) -> BeatElection | None:
-        try:
-            crew = BeatElection.join(self._lock_dir)
-        except OSError as error:
-            _log.error(
-                "agent %s: this worker process cannot find the others (%s), so it sends its own heartbeats",
-                self.profile.agent_id,
-                error,
-            )
-            return None
-        crew.set_load(self._in_flight)
-        return crew
 
     async def _has_lead(self) -> bool:
         """Wait until this worker leads; False if it leaves before."""
-        while self._crew is not None and not self._crew.lead():
-            with suppress(TimeoutError):
-                # Not all at the same moment.
-                async with asyncio.timeout(POLL_SECONDS * (0.5 + 0.5 * random.random())):  # noqa: S311
-                    await self._leaves.wait()
-            if self._leaves.is_set():
+        while not self._workers.can_lead():
+            # Not all at the same moment.
+            if await self._must_leave_within(POLL_SECONDS * (0.5 + 0.5 * random.random())):  # noqa: S311
                 return False
         return True
+
+    async def _must_leave_within(self, seconds: float) -> bool:
+        """Wait so long, or until this worker has to leave; return whether it has to."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._leaves.wait()
+        return self._leaves.is_set()
 
     async def _heartbeat_until_left(self) -> None:
         """Send heartbeats until this worker has to leave.
 
         Deregister the agent unless another worker continues it.
         """
-        incarnation = None if self._crew is None else self._crew.incarnation()
-        if incarnation is not None and incarnation == HAS_LEFT:
+        incarnation = self._workers.inherited
+        if incarnation == HAS_LEFT:
             return
         loop = HeartbeatLoop(self._place, self, self._load)
         if incarnation is not None:
@@ -248,10 +229,11 @@ class AgentLink:
             loop.resume(incarnation)
         beating = asyncio.create_task(loop.run())
         try:
-            await self._leaves.wait()
-            if not self._is_asked_to_leave and self._crew is not None and not self._crew.is_alone():
+            while not await self._must_leave_within(KEEP_SECONDS):
+                self._workers.keep_lead(self._place.incarnation)
+            if not self._is_asked_to_leave and not self._workers.is_alone():
                 # Before its own requests have ended: heartbeats must continue meanwhile.
-                self._crew.give_lead()
+                self._workers.give_lead()
                 return
             leaving = DrainContext(
                 loop=loop,
@@ -264,7 +246,7 @@ class AgentLink:
             await leave(leaving, self._drain_s)
             # A worker that has started meanwhile registers again, unless the registry asked the agent to
             # leave.
-            self._note_incarnation(HAS_LEFT if self._is_asked_to_leave else None)
+            self._workers.note_incarnation(HAS_LEFT if self._is_asked_to_leave else None)
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
@@ -288,11 +270,8 @@ class AgentLink:
 
     async def _shut_down(self) -> None:
         """Leave; the last worker deregisters the agent if the one with the heartbeats has not."""
-        crew, self._crew = self._crew, None
-        if crew is None:
-            return
-        incarnation = crew.incarnation()
-        if crew.leave() and incarnation is not None and incarnation != HAS_LEFT:
+        incarnation = self._workers.leave(self._place.incarnation)
+        if incarnation is not None:
             self._place.incarnation = incarnation
             try:
                 async with asyncio.timeout(LEAVE_SECONDS):

@@ -84,6 +84,13 @@ class BeatElection:
             os.close(fd)
             raise
 
+    def is_in_place(self) -> bool:
+        """Return whether no other program has removed this worker's files."""
+        files = [(self._own_fd, self._own), (self._crew_fd, self._directory / "crew")]
+        if self._lead_fd is not None:
+            files.append((self._lead_fd, self._directory / "lead"))
+        return all(is_at(fd, path) for fd, path in files)
+
     def lead(self) -> bool:
         """Try to become the leader, which sends the heartbeats; return whether this worker is the leader."""
         if self._lead_fd is None:
@@ -132,7 +139,8 @@ class BeatElection:
 
     def leave(self) -> bool:
         """Stop being one of the workers; return whether this was the last one."""
-        self._own.unlink(missing_ok=True)
+        with suppress(OSError):
+            self._own.unlink(missing_ok=True)
         os.close(self._own_fd)
         # A failed attempt also loses the shared lock, so that one of them gets the exclusive one.
         is_last = try_lock(self._crew_fd)

@@ -1,0 +1,135 @@
+"""The other worker processes of an agent, as one of them sees them.
+
+A fault of the lock directory is logged once, and never raised: the app is served, and its agent stays linked,
+whatever happens to the directory.
+"""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+from lifesign.agent.beat_election import HAS_LEFT, BeatElection
+
+_log = logging.getLogger("lifesign.agent")
+
+
+class WorkerGroup:
+    """One worker's part in the election of the worker that sends the heartbeats of an agent."""
+
+    def __init__(self, directory: Path, agent_id: str) -> None:
+        self._directory = directory
+        self._agent_id = agent_id
+        self._election: BeatElection | None = None
+        """None before `join` and after `leave`, and if the directory cannot be used."""
+        self._load = 0
+        self._last_fault = ""
+        self.inherited: int | None = None
+        """Incarnation that the new leader continues; None if there is none, HAS_LEFT after a drain."""
+
+    def join(self) -> None:
+        """Join the other workers. If the directory cannot be used, this worker leads itself."""
+        self.inherited, self._last_fault = None, ""
+        try:
+            self._election = BeatElection.join(self._directory)
+        except OSError as error:
+            _log.error(
+                "agent %s: this worker process cannot find the others (%s), so it sends its own heartbeats",
+                self._agent_id,
+                error,
+            )
+            return
+        self._election.set_load(self._load)
+
+    def set_load(self, count: int) -> None:
+        """Set this worker's load: the number of requests in progress."""
+        self._load = count
+        if self._election is not None:
+            self._election.set_load(count)
+
+    def total_load(self) -> int:
+        """Return the sum of the loads of all workers; this worker's load if the others cannot be read."""
+        with suppress(OSError):
+            if self._election is not None:
+                return self._election.total_load()
+        return self._load
+
+    def can_lead(self) -> bool:
+        """Try to become the leader; False also if the directory cannot be used now."""
+        if self._election is None:
+            return True
+        try:
+            # The leader checks its files more often: after a removal, it has the first try.
+            if self._is_restored() or not self._election.lead():
+                return False
+            self.inherited = self._election.incarnation()
+        except OSError as error:
+            self._report(error)
+            return False
+        self._last_fault = ""
+        return True
+
+    def keep_lead(self, incarnation: int | None) -> None:
+        """Create the leader's files again if they were removed."""
+        try:
+            if self._is_restored() and self._election is not None and self._election.lead():
+                self._election.note_incarnation(incarnation)
+        except OSError as error:
+            self._report(error)
+
+    def give_lead(self) -> None:
+        """Release the lead, so that another worker gets it."""
+        if self._election is not None:
+            self._election.give_lead()
+
+    def is_alone(self) -> bool:
+        """Return whether no other worker is alive; False if the directory cannot be read."""
+        try:
+            return self._election is None or self._election.is_alone()
+        except OSError:
+            return False
+
+    def note_incarnation(self, incarnation: int | None) -> None:
+        """Store the incarnation for the next leader; only called by the leader."""
+        try:
+            if self._election is not None:
+                self._election.note_incarnation(incarnation)
+        except OSError as error:
+            _log.error(
+                "agent %s: other worker processes cannot take over the heartbeats: %s", self._agent_id, error
+            )
+
+    def leave(self, own: int | None = None) -> int | None:
+        """Leave the group; return the incarnation that this worker has to end, as the last one.
+
+        None if there is no such incarnation. `own` is the incarnation of this worker, which counts if the
+        stored one cannot be read.
+        """
+        election, self._election = self._election, None
+        if election is None:
+            return None
+        with suppress(OSError):
+            own = election.incarnation()
+        return own if election.leave() and own != HAS_LEFT else None
+
+    def _is_restored(self) -> bool:
+        """Join again if this worker's files were removed; return whether they were."""
+        if self._election is None or self._election.is_in_place():
+            return False
+        former, self._election = self._election, BeatElection.join(self._directory)
+        self._election.set_load(self._load)
+        former.leave()
+        _log.warning(
+            "agent %s: files of its workers in %s were removed, and are created again",
+            self._agent_id,
+            self._directory,
+        )
+        return True
+
+    def _report(self, error: OSError) -> None:
+        if str(error) != self._last_fault:
+            self._last_fault = str(error)
+            _log.error(
+                "agent %s: this worker process cannot use its lock directory (%s), and tries again",
+                self._agent_id,
+                error,
+            )
