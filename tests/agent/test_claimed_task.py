@@ -8,7 +8,7 @@ from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.task_tools import Holder, holding
 
 from lifesign.agent.claimed_task import ClaimedTask
-from lifesign.client.registry_errors import RegistryRefusal, Unreachable
+from lifesign.client.registry_errors import RateLimited, RegistryRefusal, Unreachable
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,31 @@ async def test_repeated_delegation_after_a_lost_answer_creates_one_child(
         second = await task.delegate("a part", **part)
         children = [child.task_id for child in (await holder.admin.tasks.get(holder.task_id)).children]
     assert sorted(children) == sorted([other, first, second])
+
+
+@pytest.mark.parametrize("is_in_one_call", [True, False])
+async def test_refused_repetition_of_a_lost_write_keeps_its_key(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, *, is_in_one_call: bool
+) -> None:
+    refused = RateLimited("too many requests", status=429, code="rate_limited")
+    refused.may_be_repeat = is_in_one_call
+    lost = [] if is_in_one_call else [Unreachable("no complete answer", was_sent=True)]
+    async with claimed(registry, f"repeats-{is_in_one_call}".lower()) as (holder, task):
+        delegate, failures = holder.own.tasks.delegate_subtask, iter([*lost, refused])
+
+        async def fail_first(*given: Any, **members: Any) -> Any:
+            answer = await delegate(*given, **members)
+            for failure in failures:
+                raise failure
+            return answer
+
+        monkeypatch.setattr(holder.own.tasks, "delegate_subtask", fail_first)
+        for error in [*lost, refused]:
+            with pytest.raises(type(error)):
+                await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+        child = await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+        children = [child.task_id for child in (await holder.admin.tasks.get(holder.task_id)).children]
+    assert children == [child]
 
 
 async def test_two_concurrent_writes_with_lost_answers_are_repeated_as_two(

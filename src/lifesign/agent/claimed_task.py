@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_connection import build_body, texts
-from lifesign.client.registry_errors import RegistryRefusal
+from lifesign.client.registry_errors import RegistryError, RegistryRefusal
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.models.tasks import TaskRequest, TaskWriteResult
@@ -114,14 +114,15 @@ class ClaimedTask:
         """Send a write. It gets the key of an earlier one with this content that has had no answer."""
         members = content.model_dump_json(exclude_unset=True)
         digest = sha256(f"{operation} {members}".encode()).digest()
-        key = self._pop_unanswered(digest) or self._next(operation)
+        earlier = self._pop_unanswered(digest)
+        key = earlier or self._next(operation)
         try:
             return await write(self.run, content, idempotency_key=key)
-        except RegistryRefusal:
-            raise
-        except BaseException:
-            # Also if the handler itself stopped waiting.
-            self._unanswered.append((digest, key))
+        except BaseException as error:
+            # Also if the handler itself stopped waiting. A refusal says nothing about earlier attempts.
+            is_first = earlier is None and not (isinstance(error, RegistryError) and error.may_be_repeat)
+            if not (is_first and isinstance(error, RegistryRefusal)):
+                self._unanswered.append((digest, key))
             raise
 
     def _pop_unanswered(self, digest: bytes) -> str | None:
