@@ -86,6 +86,27 @@ def test_own_address_of_the_machine_is_no_part_of_the_network_until_it_is_lost()
     assert [classes.of(address) for address in (TEN, FOUR)] == ["10.1.0.0/16", PUBLIC_IPV4]
 
 
+@pytest.mark.parametrize(
+    ("address", "with_canaries", "result", "found"),
+    [
+        (TEN, ["10.1.0.0/16"], "timeout", "10.1.0.0/16"),
+        (FOUR, [PUBLIC_IPV4], "timeout", PUBLIC_IPV4),
+        (TEN, [PUBLIC_IPV4], "timeout", THIS_MACHINE),
+        (TEN, [], "timeout", THIS_MACHINE),
+        (TEN, ["10.1.0.0/16"], "ok", THIS_MACHINE),
+        (ip_address("127.0.0.1"), ["127.0.0.0/8"], "timeout", THIS_MACHINE),
+    ],
+)
+def test_failure_at_an_own_address_needs_the_canaries_of_its_network(
+    address: Any, with_canaries: list[str], result: str, found: str
+) -> None:
+    """A virtual address of this machine leads to another one; an answer is still no witness for others."""
+    classes = NetworkClasses(read_networks(["10.1.0.0/16", "127.0.0.0/8"]), {TEN, FOUR}.__contains__)
+    requests = Traces({"discovery": fetched(result=result, address=address)})
+    requests.deciding = requests.layers["discovery"]
+    assert ContactReader(classes, with_canaries).place(requests)[0] == found
+
+
 def test_memory_of_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contact_file, "MAX_KNOWN_ADDRESSES", 3)
     classes = NetworkClasses(())

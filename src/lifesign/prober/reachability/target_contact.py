@@ -46,6 +46,13 @@ class NetworkClasses:
         """Return what an address counts as: itself for IPv4, its /64 network for IPv6."""
         return self._read(address)[1]
 
+    def of_route(self, address: Address) -> str:
+        """Return the network class of an address as if it were no address of this machine's interfaces.
+
+        It may be a virtual one, such as that of a Kubernetes service: packets to it leave the machine.
+        """
+        return network_class_of(address, self._allowed)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Network classes in which a failure counts only if a witness answers."""
@@ -200,6 +207,8 @@ class ContactReader:
         missed = self._missed_address(traces, fetched) if has_failed else None
         address = fetched.address if missed is None else missed
         network_class = self._classes.of(address)
+        if has_failed and (route := self._classes.of_route(address)) in self._with_canaries:
+            network_class = route
         if network_class == THIS_MACHINE and known_class is not None and not is_loopback(traces.entry.url):
             # It answered from another machine: a name server that leads here may do so for all names.
             network_class = known_class
