@@ -13,7 +13,8 @@ def is_followed(target: str, *, url: URL = HERE, has_token: bool = False, may_le
 
 @pytest.mark.parametrize("has_token", [False, True])
 @pytest.mark.parametrize(
-    "target", ["/other", "other?x=1#y", "//agent.example/x", "https://AGENT.example:443/x", ""]
+    "target",
+    ["/other", "other?x=1#y", "//agent.example/x", "https://AGENT.example.:443/x", ""],
 )
 def test_redirect_within_the_origin_is_followed(target: str, *, has_token: bool) -> None:
     assert is_followed(target, has_token=has_token)
@@ -28,7 +29,7 @@ def test_redirect_from_https_to_http_is_refused(target: str, *, may_leave: bool)
 
 
 @pytest.mark.parametrize(
-    "target", ["https://other.example/", "https://agent.example:8443/", "//agent.example./"]
+    "target", ["https://other.example/", "https://agent.example:8443/", "//agent.example.:8443/"]
 )
 def test_another_origin_is_followed_only_for_cards_and_never_with_a_token(target: str) -> None:
     assert not is_followed(target)

@@ -6,6 +6,7 @@ from yarl import URL
 
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS
 from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
+from lifesign.domain.targets.target import is_on_origin_of
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 """Status codes."""
@@ -16,8 +17,8 @@ MAX_SHOWN_CHARS: Final = 80
 
 
 def is_same_origin(one: URL, other: URL) -> bool:
-    """Return whether two URLs have the same scheme, host and port (RFC 6454)."""
-    return (one.scheme, one.raw_host, one.port) == (other.scheme, other.raw_host, other.port)
+    """Return whether two URLs are requested from the same scheme, host and port (RFC 6454)."""
+    return is_on_origin_of(str(one), str(other))
 
 
 def parsed(text: str) -> URL:

@@ -35,6 +35,7 @@ def test_only_requests_behind_a_login_carry_a_credential() -> None:
         "https://agents.acme.example:443/billing/v1/rpc?task=1",
         "https://agents.acme.example/billing?next=/../x",
         "https://AGENTS.acme.example/billing/b%20c",
+        "https://agents.acme.example./billing",
     ],
 )
 def test_path_and_all_below_it_are_covered(url: str) -> None:

@@ -7,7 +7,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS, AddressRefused, TargetUrl, vet_url
+from lifesign.domain.net.allowed_addresses import (
+    MAX_URL_CHARACTERS,
+    AddressRefused,
+    TargetUrl,
+    read_networks,
+    vet_url,
+)
 from lifesign.domain.net.international_host import with_ascii_host
 from lifesign.domain.observation.results import MAX_URL_CHARS, URL_PATTERN
 from lifesign.domain.targets import target
@@ -19,6 +25,7 @@ from lifesign.domain.targets.target import (
     host_of,
     is_on_origin_of,
     is_target_id,
+    origin_of,
     phase_of,
     read_target,
     shard_of,
@@ -273,6 +280,9 @@ def test_repeated_host_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("https://agent.example/a2a", True),
         ("https://agent.example:443", True),
         ("https://AGENT.example/?x=1", True),
+        ("https://agent.example./a2a", True),
+        ("https://agent.example.:443/a2a", True),
+        ("https://agent.example.:8443/a2a", False),
         ("http://agent.example/a2a", False),
         ("https://agent.example:8443/a2a", False),
         ("https://agent.example.other.example/a2a", False),
@@ -281,3 +291,18 @@ def test_repeated_host_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_url_has_the_origin_of_a_target_if_scheme_host_and_port_match(place: str, *, is_there: bool) -> None:
     assert is_on_origin_of(place, "https://agent.example/agents/7") is is_there
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://Agent.Example.:8443/a",
+        "HTTPS://agent.example:8443",
+        "http://[::1]:80/",
+        "http://LOCALHOST.:80/debug?x=1",
+        "http://127.0.0.1.:8080/",
+    ],
+)
+def test_origin_of_a_url_is_the_place_to_which_the_prober_connects(url: str) -> None:
+    loopback = read_networks(["127.0.0.0/8", "::1"])
+    assert vet_url(f"{origin_of(url)}/", loopback) == vet_url(url, loopback)

@@ -679,9 +679,8 @@ def test_secrets_are_removed_only_from_answers_of_their_origin(tmp_path: Path) -
     file = tmp_path / "lab.token"
     write_secret(file, "capabilities")
     store = store_of(file, lambda: 0.0)
-    assert "capabilities" not in store.scrubber_of(URL("https://lab.example:443/x")).clean_text(
-        "capabilities"
-    )
+    for url in ("https://lab.example:443/x", "https://LAB.example./x", "https://lab.example.:443/x"):
+        assert "capabilities" not in store.scrubber_of(URL(url)).clean_text("capabilities")
     assert store.scrubber_of(URL("https://agent.example/x")).clean_text("capabilities") == "capabilities"
 
 

@@ -9,10 +9,10 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 from unicodedata import normalize
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.targets.target import is_on_origin_of
+from lifesign.domain.targets.target import is_on_origin_of, origin_of
 
 MAX_CREDENTIALS: Final = 100
 """Credentials of one prober."""
@@ -120,23 +120,23 @@ def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | 
 
 
 class ScopeIndex:
-    """Credential scopes by host, to find quickly the one that covers a URL."""
+    """Credential scopes by origin, to find quickly the one that covers a URL."""
 
     def __init__(self, scopes: Iterable[CredentialScope]) -> None:
-        self._by_host: dict[str | None, list[CredentialScope]] = {}
+        self._by_origin: dict[str, list[CredentialScope]] = {}
         self._whole: dict[str, CredentialScope] = {}
-        """Hosts with one scope, by its origin as it is usually spelled: found in a tenth of the time."""
+        """Origins with one scope, as they are usually spelled: found in a tenth of the time."""
         for scope in scopes:
-            self._by_host.setdefault(urlsplit(scope.origin).hostname, []).append(scope)
-        for of_host in self._by_host.values():
-            if len(of_host) == 1 and not of_host[0].place[1]:
-                self._whole[_spelled_origin(of_host[0].origin)] = of_host[0]
+            self._by_origin.setdefault(origin_of(scope.origin), []).append(scope)
+        for of_origin in self._by_origin.values():
+            if len(of_origin) == 1 and not of_origin[0].place[1]:
+                self._whole[_spelled_origin(of_origin[0].origin)] = of_origin[0]
 
     def find(self, url: str) -> CredentialScope | None:
         """Return the scope with the longest path that covers a URL; None if none does."""
         if (only := self._whole.get(_spelled_origin(url))) is not None:
             return only
-        scopes = self._by_host.get(urlsplit(url).hostname)
+        scopes = self._by_origin.get(origin_of(url))
         return None if scopes is None else scope_for(scopes, url)
 
 

@@ -144,13 +144,20 @@ def is_on_origin_of(url: str, target_url: str) -> bool:
     Another origin may belong to a third party: it counts for a target only while its card names it.
     """
     # Nearly all have the same spelling, which is found in a tenth of the time.
-    return url.split("/", 3)[:3] == target_url.split("/", 3)[:3] or _origin(url) == _origin(target_url)
+    return url.split("/", 3)[:3] == target_url.split("/", 3)[:3] or origin_of(url) == origin_of(target_url)
 
 
-def _origin(url: str) -> tuple[str, str | None, str | None]:
+def origin_of(url: str) -> str:
+    """Return the origin of a URL as it is requested: all spellings of one origin give the same text.
+
+    Scheme and host are in lower case, the host has no final dot, and the scheme's default port is omitted. It
+    is the origin of the `TargetUrl` to which the prober connects. ValueError if the port is invalid.
+    """
     parts = urlsplit(url)
-    port = _DEFAULT_PORTS.get(parts.scheme) if parts.port is None else str(parts.port)
-    return parts.scheme, parts.hostname, port
+    host = (parts.hostname or "").removesuffix(".")
+    place = f"{parts.scheme}://[{host}]" if ":" in host else f"{parts.scheme}://{host}"
+    is_default = parts.port is None or str(parts.port) == _DEFAULT_PORTS.get(parts.scheme)
+    return place if is_default else f"{place}:{parts.port}"
 
 
 def target_id(url: str) -> str:

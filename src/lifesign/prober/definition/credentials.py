@@ -22,7 +22,7 @@ from lifesign.domain.credentials.api_key import (
 from lifesign.domain.credentials.request_scope import MAX_CARD_ORIGINS, MAX_CREDENTIALS, CredentialScope
 from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTERN, FileName, SecretPlace
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
-from lifesign.domain.targets.target import read_target
+from lifesign.domain.targets.target import origin_of, read_target
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.values import HealthPath, Name
 
@@ -210,7 +210,7 @@ class OAuthClient(CredentialMapping):
     @property
     def token_origin(self) -> str:
         """Origin of the token endpoint, normalised."""
-        return str(URL(self.token_url).origin())
+        return origin_of(str(URL(self.token_url)))
 
     @property
     def proof(self) -> tuple[str, SecretPlace]:

@@ -15,6 +15,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import place_under
 from lifesign.domain.observation.results import LayerResult
 from lifesign.domain.probing.cadence import Cadence, is_recheck_open, wants_robots
+from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.probe.robots_rules import (
     MAX_ROBOTS_BYTES,
     ROBOTS_ACCEPT,
@@ -74,5 +75,4 @@ def _paths(visit: ProbeSession) -> list[str]:
     """Return the known paths of this host that a probe needs."""
     known = (visit.recall("interface_url"), visit.recall("health_url"))
     urls = [*visit.given.card_urls, *(URL(url, encoded=True) for url in known if url is not None)]
-    origin = visit.given.url.origin()
-    return [url.raw_path_qs for url in urls if url.origin() == origin]
+    return [url.raw_path_qs for url in urls if is_same_origin(url, visit.given.url)]

@@ -27,6 +27,7 @@ from lifesign.domain.observation.results import (
     ResultClass,
 )
 from lifesign.domain.targets.target import TargetKind, is_on_origin_of
+from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.network.fetch import Fetched, Method, Request
 from lifesign.prober.network.host_limiter import AddressBusy
@@ -436,21 +437,17 @@ class ProbeSession:
         """Return why robots.txt excludes a URL; None if it does not, or has no rule for it."""
         if url.raw_path_qs == ROBOTS_PATH:
             return None
-        origin = url.origin()
-        if origin != self.given.url.origin():
-            return (
-                None
-                if self._others is None
-                else await self._other_origin_exclusion(self._others, origin, url)
-            )
+        if not is_same_origin(url, self.given.url):
+            return None if self._others is None else await self._other_origin_exclusion(self._others, url)
         # `robots_of_target` has already checked the URLs that were known before the card was read.
         if self.robots is None or may_fetch(self.robots, url.raw_path_qs):
             return None
         self.note_disallowed()
         return "its robots.txt forbids this prober"
 
-    async def _other_origin_exclusion(self, others: OtherOrigins, origin: URL, url: URL) -> str | None:
+    async def _other_origin_exclusion(self, others: OtherOrigins, url: URL) -> str | None:
         """Return why a URL of another origin is excluded."""
+        origin = url.origin()
         if origin not in self._led_to and len(self._led_to) == MAX_OTHER_ORIGINS:
             return f"the robots.txt of more than {MAX_OTHER_ORIGINS} other origins would be needed"
         self._led_to.add(origin)

@@ -24,6 +24,7 @@ from lifesign.domain.credentials.request_scope import CredentialScope, ScopeInde
 from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, united
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
+from lifesign.domain.targets.target import origin_of
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import (
     CERTIFICATE_METHOD,
@@ -291,11 +292,11 @@ class CredentialStore:
         if not self._tls_files:
             return None
         tls = None if credential is None else self._tls_files.of(credential.name)
-        return tls or self._tls_files.of_origin(str(url.origin()))
+        return tls or self._tls_files.of_origin(origin_of(str(url)))
 
     def has_certificate_for(self, url: URL) -> bool:
         """Return whether any credential for a URL's origin has a client certificate."""
-        return bool(self._tls_files) and self._tls_files.has_certificate_for(str(url.origin()))
+        return bool(self._tls_files) and self._tls_files.has_certificate_for(origin_of(str(url)))
 
     @property
     def states(self) -> Sequence[CredentialStatus]:
@@ -441,7 +442,7 @@ class CredentialStore:
         by_origin: dict[str, list[str]] = {}
         for credential in self._credentials.values():
             for origin in credential.scope.target_origins:
-                by_origin.setdefault(str(URL(origin).origin()), []).extend(credential.secrets())
+                by_origin.setdefault(origin_of(origin), []).extend(credential.secrets())
             if credential.oauth2 is not None:
                 # It may be a target too.
                 by_origin.setdefault(credential.oauth2.token_origin, []).extend(
@@ -454,8 +455,7 @@ class CredentialStore:
         # Determining an origin takes longer than finding its scrubber.
         @lru_cache(maxsize=MAX_ORIGINS)
         def scrubber_at(scheme: str, authority: str) -> Scrubber:
-            origin = URL.build(scheme=scheme, authority=authority, encoded=True).origin()
-            return scrubbers.get(str(origin), NO_SECRETS)
+            return scrubbers.get(origin_of(f"{scheme}://{authority}"), NO_SECRETS)
 
         self._scrubber_at = scrubber_at
         # With a cache of its own, as each has the secrets of this moment.
