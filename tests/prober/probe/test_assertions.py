@@ -125,6 +125,13 @@ async def test_answer_to_a_message_is_read_as_text_and_as_result(
         (answer(503), [FAILED, FAILED]),
         (as_json({"a": "x" * 5000}), [NOT_MEASURED, OK]),
         (answer(200, b"all is well", Content_Type="text/plain"), [OK, OK]),
+        (answer(201, b"all is well"), [OK, FAILED]),
+        (answer(202, b"all is well"), [OK, FAILED]),
+        (answer(410, b"all is well"), [OK, FAILED]),
+        (answer(503, b'{"all": "well"}', Content_Type="application/json"), [OK, FAILED]),
+        (answer(503, b"x" * 5000 + b"well"), [NOT_MEASURED, FAILED]),
+        (answer(200, b"well", Content_Encoding="compress"), [NOT_MEASURED, OK]),
+        (answer(302, b"well", Location="http://other.example/"), [NOT_MEASURED, NOT_MEASURED]),
     ],
 )
 async def test_path_is_read_within_its_limits(reply: Reply, results: list[AssertionOutcome]) -> None:
@@ -137,6 +144,18 @@ async def test_path_is_read_within_its_limits(reply: Reply, results: list[Assert
             limits={"max_document_bytes": 1024},
         )
     assert outcomes(report.observation) == results
+
+
+async def test_body_that_is_not_read_fails_no_assertion() -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {HEALTH_PATH: answer(503, b'{"status": "down"}')}
+        report = await probed(
+            server,
+            {"of": "health", "pointer": "/status", "equals": "down"},
+            {"of": "health", "text_contains": "down"},
+            {"of": "health", "status": 503},
+        )
+    assert outcomes(report.observation) == [NOT_MEASURED, NOT_MEASURED, OK]
 
 
 async def test_assertions_of_an_unreachable_host_are_not_measured() -> None:

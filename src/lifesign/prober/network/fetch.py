@@ -109,6 +109,8 @@ class Request:
     """The largest body that is read, after decompression."""
     is_head_enough: bool = False
     """Whether the body is not needed: it is not read."""
+    needs_any_body: bool = False
+    """Whether the body is read with every status but that of a redirect; else that of a GET only if `ok`."""
     is_part_enough: bool = False
     """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes until it broke off."""
     is_enough: Callable[[bytes], bool] | None = None
@@ -142,7 +144,7 @@ class Request:
 
 @fast_dataclass(kw_only=True)
 class Fetched(Answer):
-    """Result of a request, with its answer. A GET has a body only if the result is `ok`."""
+    """Result of a request, with its answer."""
 
     etag: str | None = None
     """ETag as sent; None if it is too long for an observation."""
@@ -150,6 +152,8 @@ class Fetched(Answer):
     """`Last-Modified`, as sent; None if it is too long to be a time."""
     is_part: bool = False
     """Whether `body` is only the beginning of the whole body."""
+    is_body_unread: bool = False
+    """Whether the body was not read, or dropped: `body` is empty."""
     is_unchanged: bool = False
     """Whether the server answered that nothing changed since `etag` or `modified_since` (304)."""
     phases: Phases | None = None
@@ -400,9 +404,10 @@ class Fetcher:
             result, reason = classify_status(reply.status, request.method)
             if is_unchanged:
                 result, reason = ResultClass.OK, ""
-            body: bytes | None = b""
+            body: bytes | None = None
             is_part = False
-            is_wanted = request.method == "POST" and reply.status not in REDIRECTS
+            needs_any = request.needs_any_body or request.method == "POST"
+            is_wanted = needs_any and reply.status not in REDIRECTS
             unread = unread_coding(reply)
             if unread is not None and not request.is_head_enough:
                 result, reason = unread if result is ResultClass.OK and not is_unchanged else (result, reason)
@@ -433,6 +438,7 @@ class Fetcher:
             etag=_short(reply.headers.get("ETag"), MAX_ETAG_CHARS),
             last_modified=_short(reply.headers.get("Last-Modified"), MAX_TIME_CHARS),
             is_part=is_part,
+            is_body_unread=body is None,
             is_unchanged=is_unchanged,
             allow=reply.headers.get("Allow", ""),
             phases=_phases(line, ended_s),
@@ -538,6 +544,7 @@ def _scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetche
         fetched,
         **head_without_secrets(fetched, scrubber),
         body=cleaned or b"",
+        is_body_unread=fetched.is_body_unread or cleaned is None,
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
         last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
         allow=scrubber.clean_text(fetched.allow),

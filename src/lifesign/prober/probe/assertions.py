@@ -26,7 +26,7 @@ from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 DAY_SECONDS: Final = 86_400
-# The body requires credentials, is longer than is read, or was not sent again.
+# The body requires credentials, or is longer than is read.
 _WITHOUT_CONTENT: Final = REFUSED_LOGIN | {ResultClass.TOO_LARGE}
 # The answer is incomplete.
 _BROKEN_OFF: Final = frozenset({ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.TLS_FAILURE})
@@ -59,7 +59,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         return None
     has_fault = layer.result in CREDENTIAL_FAULTS or visit.is_without_credential(fetched)
     is_known = layer.result not in _WITHOUT_CONTENT and fetched.result not in _WITHOUT_CONTENT
-    has_content = is_known and not has_fault
+    has_content = is_known and not has_fault and not fetched.is_body_unread
     value: Any = parse_or_none(fetched.body) if fetched.body and has_content else None
     text = fetched.body[:MAX_TEXT_CHARS].decode(errors="replace") if has_content else ""
     if of == "message":

@@ -218,6 +218,7 @@ class ProbeSession:
         etag: str | None = None,
         may_leave_origin: bool = False,
         is_head_enough: bool = False,
+        needs_any_body: bool = False,
         is_part_enough: bool = False,
         is_aside: bool = False,
         despite_timeouts: bool = False,
@@ -227,7 +228,7 @@ class ProbeSession:
         """Send a request; None if robots.txt forbids it or no time is left.
 
         `is_aside`: a missing answer is no evidence about the host's other paths. `despite_timeouts`: sent
-        although earlier requests had no answer. `is_enough`: see `Request`.
+        although earlier requests had no answer. `is_enough`, `needs_any_body`: see `Request`.
         `purpose` decides whether the request carries a credential. A refused card or document is requested
         again with its credential.
         """
@@ -242,6 +243,7 @@ class ProbeSession:
             etag=etag,
             may_leave_origin=may_leave_origin,
             is_head_enough=is_head_enough,
+            needs_any_body=needs_any_body,
             is_part_enough=is_part_enough,
             is_aside=is_aside,
             despite_timeouts=despite_timeouts,
@@ -273,6 +275,7 @@ class ProbeSession:
         etag: str | None,
         may_leave_origin: bool,
         is_head_enough: bool,
+        needs_any_body: bool,
         is_part_enough: bool,
         is_aside: bool,
         despite_timeouts: bool,
@@ -303,6 +306,7 @@ class ProbeSession:
                     deadline_s=self._deadline(self._total_s),
                     may_leave_origin=may_leave_origin,
                     is_head_enough=is_head_enough,
+                    needs_any_body=needs_any_body,
                     is_part_enough=is_part_enough,
                     accept=accept,
                     is_enough=is_enough,

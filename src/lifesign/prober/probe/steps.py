@@ -406,6 +406,7 @@ async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, 
             url,
             max_bytes=visit.definition.limits.max_document_bytes if is_read else 0,
             is_head_enough=not is_read,
+            needs_any_body=is_read,
             accept="*/*" if is_read else "application/json",
             purpose=Purpose.PATH,
         )
