@@ -228,8 +228,12 @@ async def test_later_of_two_processes_keeps_the_id_and_the_other_stops(
         assert not older.loop.is_displaced
 
 
-@in_virtual_time
-async def test_lost_registration_answer_is_recognised_as_the_processes_own() -> None:
+@pytest.mark.parametrize("status", [0, 401, 403, 408, 499, 502])
+def test_lost_registration_answer_is_recognised_as_the_processes_own(status: int) -> None:
+    in_virtual_time(lose_registration_answer)(status)
+
+
+async def lose_registration_answer(status: int) -> None:
     async with running_agent() as agent:
         await agent.registry.until_beats(1)
         agent.registry.status = "dead"
@@ -238,13 +242,13 @@ async def test_lost_registration_answer_is_recognised_as_the_processes_own() -> 
         def lose(asked: Any) -> Any:
             agent.registry._lawful = lawful  # type: ignore[method-assign]
             lawful(asked)
-            return NO_ANSWER
+            return status, {}
 
         await agent.registry.until(lambda: agent.registry.beats()[1:])
         agent.registry._lawful = lose  # type: ignore[method-assign]
         await agent.registry.until(lambda: agent.registry.incarnation == 3)
         await agent.registry.until_beats(1)
-        assert not agent.loop.is_displaced
+        assert [kind for kind, *_ in agent.events] == ["life", "lost", "life"]
 
 
 @in_virtual_time

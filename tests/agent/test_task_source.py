@@ -18,7 +18,7 @@ from lifesign import boot_clock
 from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment, task_source
 from lifesign.agent.task_source import TaskSource
 from lifesign.client import RegistryClient
-from lifesign.client.registry_errors import Stale
+from lifesign.client.registry_errors import Stale, error_of
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
 from lifesign.domain.models.agents import HeartbeatConfig
@@ -364,6 +364,29 @@ async def test_result_is_delivered_when_the_registry_returns(tmp_path: Path) -> 
                 await asyncio.sleep(0.1)
                 await asyncio.to_thread(registry.start)
                 assert (await becomes(admin, made.task_id, "review")).output == {"done": "patient"}
+
+
+@pytest.mark.parametrize(("method", "status"), [("mark_complete", "review"), ("release", "handoff")])
+async def test_end_is_reported_again_after_the_refusal_of_a_proxy(
+    registry: RegistryServer, admin: RegistryClient, method: str, status: str
+) -> None:
+    name = method.replace("_", "-")
+    made = await admin.tasks.create("behind a proxy", agent_id=name, max_attempts=1)
+
+    async def work(task: ClaimedTask) -> None:
+        write = getattr(task.client.tasks, method)
+
+        async def refuse_once(*_: Any, **__: Any) -> Any:
+            setattr(task.client.tasks, method, write)
+            raise error_of(403, None, reason="Forbidden")
+
+        setattr(task.client.tasks, method, refuse_once)
+        if method == "release":
+            raise LookupError
+
+    async with working(registry, name, work):
+        found = await becomes(admin, made.task_id, status)
+    assert len(found.runs) == 1
 
 
 async def test_failure_is_reported_when_the_registry_returns(

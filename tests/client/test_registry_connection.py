@@ -186,7 +186,7 @@ async def test_refusal_after_a_retry_reports_a_possible_earlier_success(
     mocked: aioresponses, connection: RegistryConnection
 ) -> None:
     mocked.get(THING, exception=aiohttp.ServerDisconnectedError())
-    reply(mocked, "GET", 409)
+    reply(mocked, "GET", 409, payload={"error": {"code": "a_code"}})
     with pytest.raises(Conflict) as caught:
         await connection.ask(GET)
     assert caught.value.may_be_repeat
@@ -197,7 +197,7 @@ async def test_refusal_of_the_first_request_reports_no_effect(
 ) -> None:
     refused = aiohttp.ClientConnectorError(Mock(), OSError(111, "Connection refused"))
     mocked.get(THING, exception=refused)
-    reply(mocked, "GET", 409)
+    reply(mocked, "GET", 409, payload={"error": {"code": "a_code"}})
     with pytest.raises(Conflict) as caught:
         await connection.ask(GET)
     assert not caught.value.may_be_repeat

@@ -18,6 +18,8 @@ from lifesign.client.registry_errors import (
     Unavailable,
     Unprocessable,
     error_of,
+    is_final,
+    may_have_been_executed,
 )
 from lifesign.registry.request_handling.error_statuses import STATUS_AND_CODE
 
@@ -71,15 +73,25 @@ def test_missing_place_in_another_form_is_a_wrong_url_and_no_missing_agent(statu
     "body",
     [None, [], "text", 7, {}, {"error": "text"}, {"error": {"code": 5, "message": [], "details": "x"}}],
 )
-def test_error_in_another_form_raises_an_exception(body: object) -> None:
-    error = error_of(409, body, reason="Conflict")
-    assert isinstance(error, Conflict)
-    assert (error.message, error.code, error.details) == ("HTTP 409: Conflict", "", {})
-    assert error.existing_lease is None
+@pytest.mark.parametrize("status", [400, 401, 403, 408, 409, 412, 422, 431, 499])
+def test_refusal_without_a_code_is_not_the_registrys(status: int, body: object) -> None:
+    error = error_of(status, body, reason="Forbidden")
+    assert isinstance(error, InvalidAnswer)
+    assert (error.status, error.code, error.details) == (status, "", {})
+    assert not is_final(error)
+    assert may_have_been_executed(error)
+
+
+def test_refusals_of_size_and_rate_need_no_code() -> None:
+    too_large, too_many = error_of(413, None), error_of(429, None)
+    assert is_final(too_large)
+    assert isinstance(too_many, RateLimited)
+    assert not is_final(too_many)
+    assert not may_have_been_executed(too_many)
 
 
 def test_error_message_is_one_short_line() -> None:
-    error = error_of(409, {"message": "two\nlines " + "x" * 10_000})
+    error = error_of(413, {"message": "two\nlines " + "x" * 10_000})
     assert "\n" not in error.message
     assert len(error.message) < 600
 
@@ -87,13 +99,13 @@ def test_error_message_is_one_short_line() -> None:
 def test_conflict_contains_the_lease_and_stale_version_the_current_one() -> None:
     conflict, stale = (
         error_of(409, {**BODY, "existing_lease": {"lease_id": "l"}}),
-        error_of(412, {"current_version": 3}),
+        error_of(412, {**BODY, "current_version": 3}),
     )
     assert isinstance(conflict, Conflict)
     assert conflict.existing_lease == {"lease_id": "l"}
     assert isinstance(stale, Stale)
     assert stale.current_version == 3
-    other = error_of(412, {"current_version": "x"})
+    other = error_of(412, {**BODY, "current_version": "x"})
     assert isinstance(other, Stale)
     assert other.current_version is None
 

@@ -188,7 +188,7 @@ async def test_unknown_event_type_of_a_newer_registry_is_delivered() -> None:
 
 @pytest.mark.parametrize(("status", "kind"), [(401, NotAuthorized), (403, NotPermitted)])
 async def test_a_stream_ends_with_its_key(status: int, kind: type[Exception]) -> None:
-    script = Script(stream_of(event_bytes(1)), answer(status))
+    script = Script(stream_of(event_bytes(1)), answer(status, b'{"error": {"code": "a_code"}}'))
     with pytest.raises(kind):
         await follow(script, 2)
 

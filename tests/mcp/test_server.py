@@ -19,7 +19,7 @@ from lifesign.client.registry_errors import (
     NotAuthorized,
     NotPermitted,
     RateLimited,
-    RegistryError,
+    RegistryRefusal,
     Unavailable,
     Unreachable,
 )
@@ -82,7 +82,7 @@ async def test_unknown_tool_is_refused_with_the_known_names() -> None:
     [
         (ToolFailed("too late", code="late"), "late: too late"),
         (InvalidValue("url", "x", "a URL"), "invalid_argument: url: expected a URL; got 'x'"),
-        (RegistryError("HTTP 409: no"), "refused: HTTP 409: no"),
+        (RegistryRefusal("HTTP 409: no"), "refused: HTTP 409: no"),
         (NotAuthorized("no", code="unknown_key"), "unknown_key: no: the operator of this server must"),
         (NotPermitted("no"), "refused: no: the key of this server lacks that permission"),
         (RateLimited("no"), "orchestrator_unavailable: no: ask less often"),

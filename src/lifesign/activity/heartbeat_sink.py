@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_connection import MAX_CONNECTIONS
-from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryRefusal
+from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.domain.activity.passive_heartbeat import DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
@@ -114,5 +114,4 @@ class RegistryHeartbeatSink:
 
 
 def _ending(error: RegistryError) -> HeartbeatRefused | Dropped:
-    is_refusal = isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited)
-    return HeartbeatRefused(str(error)) if is_refusal else Dropped(str(error))
+    return HeartbeatRefused(str(error)) if is_final(error) else Dropped(str(error))

@@ -18,12 +18,10 @@ from lifesign.agent.registration import Load, RegistrySession
 from lifesign.client.registry_errors import (
     Conflict,
     Gone,
-    InvalidAnswer,
     NotFound,
     RegistryError,
     RegistryFailure,
-    Unavailable,
-    Unreachable,
+    may_have_been_executed,
 )
 from lifesign.domain.lifecycle.heartbeat_interval import (
     clock_differs_by_s,
@@ -172,15 +170,13 @@ class HeartbeatLoop:
         await self._place.check_key()
         try:
             record = await self._place.register(supersede=self._supersedes)
-        except Conflict:
-            if self._supersedes:
-                raise
-            return self._enter_standby()
-        except (Unreachable, Unavailable, InvalidAnswer) as error:
-            # The request may have been executed; then the existing incarnation is this process's own. A
-            # process that knows of another running process does not assume that again.
-            was_sent = not isinstance(error, Unreachable) or error.was_sent
-            self._supersedes |= was_sent and not self.is_displaced
+        except Exception as error:
+            if isinstance(error, Conflict) and not self._supersedes:
+                return self._enter_standby()
+            # If the request was executed, the existing incarnation is this process's own. A process that
+            # knows of another running process does not assume that again.
+            is_unsure = not isinstance(error, RegistryError) or may_have_been_executed(error)
+            self._supersedes |= is_unsure and not self.is_displaced
             raise
         self._supersedes = self.is_displaced = False
         self.is_registered.set()

@@ -17,7 +17,7 @@ from lifesign.agent.errors import WorkDropped
 from lifesign.agent.work_sources import Assignment
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
-from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
+from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
 from lifesign.domain.models.tasks import detail_of
@@ -176,33 +176,24 @@ class TaskSource:
                 what = f"the returned value is not a valid output: {error}"
                 _log.error("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
                 await self._release(kept, ExitReason.CRASH, what)
-            except (RegistryFailure, RateLimited) as error:
-                if not kept.keeper.is_held():
-                    _log.warning(
-                        (
-                            "agent %s: the result of task %s is lost, because the lease ended before the "
-                            "registry accepted the result: %s"
-                        ),
-                        self._agent_id,
-                        kept.task.task_id,
-                        error,
-                    )
-                    return
-                failures += 1
-                await self._wait_to_retry(failures, error)
-                continue
             except RegistryError as error:
-                _log.warning(
-                    "agent %s: the registry refused the result of task %s: %s",
-                    self._agent_id,
-                    kept.task.task_id,
-                    error,
-                )
+                if not is_final(error) and kept.keeper.is_held():
+                    failures += 1
+                    what = "could not be submitted, and is submitted again"
+                    if failures == 1:
+                        self._log_result(kept, what, error)
+                    await self._wait_to_retry(failures, error)
+                    continue
+                what = "was refused" if is_final(error) else "is lost, because the lease ended before"
+                self._log_result(kept, what, error)
             except Exception as error:  # noqa: BLE001 - the methods of a returned object may raise anything
                 what = f"the returned value cannot be read: {_in_a_line(error)}"
                 _log.exception("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
                 await self._release(kept, ExitReason.CRASH, what)
             return
+
+    def _log_result(self, kept: _KeptTask, what: str, error: RegistryError) -> None:
+        _log.warning("agent %s: the result of task %s %s: %s", self._agent_id, kept.task.task_id, what, error)
 
     async def _release(self, kept: _KeptTask, reason: ExitReason, detail: str) -> None:
         """End the run of a task.
@@ -215,8 +206,7 @@ class TaskSource:
             try:
                 await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
             except RegistryError as error:
-                is_passing = isinstance(error, RegistryFailure | RateLimited)
-                if is_passing and reason is ExitReason.CRASH and kept.keeper.is_held():
+                if not is_final(error) and reason is ExitReason.CRASH and kept.keeper.is_held():
                     failures += 1
                     await self._wait_to_retry(failures, error)
                     continue

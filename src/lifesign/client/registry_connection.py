@@ -29,6 +29,7 @@ from lifesign.client.registry_errors import (
     Unavailable,
     Unreachable,
     error_of,
+    may_have_been_executed,
 )
 from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.credentials.secret import Scrubber, scrubber_of
@@ -218,7 +219,7 @@ class RegistryConnection:
             if isinstance(outcome, RegistryReply):
                 return outcome
             outcome.may_be_repeat = may_have_been_done
-            may_have_been_done = may_have_been_done or _may_have_been_done(outcome)
+            may_have_been_done = may_have_been_done or may_have_been_executed(outcome)
             wait_s = self.wait_s(outcome, tries)
             is_over = tries == MAX_TRIES or now_s() + wait_s >= deadline_s
             if is_over or not _is_worth_repeating(outcome, question):
@@ -321,13 +322,6 @@ def read_answer(model: type[M], reply: RegistryReply) -> M:
         raise InvalidAnswer(f"{not_a_registry}: expected a JSON object", status=reply.status)
     what = f"{json_pointer(*fault['loc'])[:80]}: {fault['msg'][:200]}"
     raise InvalidAnswer(f"{not_a_registry}, or one of another version: {what}", status=reply.status)
-
-
-def _may_have_been_done(error: RegistryError) -> bool:
-    """Return whether the request may have been executed nevertheless."""
-    return (
-        error.was_sent if isinstance(error, Unreachable) else isinstance(error, Unavailable | InvalidAnswer)
-    )
 
 
 def _is_worth_repeating(error: RegistryError, question: Question) -> bool:

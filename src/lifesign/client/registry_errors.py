@@ -45,7 +45,7 @@ class RegistryError(LifesignError):
 
 
 class RegistryRefusal(RegistryError):
-    """The registry refused the request (4xx)."""
+    """The registry refused the request (4xx with a code, and 413 or 429 from any server)."""
 
 
 class NotAuthorized(RegistryRefusal):
@@ -117,12 +117,24 @@ class Unreachable(RegistryFailure):
 
 
 class InvalidAnswer(RegistryFailure):
-    """The answer cannot be that of a registry: 500, a redirect, not JSON, too large, or wrong members."""
+    """The answer cannot be that of a registry: 500, a redirect, not JSON, too large, or wrong members.
+
+    Also a 4xx without a code, which a proxy in front of the registry sends.
+    """
 
 
 def is_final(error: RegistryError) -> bool:
-    """Return whether a registry refused the request so that a retry would be refused too."""
-    return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited) and error.code != ""
+    """Return whether the request was refused so that a retry would be refused too."""
+    return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited)
+
+
+def may_have_been_executed(error: RegistryError) -> bool:
+    """Return whether the registry may have executed the request nevertheless."""
+    return error.was_sent if isinstance(error, Unreachable) else isinstance(error, RegistryFailure)
+
+
+_OF_ANY_SERVER = frozenset({413, 429})
+"""Statuses with the same meaning whichever server sends them."""
 
 
 _CLASSES: Mapping[int, type[RegistryError]] = MappingProxyType(
@@ -148,7 +160,8 @@ def error_of(
 ) -> RegistryError:
     """Return the error for a status other than 2xx; `body` is its parsed content, or None.
 
-    A 404 or 410 without a code comes from another server, such as a proxy: a wrong URL, not a missing agent.
+    A 4xx without a code comes from another server, such as a proxy, which may have forwarded the request. It
+    is no refusal: a 404 means a wrong URL, not a missing agent.
     """
     members = body if isinstance(body, dict) else {}
     columns = members.get("error")
@@ -157,8 +170,13 @@ def error_of(
     message = _text(columns.get("message")) or _text(members.get("message")) or reason
     code = _text(columns.get("code"))
     found = _CLASSES.get(status, RegistryRefusal if 400 <= status < 500 else InvalidAnswer)
-    if status in {404, 410} and not code:
-        found, message = InvalidAnswer, "there is no registry API at this URL"
+    if 400 <= status < 500 and status not in _OF_ANY_SERVER and not code:
+        found = InvalidAnswer
+        message = (
+            "there is no registry API at this URL"
+            if status in {404, 410}
+            else f"{message or 'refused'} (not by the registry: the answer has no error code)"
+        )
     elif 300 <= status < 400:
         message = "redirected; not followed, because the key must stay with this server"
     error = found(

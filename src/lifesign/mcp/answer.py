@@ -20,9 +20,9 @@ from lifesign.client.registry_errors import (
     NotPermitted,
     RateLimited,
     RegistryError,
-    RegistryFailure,
     Unavailable,
     Unreachable,
+    is_final,
 )
 from lifesign.domain.files.validation_messages import invalid_setting
 from lifesign.domain.text.safe_text import visible
@@ -91,8 +91,7 @@ def read_arguments(tool: Tool, arguments: dict[str, Any]) -> BaseModel:
 
 def _refused(error: RegistryError) -> ToolFailed:
     remedy = next((words for kind, words in _REMEDIES if isinstance(error, kind)), "")
-    is_unreachable = isinstance(error, RegistryFailure | RateLimited)
-    code = ToolRefusalCode.UNAVAILABLE if is_unreachable else error.code or ToolRefusalCode.REFUSED
+    code = error.code or ToolRefusalCode.REFUSED if is_final(error) else ToolRefusalCode.UNAVAILABLE
     return ToolFailed(f"{error}: {remedy}" if remedy else str(error), code=code)
 
 

@@ -18,10 +18,9 @@ from lifesign.client.registry_errors import (
     Gone,
     NotAuthorized,
     NotPermitted,
-    RateLimited,
     RegistryError,
-    RegistryFailure,
     Stale,
+    is_final,
 )
 from lifesign.client.registry_tasks import HeldRun, RegistryTasks
 from lifesign.domain.models.leases import Token
@@ -145,7 +144,7 @@ def refusal(error: RegistryError) -> ToolFailed:
             "your writes do not count"
         )
         return ToolFailed(f"{what} ({error})", code=ToolRefusalCode.STALE_TOKEN)
-    if isinstance(error, RegistryFailure | RateLimited):
+    if not is_final(error):
         what = (
             "no usable answer of the registry arrived, so it is unknown whether this was written. Wait a few "
             "seconds, then make the same call once more: it counts once"

@@ -19,7 +19,7 @@ from mcp_types import CallToolResult
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tools_file import Price
-from lifesign.client.registry_errors import RateLimited, RegistryError, RegistryFailure
+from lifesign.client.registry_errors import RegistryError, is_final, may_have_been_executed
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.models.tasks import CallRecord
 from lifesign.domain.tasks.budget import MAX_TOKENS, MAX_USD, NO_AMOUNT, RequestedAmount
@@ -117,8 +117,8 @@ class Meter:
             failed = refusal(error)
             if failed.code == ToolRefusalCode.BUDGET_EXCEEDED:
                 self._held.budget_gone()
-            elif isinstance(error, RegistryFailure):
-                # The call may have been executed nevertheless.
+            elif error.may_be_repeat or may_have_been_executed(error):
+                # The amount may be reserved nevertheless.
                 self._later(self._release(call_id))
             raise failed from None
 
@@ -147,20 +147,20 @@ class Meter:
         except asyncio.CancelledError:
             self._later(self._report_interrupted(call_id, tool, cost))
             raise
-        except (RegistryFailure, RateLimited) as error:
+        except RegistryError as error:
+            if is_final(error):
+                failed = refusal(error)
+                if failed.code == ToolRefusalCode.STALE_TOKEN:
+                    raise ToolFailed(
+                        f"it was executed meanwhile; {error}", code=ToolRefusalCode.STALE_TOKEN
+                    ) from None
+                raise failed from None
             # It was executed, and its cost stays reserved: it cannot be spent twice.
             _log.warning(
                 "the cost of a call of tool %s could not be reported, and is reported again: %s", tool, error
             )
             self._later(self._report_until_recorded(call_id, cost))
             meta[UNSETTLED_KEY] = True
-        except RegistryError as error:
-            failed = refusal(error)
-            if failed.code == ToolRefusalCode.STALE_TOKEN:
-                raise ToolFailed(
-                    f"it was executed meanwhile; {error}", code=ToolRefusalCode.STALE_TOKEN
-                ) from None
-            raise failed from None
         else:
             meta[AVAILABLE_KEY] = reported.available.model_dump(mode="json")
         return result.model_copy(update={"meta": {**(result.meta or {}), **meta}})
@@ -186,9 +186,9 @@ class Meter:
             await asyncio.sleep(RETRY_SECONDS)
             try:
                 await self._report(call_id, cost)
-            except (RegistryFailure, RateLimited):
-                continue
             except RegistryError as error:
+                if not is_final(error):
+                    continue
                 _log.warning("the registry refused to record the cost of a call: %s", error)
             return
 

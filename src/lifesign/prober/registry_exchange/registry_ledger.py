@@ -43,8 +43,6 @@ T = TypeVar("T")
 
 # Asked otherwise it might be taken: the batch is at fault, not the way to the registry.
 _OUR_FAULT: Final = frozenset({400, 413, 415, 422})
-_TOO_LARGE: Final = 413
-"""A proxy refuses a large batch as well, and smaller ones may pass; its other refusals end by themselves."""
 MAX_INTERFACES_BYTES: Final = 2_097_152
 """Interfaces in one call, as JSON: a quarter of the registry's limit."""
 MAX_INTERFACES_MARKS: Final = 150_000
@@ -184,10 +182,9 @@ async def _query(question: Awaitable[T]) -> T:
     try:
         return await question
     except RegistryRefusal as refusal:
-        is_registry = is_final(refusal)
-        if refusal.status in _OUR_FAULT and (is_registry or refusal.status == _TOO_LARGE):
+        if refusal.status in _OUR_FAULT:
             raise
-        raise (LedgerRefused if is_registry else LedgerUnreachable)(str(refusal)) from refusal
+        raise (LedgerRefused if is_final(refusal) else LedgerUnreachable)(str(refusal)) from refusal
     except RegistryError as error:
         raise LedgerUnreachable(str(error)) from error
 
