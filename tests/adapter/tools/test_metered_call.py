@@ -21,6 +21,7 @@ from lifesign.adapter.tools import metered_call
 from lifesign.adapter.tools.metered_call import reported_cost, without_own_members
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.adapter.tools.tools_file import Price, Upstreams
+from lifesign.client.registry_errors import Unavailable
 from lifesign.domain.tasks.budget import RequestedAmount
 
 COSTLY = {"cost_in": COST_KEY, "at_most": {"usd": 0.5, "tokens": 100}}
@@ -389,6 +390,34 @@ async def test_lease_that_is_lost_while_a_call_is_reserved_stops_the_call(
             assert failed(await model.call_tool("fetch", {}))[0] == "lease_lost"
         assert await work.budget() == {}
     assert upstream.carried_out() == before
+
+
+@pytest.mark.parametrize(("failures", "code"), [(1, None), (2, "busy")])
+async def test_run_ends_only_once_all_costs_are_recorded(
+    registry: RegistryServer,
+    upstream: HttpUpstream,
+    monkeypatch: pytest.MonkeyPatch,
+    failures: int,
+    code: str | None,
+) -> None:
+    monkeypatch.setattr(metered_call, "RETRY_SECONDS", 1_000)
+    async with proxied(registry, f"unpaid-{failures}", offering(upstream), budget={"usd": 1.0}) as work:
+        tasks = work.held.registry.tasks
+        settle, left = tasks.settle_call, iter(range(failures))
+
+        async def fail_first(*given: Any) -> Any:
+            for _ in left:
+                raise Unavailable("HTTP 502", status=502)
+            return await settle(*given)
+
+        monkeypatch.setattr(tasks, "settle_call", fail_first)
+        assert meta_of(await work.call("fetch"))["unsettled"] is True
+        ended = await work.call("mark_complete", {"output": {}})
+        if code is not None:
+            assert failed(ended)[0] == code
+            ended = await work.call("mark_complete", {"output": {}})
+        assert not ended.is_error
+        assert await work.budget() == {"settled": 0.25}
 
 
 async def test_unreachable_registry_stops_calls_and_later_receives_the_cost(

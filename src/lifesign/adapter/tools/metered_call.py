@@ -56,6 +56,8 @@ class Meter:
     def __init__(self, held: ToolProxyContext) -> None:
         self._held = held
         self._unreported: set[asyncio.Task[None]] = set()
+        self._outstanding: dict[str, RequestedAmount] = {}
+        """Costs of executed calls that the registry has not recorded yet, by the id of the call."""
         self.paid_under_way = 0
         """Calls that have begun, and may cost something."""
 
@@ -101,6 +103,11 @@ class Meter:
             await self._release(call_id)
             return result
         return await self._settle(call_id, tool, most, result, cost)
+
+    async def report_outstanding(self) -> int:
+        """Report outstanding costs now; return the number of calls whose cost is not recorded even so."""
+        await asyncio.gather(*(self._try_to_report(*one) for one in list(self._outstanding.items())))
+        return len(self._outstanding)
 
     async def close(self) -> None:
         """Wait a short time until the costs of finished calls are reported to the registry."""
@@ -182,15 +189,23 @@ class Meter:
             )
 
     async def _report_until_recorded(self, call_id: str, cost: RequestedAmount) -> None:
-        while self._held.is_held():
-            await asyncio.sleep(RETRY_SECONDS)
-            try:
-                await self._report(call_id, cost)
-            except RegistryError as error:
-                if not is_final(error):
-                    continue
+        self._outstanding[call_id] = cost
+        try:
+            while self._held.is_held() and call_id in self._outstanding:
+                await asyncio.sleep(RETRY_SECONDS)
+                await self._try_to_report(call_id, cost)
+        finally:
+            self._outstanding.pop(call_id, None)
+
+    async def _try_to_report(self, call_id: str, cost: RequestedAmount) -> None:
+        try:
+            await self._report(call_id, cost)
+        except RegistryError as error:
+            if not is_final(error):
+                return
+            if call_id in self._outstanding:
                 _log.warning("the registry refused to record the cost of a call: %s", error)
-            return
+        self._outstanding.pop(call_id, None)
 
     def _later(self, function: Any) -> None:
         if len(self._unreported) >= MAX_UNREPORTED:

@@ -146,13 +146,17 @@ class ProxiedCalls:
         return result
 
     async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
-        """Submit the run, unless a call with a price runs: it could not be charged afterwards."""
+        """Submit the run once all calls are charged: afterwards, they could not be charged."""
         if paid := self._meter.paid_under_way:
             what = f"{pluralize(paid, 'call')} of metered tools {plural(paid, 'is', 'are')} running"
             wait = "nothing was submitted: wait until they have ended, then make this call again"
             return failure(ToolFailed(f"{what}; {wait}", code=ToolRefusalCode.BUSY))
         self._endings += 1
         try:
+            if unpaid := await self._meter.report_outstanding():
+                what = f"the registry has not recorded the cost of {pluralize(unpaid, 'call')} yet"
+                wait = "nothing was submitted: wait a few seconds, then make this call again"
+                return failure(ToolFailed(f"{what}; {wait}", code=ToolRefusalCode.BUSY))
             result = await answer(tool, arguments, self._reach, read=self._read_aside)
             return self._of_task(tool.name, result)
         finally:
