@@ -5,10 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.http_client.headers import (
+    _CODECS,
     max_age_seconds,
     media_type,
     retry_after_seconds,
     status_links,
+    text_codec,
     whole_number,
 )
 
@@ -92,3 +94,27 @@ def test_any_header_is_read_without_an_exception(text: str) -> None:
 def test_media_type_is_returned_without_parameters(field: str, expected: str) -> None:
     assert media_type({"Content-Type": field}) == expected
     assert media_type({}) == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "codec"),
+    [
+        ("text/plain; charset=ISO-8859-1", "latin_1"),
+        ('text/plain;format=flowed; Charset="windows-1252"', "cp1252"),
+        ("text/plain; charset=utf-16le", "utf_16_le"),
+        ("text/plain;charset=shift_jis;x=y", "shift_jis"),
+        ("text/plain; charset=iso-8859-15", "iso8859_15"),
+        *((f"text/plain; charset={name}", "utf_8") for name in ("UTF-8", "us-ascii", "punycode", "hex")),
+        ("text/plain; charset=", "utf_8"),
+        ("text/plain; xcharset=utf-16", "utf_8"),
+        ("application/json", "utf_8"),
+        ("", "utf_8"),
+    ],
+)
+def test_codec_is_that_of_a_known_charset_or_utf_8(field: str, codec: str) -> None:
+    assert text_codec({"Content-Type": field}) == codec
+
+
+def test_every_codec_decodes_any_bytes() -> None:
+    for codec in _CODECS:
+        assert bytes(range(256)).decode(codec, "replace")

@@ -14,10 +14,12 @@ from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.failures import UNPACKED, undecodable
 from lifesign.http_client.headers import (
+    UTF_8,
     max_age_seconds,
     media_type,
     retry_after_seconds,
     status_links,
+    text_codec,
     whole_number,
 )
 from lifesign.http_client.redirects import MAX_SHOWN_CHARS
@@ -42,6 +44,8 @@ class Answer:
     status: int | None = None
     content_type: str = ""
     """Lower case, without parameters."""
+    codec: str = UTF_8
+    """Python's codec for the text of `body`, by the charset of the content type."""
     body: bytes = b""
     served_at: datetime | None = None
     """Time by the server's clock: `Date`, plus the time in a cache (`Age`)."""
@@ -115,6 +119,7 @@ class Head(TypedDict):
 
     status: int
     content_type: str
+    codec: str
     served_at: datetime | None
     max_age_seconds: int | None
     retry_after_seconds: int | None
@@ -129,6 +134,7 @@ def read_head(response: WithHeader) -> Head:
     return {
         "status": response.status,
         "content_type": media_type(headers)[:MAX_SHOWN_CHARS],
+        "codec": text_codec(headers),
         "served_at": _served_at(headers.get("Date", ""), headers.get("Age", "")),
         "max_age_seconds": max_age_seconds(headers.getall("Cache-Control", [])),
         "retry_after_seconds": retry_after_seconds(headers.get("Retry-After", ""), datetime.now(UTC)),

@@ -7,12 +7,23 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from encodings.aliases import aliases
 
 MAX_LINKS = 32
 """Maximum of links in an answer that are examined."""
 MAX_DIGITS = 9
 """Numbers of seconds with more digits are cut off: 999999999 seconds are 31 years."""
+MAX_TYPE_CHARS = 256
+"""Maximum length of the beginning of a `Content-Type` in which a charset is looked for."""
+UTF_8 = "utf_8"
+# Others are not decoded: some take quadratic time (punycode), and in some a secret has more than one form.
+_CODECS = frozenset({
+    UTF_8, "utf_16", "utf_16_le", "utf_16_be", "latin_1", *(f"iso8859_{part}" for part in range(2, 17) if part != 12),
+    *(f"cp125{number}" for number in range(9)), "koi8_r", "koi8_u", "gb2312", "gbk", "gb18030", "big5",
+    "euc_jp", "shift_jis", "euc_kr",
+})  # fmt: skip
 
+_CHARSET = re.compile(r";\s*charset\s*=\s*\"?([A-Za-z0-9_.:-]+)", re.IGNORECASE)
 _NUMBER = re.compile(r"[0-9]+")
 _MAX_AGE = re.compile(r"max-age=\"?([0-9]+)\"?", re.IGNORECASE)
 _BETWEEN_LINKS = re.compile(r",\s*(?=<)")
@@ -25,6 +36,14 @@ def media_type(headers: Mapping[str, str]) -> str:
     aiohttp's own reader of `Content-Type` takes quadratic time for parameters.
     """
     return headers.get("Content-Type", "").partition(";")[0].strip().lower()
+
+
+def text_codec(headers: Mapping[str, str]) -> str:
+    """Return Python's codec for the charset of an answer; that of UTF-8 if it is absent or not known."""
+    found = _CHARSET.search(headers.get("Content-Type", "")[:MAX_TYPE_CHARS])
+    name = "" if found is None else found[1].lower().replace("-", "_")
+    codec = aliases.get(name, name)
+    return codec if codec in _CODECS else UTF_8
 
 
 def whole_number(text: str) -> int | None:

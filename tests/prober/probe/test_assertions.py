@@ -146,6 +146,16 @@ async def test_path_is_read_within_its_limits(reply: Reply, results: list[Assert
     assert outcomes(report.observation) == results
 
 
+@pytest.mark.parametrize("charset", ["iso-8859-1", "utf-16", "utf-8", "unknown"])
+async def test_text_is_decoded_by_its_charset(charset: str) -> None:
+    body = "café is well".encode("utf-8" if charset == "unknown" else charset)
+    async with serving({}) as server:
+        reply = answer(200, body, Content_Type=f"text/plain; charset={charset}")
+        server.replies |= agent(server) | {"/status": reply}
+        report = await probed(server, {"of": "/status", "text_contains": "café is"})
+    assert outcomes(report.observation) == [OK]
+
+
 async def test_body_that_is_not_read_fails_no_assertion() -> None:
     async with serving({}) as server:
         server.replies |= agent(server) | {HEALTH_PATH: answer(503, b'{"status": "down"}')}

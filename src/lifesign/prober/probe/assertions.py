@@ -61,7 +61,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
     is_known = layer.result not in _WITHOUT_CONTENT and fetched.result not in _WITHOUT_CONTENT
     has_content = is_known and not has_fault and not fetched.is_body_unread
     value: Any = parse_or_none(fetched.body) if fetched.body and has_content else None
-    text = fetched.body[:MAX_TEXT_CHARS].decode(errors="replace") if has_content else ""
+    text = fetched.body[:MAX_TEXT_CHARS].decode(fetched.codec, "replace") if has_content else ""
     if of == "message":
         # A task that is not finished has no answer yet, and a stream is not read.
         is_finished = fetched.content_type != EVENT_STREAM and task_state(value) not in UNFINISHED
