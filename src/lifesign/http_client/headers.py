@@ -18,7 +18,9 @@ MAX_TYPE_CHARS = 256
 UTF_8 = "utf_8"
 # Others are not decoded: some take quadratic time (punycode), and in some a secret has more than one form.
 _CODECS = frozenset({
-    UTF_8, "utf_16", "utf_16_le", "utf_16_be", "latin_1", *(f"iso8859_{part}" for part in range(2, 17) if part != 12),
+    UTF_8, "utf_16", "utf_16_le", "utf_16_be", "latin_1",
+    # There is no part 12.
+    *(f"iso8859_{part}" for part in (*range(2, 12), *range(13, 17))),
     *(f"cp125{number}" for number in range(9)), "koi8_r", "koi8_u", "gb2312", "gbk", "gb18030", "big5",
     "euc_jp", "shift_jis", "euc_kr",
 })  # fmt: skip

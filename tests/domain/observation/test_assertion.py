@@ -11,6 +11,8 @@ from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.observation.assertion import (
     GRADUAL,
     MAX_SHOWN_CHARS,
+    NOT_JSON,
+    TOO_COMPLEX,
     TOO_LONG,
     Assertion,
     AssertionOutcome,
@@ -192,6 +194,15 @@ def test_missing_member_differs_from_missing_answer() -> None:
     assert refused.explanation().endswith(": HTTP 401")
     assert nowhere.reason is None
     assert evaluate(check, CheckedAnswer(status=200, value={"none": "b"})).actual_text == "b"
+
+
+@pytest.mark.parametrize(("fault", "result"), [(NOT_JSON, FAILED), (TOO_COMPLEX, NOT_MEASURED)])
+def test_check_of_a_body_without_a_json_value_has_the_reason(fault: str, result: AssertionOutcome) -> None:
+    answer = CheckedAnswer(status=200, text='{"a": NaN}', json_fault=fault)
+    found = evaluate(asserted(Check.EQUALS, "a", "/a"), answer)
+    assert (found.result, found.reason, found.actual_text) == (result, fault, fault)
+    other = evaluate(asserted(Check.TEXT_CONTAINS, "NaN"), answer)
+    assert (other.result, other.reason) == (OK, None)
 
 
 @given(JSON, st.data())

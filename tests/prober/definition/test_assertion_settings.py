@@ -27,6 +27,12 @@ def test_one_mapping_may_name_several_checks() -> None:
     ]
 
 
+@pytest.mark.parametrize("number", [2**53 + 1, 12345678901234567890, -(10**20) + 1])
+def test_large_integer_is_expected_exactly(number: int) -> None:
+    settings = AssertionSettings.model_validate({"of": "/status", "pointer": "/id", "equals": number})
+    assert [repr(each.expected) for each in settings.assertions] == [str(number)]
+
+
 def test_pointer_is_refused_for_checks_without_a_value() -> None:
     settings = AssertionSettings.model_validate({
         "of": "/status", "pointer": "/queue/depth", "matches": "^[0-9]{1,3}$", "text_contains": "x",

@@ -17,7 +17,7 @@ from tests.support.hostile_server import (
 )
 from tests.support.probing import Played, definition, entry, fetched_as, fetching
 
-from lifesign.domain.observation.assertion import AssertionOutcome
+from lifesign.domain.observation.assertion import NOT_JSON, TOO_COMPLEX, AssertionOutcome
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.network.fetch import Fetched, Request
@@ -154,6 +154,25 @@ async def test_text_is_decoded_by_its_charset(charset: str) -> None:
         server.replies |= agent(server) | {"/status": reply}
         report = await probed(server, {"of": "/status", "text_contains": "café is"})
     assert outcomes(report.observation) == [OK]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"id": 12345678901234567890}', (OK, None)),
+        (b'{"id": 12345678901234567891}', (FAILED, None)),
+        (b'{"id": 12345678901234567890, "v": NaN}', (FAILED, NOT_JSON)),
+        (b'{"id": 1}\n{"id": 2}', (FAILED, NOT_JSON)),
+        (b"", (FAILED, NOT_JSON)),
+        (b'{"id": 1, "v": [' + b"0," * 20_000 + b"0]}", (NOT_MEASURED, TOO_COMPLEX)),
+    ],
+)
+async def test_number_is_compared_exactly_if_the_body_is_json(body: bytes, expected: Any) -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/status": answer(200, body, Content_Type="application/json")}
+        report = await probed(server, {"of": "/status", "pointer": "/id", "equals": 12345678901234567890})
+    [found] = report.observation.assertions or ()
+    assert (found.result, found.reason) == expected
 
 
 async def test_body_that_is_not_read_fails_no_assertion() -> None:

@@ -29,6 +29,8 @@ MAX_SEARCH_STEPS: Final = 2**25
 RE2 takes so many steps if a text makes its cache useless. A target chooses the text.
 """
 TOO_LONG: Final = "the text is too long for this pattern"
+NOT_JSON: Final = "the body is not JSON"
+TOO_COMPLEX: Final = "the JSON of the body is too large or nested too deep"
 
 
 class Check(StrEnum):
@@ -112,6 +114,8 @@ class CheckedAnswer:
     """Whether the answer itself states a failure, so that no check of its content holds."""
     value: Any = None
     """JSON value to which pointers apply; None if the body is not JSON."""
+    json_fault: str = ""
+    """Why there is no JSON value: NOT_JSON, or TOO_COMPLEX if the prober does not parse it."""
     text: str = ""
 
 
@@ -143,7 +147,7 @@ class AssertionResult(BaseModel):
     actual: _Shown | None = None
     """Actual value, in the same form; absent if there was none."""
     reason: _Shown | None = None
-    """Reason why it was not measured, as far as known; absent if it was measured."""
+    """Reason why it was not measured, or why the answer of a failed one has no JSON value; if known."""
 
     @property
     def name(self) -> str:
@@ -155,7 +159,7 @@ class AssertionResult(BaseModel):
         """The actual value as text, or the reason why there is none."""
         if self.actual is not None:
             return self.actual or "an empty text"
-        return "no value at the pointer" if self.has_failed else self.reason or "-"
+        return self.reason or ("no value at the pointer" if self.has_failed else "-")
 
     def explanation(self, max_chars: int = MAX_SHOWN_CHARS) -> str:
         """Return in words what was expected and what was found; long values are cut to `max_chars`."""
@@ -190,11 +194,13 @@ def evaluate(assertion: Assertion, answer: CheckedAnswer | None, reason: str = "
     """Check an answer, None if there was none. `reason` says why the assertion could not be measured."""
     found = None if answer is None else _found(assertion, answer)
     is_met, actual = found or (None, None)
+    json_fault = "" if answer is None or actual is not None else answer.json_fault
     if is_met is None:
         outcome, actual = AssertionOutcome.NOT_MEASURED, None
-        reason = reason if found is None else TOO_LONG
+        reason = reason if found is None else json_fault or TOO_LONG
     else:
         outcome = AssertionOutcome.OK if is_met else AssertionOutcome.ASSERTION_FAILED
+        reason = json_fault
     return AssertionResult(
         of=assertion.of,
         check=assertion.check,
@@ -202,7 +208,7 @@ def evaluate(assertion: Assertion, answer: CheckedAnswer | None, reason: str = "
         result=outcome,
         expected=_expected_text(assertion),
         actual=actual,
-        reason=reason or None if outcome is AssertionOutcome.NOT_MEASURED else None,
+        reason=reason or None,
     )
 
 
@@ -237,7 +243,7 @@ def answer_text(result: Any) -> str:
 def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool | None, str | None] | None:
     """Return whether the answer is as expected, and its value; None if that is unknown.
 
-    None instead of the former if its text is too long to be searched.
+    None instead of the former if its text is too long to be searched, or its JSON too complex.
     """
     expected: Any = assertion.expected
     match assertion.check:
@@ -253,8 +259,14 @@ def _found(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool | None, st
         return None
     if assertion.check in {Check.TEXT_CONTAINS, Check.TEXT_MATCHES} or answer.has_failed:
         return not answer.has_failed and _text_is_met(assertion, answer.text), _shown(answer.text)
+    return _found_at_pointer(assertion, answer)
+
+
+def _found_at_pointer(assertion: Assertion, answer: CheckedAnswer) -> tuple[bool | None, str | None]:
     exists, value = value_at(answer.value, assertion.pointer or "")
-    return (_value_is_met(assertion, value), _shown(value)) if exists else (False, None)
+    if not exists:
+        return None if answer.json_fault == TOO_COMPLEX else False, None
+    return _value_is_met(assertion, value), _shown(value)
 
 
 def _is_unknown(answer: CheckedAnswer, expected: object) -> bool:

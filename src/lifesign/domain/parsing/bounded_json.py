@@ -10,7 +10,7 @@ MAX_MARKS: Final = 20_000
 """Maximum number of `{`, `[` and `,` in a body: each can cost as much as 500 bytes of text."""
 MAX_MARKS_AGAIN: Final = 6_000
 """Maximum number of these in a body that the fast parser did not take, and that is parsed again."""
-_MAX_INTEGER_DIGITS = 20
+MAX_INTEGER_DIGITS: Final = 20
 """A longer integer is read as null: converting it takes time that grows with the square of its length."""
 
 _NOT_COUNTED: Final = bytes(set(range(256)) - set(b'{[,"'))
@@ -112,7 +112,7 @@ def outside_strings(plain: bytes) -> bytes:
 
 
 def _short_integer(digits: str) -> int | None:
-    return int(digits) if len(digits) <= _MAX_INTEGER_DIGITS else None
+    return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else None
 
 
 def _refuse_constant(name: str) -> None:

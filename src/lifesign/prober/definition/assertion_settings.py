@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from lifesign.domain.observation.assertion import MAX_POINTER_CHARS, Assertion, Check, Pattern
+from lifesign.domain.parsing.bounded_json import MAX_INTEGER_DIGITS
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.values import FORMS, HEALTH_PATH_PATTERN, check_path
 
@@ -82,7 +83,7 @@ _Latency = Annotated[
 _Scalar = (
     Annotated[str, Field(max_length=MAX_EXPECTED_CHARS)]
     | Annotated[bool, Field(strict=True)]
-    | Annotated[int, Field(strict=True, ge=-(10**18), le=10**18)]
+    | Annotated[int, Field(strict=True, gt=-(10**MAX_INTEGER_DIGITS), lt=10**MAX_INTEGER_DIGITS)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
 

@@ -8,6 +8,8 @@ from lifesign.domain.a2a.task_poll import UNFINISHED
 from lifesign.domain.mcp.tools import tool_text, tool_value
 from lifesign.domain.observation.assertion import (
     MAX_TEXT_CHARS,
+    NOT_JSON,
+    TOO_COMPLEX,
     Assertion,
     AssertionResult,
     CheckedAnswer,
@@ -21,7 +23,7 @@ from lifesign.domain.observation.results import (
     LayerResult,
     ResultClass,
 )
-from lifesign.domain.parsing.bounded_json import parse_or_none
+from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_bounded
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
@@ -60,7 +62,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
     has_fault = layer.result in CREDENTIAL_FAULTS or visit.is_without_credential(fetched)
     is_known = layer.result not in _WITHOUT_CONTENT and fetched.result not in _WITHOUT_CONTENT
     has_content = is_known and not has_fault and not fetched.is_body_unread
-    value: Any = parse_or_none(fetched.body) if fetched.body and has_content else None
+    value, json_fault = _parsed(fetched.body) if has_content else (None, "")
     text = fetched.body[:MAX_TEXT_CHARS].decode(fetched.codec, "replace") if has_content else ""
     if of == "message":
         # A task that is not finished has no answer yet, and a stream is not read.
@@ -72,6 +74,7 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         text = answer_text(value)
     elif of == "tool":
         value, text = tool_value(visit.tool_result), tool_text(visit.tool_result)
+        json_fault = ""
         has_failed = layer.has_failed
     return CheckedAnswer(
         status=layer.status_code,
@@ -82,8 +85,19 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         has_credential_fault=has_fault,
         has_failed=has_failed,
         value=value,
+        json_fault=json_fault,
         text=text,
     )
+
+
+def _parsed(body: bytes) -> tuple[Any, str]:
+    """Return the JSON value of a body, and why there is none."""
+    try:
+        return parse_bounded(body), ""
+    except NotJson:
+        return None, NOT_JSON
+    except TooComplex:
+        return None, TOO_COMPLEX
 
 
 def _result_of(value: Any) -> Any:
