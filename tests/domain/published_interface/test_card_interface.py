@@ -123,6 +123,25 @@ def test_invalid_parts_of_a_card_count_as_absent() -> None:
     assert card_interface(spoiled).form == card_interface(plain).form
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://sums.test/rpc", "HTTPS://Sums.test.:443/rpc"),
+        ("https://sums.test", "https://sums.test/"),
+        ("http://me:pass@sums.test:80/?key=1", "http://me:pass@SUMS.test?key=1"),
+    ],
+)
+def test_spellings_of_a_url_are_one_place(one: str, other: str) -> None:
+    assert card_interface(CARD_03 | {"url": one}).digest == card_interface(CARD_03 | {"url": other}).digest
+
+
+@pytest.mark.parametrize(
+    "url", ["https://me:hidden@sums.test:99999/", "https://me:hidden@sums.test/?k=hidden"]
+)
+def test_user_and_query_of_a_url_are_not_shown(url: str) -> None:
+    assert "hidden" not in card_interface(CARD_03 | {"url": url}).text
+
+
 def test_places_to_call_are_named_by_binding_version_tenant_and_url() -> None:
     assert card_interface(CARD_10).form["interfaces"].keys() == {
         "JSONRPC 1.0 t1 https://sums.test/a2a",

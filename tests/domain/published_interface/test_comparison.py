@@ -164,6 +164,35 @@ def test_another_type_of_a_required_scheme_breaks_callers() -> None:
     ]
 
 
+BASIC = {"type": "http", "scheme": "basic"}
+HEADER = {"type": "apiKey", "in": "header", "name": "X-Key"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "member"),
+    [
+        (BASIC, BASIC | {"scheme": "bearer"}, "scheme"),
+        (HEADER, HEADER | {"in": "query"}, "location"),
+        (HEADER, HEADER | {"name": "Y-Key"}, "name"),
+    ],
+)
+def test_another_place_of_a_required_credential_breaks_callers(
+    old: dict[str, str], new: dict[str, str], member: str
+) -> None:
+    card = CARD_03 | {"security": [{"key": []}]}
+    before, after = (card | {"securitySchemes": {"key": scheme}} for scheme in (old, new))
+    assert of_cards(before, after) == [
+        ("/security", "changed", True),
+        (f"/security_schemes/key/{member}", "changed", False),
+    ]
+
+
+def test_spelling_of_a_required_header_breaks_no_caller() -> None:
+    card = CARD_03 | {"security": [{"key": []}]}
+    schemes = [{"securitySchemes": {"key": HEADER | {"name": name}}} for name in ("X-Key", "x-key")]
+    assert of_cards(*(card | each for each in schemes)) == [("/security_schemes/key/name", "changed", False)]
+
+
 def with_input(**schema: Any) -> dict[str, Any]:
     return ADD | {"inputSchema": ADD["inputSchema"] | schema}
 

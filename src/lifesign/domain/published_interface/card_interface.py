@@ -6,6 +6,7 @@ have the same form. Section numbers are those of the A2A 1.0 specification.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -33,6 +34,7 @@ from lifesign.domain.published_interface.published import (
     short,
     without_absent,
 )
+from lifesign.domain.targets.target import origin_of
 
 MAX_MODES: Final = 32
 MAX_SCOPES: Final = 32
@@ -86,13 +88,18 @@ def _place(place: AgentInterface) -> Form:
 
 
 def _shown_url(url: str) -> str:
-    """Return a URL in which a digest replaces user and query, which may contain a secret."""
+    """Return a URL in its usual spelling, in which a digest replaces user and query: they may be secret."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return url
-    hidden = "?".join((parts.netloc.rpartition("@")[0], parts.query))
-    plain = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    user, _, netloc = parts.netloc.rpartition("@")
+    with suppress(ValueError):
+        netloc = urlsplit(origin_of(url)).netloc
+    hidden = f"{user}?{parts.query}"
+    # Of the root, the path may be omitted (RFC 3986 6.2.3).
+    path = "" if parts.path == "/" else parts.path
+    plain = parts._replace(netloc=netloc, path=path, query="", fragment="").geturl()
     return plain if hidden == "?" else f"{plain}?{sha256(hidden.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
@@ -170,7 +177,8 @@ def _flow(flow: Mapping[str, Any]) -> Form:
 def _security(members: Mapping[str, Any], schemes: Form) -> Form:
     """Return the security requirements, of which a caller has to meet one; empty if there is none.
 
-    Each is a set of schemes with their types and scopes: a scheme of another type is another requirement.
+    Each is a set of schemes, with what a caller has to send for each, and scopes: a scheme of another type,
+    or with another place of its key, is another requirement.
     """
     given = members.get("securityRequirements")
     given = members.get("security") if not isinstance(given, list) or not given else given
@@ -199,9 +207,19 @@ def _alternative(given: object, schemes: Form) -> Form | None:
 
 def _requirements(named: Mapping[str, Any], schemes: Form) -> Iterable[tuple[str, bool]]:
     for name, scopes in named.items():
-        kind = schemes.get(short(name, MAX_KEY_CHARS), {}).get("type", "")
-        yield f"{name} {kind}".rstrip(), True
+        yield " ".join((name, *_needed(schemes.get(short(name, MAX_KEY_CHARS))))), True
         listed = scopes.get("list") if isinstance(scopes, dict) else scopes
         for scope in listed if isinstance(listed, list) else ():
             if isinstance(scope, str):
                 yield f"{name}:{scope}", True
+
+
+def _needed(scheme: object) -> Iterator[str]:
+    """Yield what a caller needs to know to send the credential of a scheme: its type, and where it goes."""
+    if not isinstance(scheme, dict):
+        return
+    # Names of header fields have no case.
+    name = _lower(scheme.get("name")) if scheme.get("location") == "header" else scheme.get("name")
+    for text in (scheme.get("type"), scheme.get("scheme"), scheme.get("location"), name):
+        if isinstance(text, str):
+            yield text
