@@ -267,15 +267,37 @@ async def test_drain_requested_by_the_registry_deregisters_the_app_and_keeps_ser
         registry.commands = [{"id": "c", "command": "drain"}]
         await registry.until(lambda: registry.status == "deregistered")
         assert (await ask(link, "/now")).body == b"now"
-        # A new worker does not register the agent again.
-        other = link_to(registry, Desk().app, directory)
-        other_server = Server(other)
+        # A new worker does not register the agent again while a worker of that time is alive.
+        other_server = Server(link_to(registry, Desk().app, directory))
         await other_server.start()
-        await server.stop()
         await asyncio.sleep(1000)
         assert registry.incarnation == 1
         assert farewells == ["bye"]
+        await server.stop()
         await other_server.stop()
+
+
+@in_directory
+async def test_workers_replaced_one_after_the_other_register_again_after_a_drain(directory: str) -> None:
+    async with scripted_registry() as registry:
+        servers = [Server(link_to(registry, Desk().app, directory)) for _ in range(2)]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        registry.commands = [{"id": "c", "command": "drain"}]
+        await registry.until(lambda: registry.status == "deregistered")
+        registry.commands = []
+        for number in range(2):
+            servers.append(Server(link_to(registry, Desk().app, directory)))
+            await servers[-1].start()
+            await asyncio.sleep(10)
+            assert registry.incarnation == 1
+            await servers[number].stop()
+        await registry.until_beats(1)
+        assert (registry.incarnation, registry.status) == (2, "active")
+        await servers[2].stop()
+        await servers[3].stop()
+        assert registry.status == "deregistered"
 
 
 @in_directory

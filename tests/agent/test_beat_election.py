@@ -149,8 +149,6 @@ def test_incarnation_is_shared_with_later_workers_and_removed_with_the_last(tmp_
     first.note_incarnation(4)
     second = BeatElection.join(tmp_path)
     assert second.incarnation() == 4
-    first.note_incarnation(HAS_LEFT)
-    assert second.incarnation() == HAS_LEFT
     assert not first.leave()
     assert second.leave()
     # After a restart or kill of all workers, earlier records may be wrong.
@@ -160,6 +158,26 @@ def test_incarnation_is_shared_with_later_workers_and_removed_with_the_last(tmp_
     third.note_incarnation(None)
     assert third.incarnation() is None
     third.leave()
+
+
+def test_drain_lasts_until_all_workers_of_that_time_have_ended(tmp_path: Path) -> None:
+    first, second = BeatElection.join(tmp_path), BeatElection.join(tmp_path)
+    first.note_drain(first.workers())
+    third = BeatElection.join(tmp_path)
+    assert third.incarnation() == HAS_LEFT
+    first.leave()
+    assert (second.incarnation(), third.incarnation()) == (HAS_LEFT, HAS_LEFT)
+    second.leave()
+    assert third.incarnation() is None
+    third.leave()
+
+
+def test_drain_of_the_largest_number_of_workers_is_stored(tmp_path: Path) -> None:
+    crew = BeatElection.join(tmp_path)
+    others = [f"load-4194304-{number:08x}" for number in range(beat_election.MAX_WORKERS - 1)]
+    crew.note_drain([*others, crew.name])
+    assert crew.incarnation() == HAS_LEFT
+    crew.leave()
 
 
 def test_exactly_one_of_leaving_workers_is_the_last(tmp_path: Path) -> None:

@@ -33,7 +33,9 @@ def test_leader_restores_removed_files_before_another_worker_can_lead(tmp_path: 
     assert other.leave() == 7
 
 
-@pytest.mark.parametrize("method", ["lead", "incarnation", "is_alone", "total_load", "is_in_place"])
+@pytest.mark.parametrize(
+    "method", ["lead", "incarnation", "is_alone", "total_load", "is_in_place", "workers"]
+)
 def test_fault_of_the_directory_is_never_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
@@ -47,6 +49,7 @@ def test_fault_of_the_directory_is_never_raised(
         group.can_lead()
         group.keep_lead(None)
         group.is_alone()
+        assert group.names()
         assert group.total_load() == 3
     assert group.can_lead()
     assert group.leave() is None
@@ -70,3 +73,20 @@ def test_worker_leads_itself_if_the_directory_cannot_be_created(tmp_path: Path) 
     assert group.is_alone()
     group.note_incarnation(1)
     assert group.leave(1) is None
+
+
+def test_worker_that_does_not_lead_after_a_drain_logs_that_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drained = joined(tmp_path / "a")
+    assert drained.can_lead()
+    workers = drained.names()
+    new = joined(tmp_path / "a")
+    drained.note_drain(workers)
+    assert not new.can_lead()
+    assert not new.can_lead()
+    assert len(caplog.messages) == 1
+    assert drained.leave() is None
+    assert new.can_lead()
+    assert new.inherited is None
+    new.leave()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from lifesign.agent.beat_election import HAS_LEFT, default_directory
+from lifesign.agent.beat_election import default_directory
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import LEAVE_SECONDS, DrainContext, leave
@@ -183,7 +183,6 @@ class AgentLink:
             self._workers.join()
             if await self._has_lead():
                 await self._heartbeat_until_left()
-            # The directory records that the agent has left: no worker registers it again.
             await self._ends.wait()
             await self._run_idle()
             await self._shut_down()
@@ -217,8 +216,6 @@ class AgentLink:
         Deregister the agent unless another worker continues it.
         """
         incarnation = self._workers.inherited
-        if incarnation == HAS_LEFT:
-            return
         loop = HeartbeatLoop(self._place, self, self._load)
         if incarnation is not None:
             _log.info(
@@ -235,6 +232,7 @@ class AgentLink:
                 # Before its own requests have ended: heartbeats must continue meanwhile.
                 self._workers.give_lead()
                 return
+            workers = self._workers.names()
             leaving = DrainContext(
                 loop=loop,
                 place=self._place,
@@ -244,9 +242,12 @@ class AgentLink:
                 hurry=asyncio.Event(),
             )
             await leave(leaving, self._drain_s)
-            # A worker that has started meanwhile registers again, unless the registry asked the agent to
-            # leave.
-            self._workers.note_incarnation(HAS_LEFT if self._is_asked_to_leave else None)
+            # A worker that has started meanwhile registers again: after a drain that the registry requested,
+            # once all others have ended.
+            if self._is_asked_to_leave:
+                self._workers.note_drain(workers)
+            else:
+                self._workers.note_incarnation(None)
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)

@@ -4,7 +4,7 @@ The workers share a directory that only their user may read:
 
     crew      locked, shared, by every living worker: a worker with an exclusive lock is the only one
     lead      locked by the leader; when it dies, in any way, the next worker gets the lock
-    life      the agent's incarnation, for the next leader; 0 once it has left permanently
+    life      the agent's incarnation, for the next leader; after a drain, 0 and the workers of that time
     load-*    one file per worker, locked by it and mapped: its current load
     new-*     a load file before it is locked: one without a lock belongs to a dead worker
 
@@ -20,6 +20,7 @@ import secrets
 import stat
 import tempfile
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -33,10 +34,10 @@ MAX_WORKERS: Final = 256
 PATIENCE_SECONDS: Final = 1.0
 """Time to wait for another worker that checks whether it is the only one."""
 HAS_LEFT: Final = 0
-"""Value in place of an incarnation: the agent was drained, and no worker may register it again."""
+"""Value in place of an incarnation: the agent was drained, and a worker of that time is still alive."""
 
 _LOAD_BYTES = 8
-_MAX_INCARNATION_BYTES = 32
+_MAX_LIFE_BYTES = 64 * MAX_WORKERS
 
 
 class BeatElection:
@@ -113,29 +114,44 @@ class BeatElection:
 
     def total_load(self) -> int:
         """Return the sum of the loads of all living workers."""
-        return int(self._load[0]) + sum(self._other_loads())
+        return int(self._load[0]) + sum(self._other_loads().values())
 
     def is_alone(self) -> bool:
         """Return whether no other worker is alive."""
         return not self._other_loads()
 
+    @property
+    def name(self) -> str:
+        """Name of this worker, different from those of all others."""
+        return self._own.name
+
+    def workers(self) -> frozenset[str]:
+        """Return the names of all living workers, with this one."""
+        return frozenset({self.name, *self._other_loads()})
+
     def incarnation(self) -> int | None:
-        """Return the incarnation that a worker registered; None before that, HAS_LEFT once it has ended."""
+        """Return the incarnation that a worker registered; None before that.
+
+        After a drain, HAS_LEFT until all workers of that time have ended, then None.
+        """
         try:
             with (self._directory / "life").open("rb") as file:
-                return int(file.read(_MAX_INCARNATION_BYTES))
+                number, *drained = file.read(_MAX_LIFE_BYTES).decode().split()
+            incarnation = int(number)
         except (FileNotFoundError, ValueError):
             return None
+        return None if incarnation == HAS_LEFT and self.workers().isdisjoint(drained) else incarnation
 
     def note_incarnation(self, incarnation: int | None) -> None:
         """Store the incarnation for the next leader; only called by the leader."""
-        path = self._directory / "life"
         if incarnation is None:
-            path.unlink(missing_ok=True)
-            return
-        new = path.with_name("life.new")
-        new.write_text(str(incarnation))
-        new.replace(path)
+            (self._directory / "life").unlink(missing_ok=True)
+        else:
+            self._write_life(str(incarnation))
+
+    def note_drain(self, workers: Collection[str]) -> None:
+        """Store that the agent was drained when these workers were alive; only called by the leader."""
+        self._write_life(" ".join([str(HAS_LEFT), *workers]))
 
     def leave(self) -> bool:
         """Stop being one of the workers; return whether this was the last one."""
@@ -155,10 +171,16 @@ class BeatElection:
         os.close(self._crew_fd)
         self.give_lead()
 
-    def _other_loads(self) -> list[int]:
+    def _write_life(self, text: str) -> None:
+        new = self._directory / "life.new"
+        new.write_text(text)
+        new.replace(self._directory / "life")
+
+    def _other_loads(self) -> dict[str, int]:
+        """Return the load of each other living worker by the worker's name."""
         paths = sorted(self._directory.glob("load-*"))[:MAX_WORKERS]
-        loads = [_load_in(path) for path in paths if path != self._own]
-        return [load for load in loads if load is not None]
+        loads = {path.name: _load_in(path) for path in paths if path != self._own}
+        return {name: load for name, load in loads.items() if load is not None}
 
 
 _elections: Final = WeakSet[BeatElection]()

@@ -5,6 +5,7 @@ whatever happens to the directory.
 """
 
 import logging
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,11 +25,12 @@ class WorkerGroup:
         self._load = 0
         self._last_fault = ""
         self.inherited: int | None = None
-        """Incarnation that the new leader continues; None if there is none, HAS_LEFT after a drain."""
+        """Incarnation that the new leader continues; None if there is none."""
+        self._has_reported_drain = False
 
     def join(self) -> None:
         """Join the other workers. If the directory cannot be used, this worker leads itself."""
-        self.inherited, self._last_fault = None, ""
+        self.inherited, self._last_fault, self._has_reported_drain = None, "", False
         try:
             self._election = BeatElection.join(self._directory)
         except OSError as error:
@@ -54,19 +56,33 @@ class WorkerGroup:
         return self._load
 
     def can_lead(self) -> bool:
-        """Try to become the leader; False also if the directory cannot be used now."""
+        """Try to become the leader.
+
+        False also if the directory cannot be used now, and after a drain until all workers of that time have
+        ended.
+        """
         if self._election is None:
             return True
         try:
             # The leader checks its files more often: after a removal, it has the first try.
-            if self._is_restored() or not self._election.lead():
+            if self._is_restored():
                 return False
-            self.inherited = self._election.incarnation()
+            is_leader, self.inherited = self._election.lead(), self._election.incarnation()
         except OSError as error:
             self._report(error)
             return False
         self._last_fault = ""
-        return True
+        is_drained = self.inherited == HAS_LEFT
+        if is_drained and not self._has_reported_drain:
+            _log.warning(
+                (
+                    "agent %s: the agent was drained, and this worker process does not register it again "
+                    "until all worker processes of that time have ended; hint: restart the server"
+                ),
+                self._agent_id,
+            )
+        self._has_reported_drain = is_drained
+        return is_leader and not is_drained
 
     def keep_lead(self, incarnation: int | None) -> None:
         """Create the leader's files again if they were removed."""
@@ -88,15 +104,30 @@ class WorkerGroup:
         except OSError:
             return False
 
+    def names(self) -> frozenset[str]:
+        """Return the names of all living workers; only that of this one if the directory cannot be read."""
+        if self._election is None:
+            return frozenset()
+        try:
+            return self._election.workers()
+        except OSError:
+            return frozenset({self._election.name})
+
     def note_incarnation(self, incarnation: int | None) -> None:
         """Store the incarnation for the next leader; only called by the leader."""
         try:
             if self._election is not None:
                 self._election.note_incarnation(incarnation)
         except OSError as error:
-            _log.error(
-                "agent %s: other worker processes cannot take over the heartbeats: %s", self._agent_id, error
-            )
+            self._report_unstored(error)
+
+    def note_drain(self, workers: Collection[str]) -> None:
+        """Store that the agent was drained when these workers were alive; only called by the leader."""
+        try:
+            if self._election is not None:
+                self._election.note_drain(workers)
+        except OSError as error:
+            self._report_unstored(error)
 
     def leave(self, own: int | None = None) -> int | None:
         """Leave the group; return the incarnation that this worker has to end, as the last one.
@@ -124,6 +155,11 @@ class WorkerGroup:
             self._directory,
         )
         return True
+
+    def _report_unstored(self, error: OSError) -> None:
+        _log.error(
+            "agent %s: other worker processes cannot take over the heartbeats: %s", self._agent_id, error
+        )
 
     def _report(self, error: OSError) -> None:
         if str(error) != self._last_fault:
