@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from lifesign.domain.net.network_class import address_key, network_class_of, range_to_allow
+from lifesign.domain.net.network_class import address_key, address_of_key, network_class_of, range_to_allow
 
 ALLOWED = [ip_network("10.0.0.0/8"), ip_network("10.1.0.0/16"), ip_network("127.0.0.0/8")]
 
@@ -37,6 +37,16 @@ def test_network_class_of_an_address(address: str, expected: str) -> None:
 )
 def test_ipv6_addresses_of_one_network_count_as_one(address: str, expected: str) -> None:
     assert address_key(ip_address(address)) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [("93.184.216.34", "93.184.216.34"), ("2606:2800:220:1::/64", "2606:2800:220:1::"), ("1/2/3", None)],
+)
+def test_address_of_a_key_counts_as_it(key: str, expected: str | None) -> None:
+    address = address_of_key(key)
+    assert str(address) == str(expected)
+    assert address is None or address_key(address) == key
 
 
 @pytest.mark.parametrize(

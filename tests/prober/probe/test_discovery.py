@@ -218,6 +218,20 @@ async def test_changed_card_is_read_again() -> None:
     assert memory.interface_tenant == "t-1"
 
 
+async def test_address_of_an_interface_is_remembered_until_the_card_names_another() -> None:
+    async with serving({"/old": answer(405)}) as server, probing() as probes:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/old"))
+        await probes.see(server.url)
+        assert probes.memory.interface_address == "127.0.0.1"
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/old", name="renamed"))
+        del server.replies["/old"]
+        await probes.see(server.url)
+        assert probes.memory.interface_address == "127.0.0.1"
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/new"))
+        await probes.see(server.url)
+        assert probes.memory.interface_address is None
+
+
 async def test_card_at_its_new_path_is_found() -> None:
     async with serving({OLD_CARD_PATH: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
         await probes.see(server.url)

@@ -1,7 +1,7 @@
 """Facts of one probe about the path to its target."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from typing import Any
@@ -43,7 +43,11 @@ class Traces:
     deciding: LayerResult | None = None
 
     def __post_init__(self) -> None:
-        memory = ProbeMemory(network_class=self.known_class, address=self.known_address)
+        memory = ProbeMemory(
+            network_class=self.known_class,
+            address=self.known_address,
+            interface_url="https://a.example/rpc",
+        )
         self.entry = TargetEntry(subject_id=target_id(URL_HERE), url=URL_HERE, memory=memory)
         self.exchanges = [
             Exchange(each, 100.0 + number) for number, each in enumerate(self.requests.values())
@@ -65,6 +69,12 @@ class Traces:
         network_class, address = reader.place(self)
         update = {"network_class": network_class, "address": address}
         return reader.read(self, observation.model_copy(update=update))
+
+
+def with_interface_at(address: str | None, requests: Traces) -> Traces:
+    memory = requests.entry.memory.model_copy(update={"interface_address": address})
+    requests.entry = replace(requests.entry, memory=memory)
+    return requests
 
 
 def contact_of(known_class: str | None = None, **requests: Fetched) -> ProbeConnection:
@@ -105,6 +115,73 @@ def test_failure_at_an_own_address_needs_the_canaries_of_its_network(
     requests = Traces({"discovery": fetched(result=result, address=address)})
     requests.deciding = requests.layers["discovery"]
     assert ContactReader(classes, with_canaries).place(requests)[0] == found
+
+
+@pytest.mark.parametrize("with_canaries", [(), ("10.1.0.0/16",), (PUBLIC_IPV4, "10.1.0.0/16")])
+@pytest.mark.parametrize(
+    ("known_class", "known", "now"), [("10.1.0.0/16", TEN, FOUR), (PUBLIC_IPV4, FOUR, TEN)]
+)
+def test_failure_of_a_name_that_leads_into_another_class_is_judged_in_the_last_one(
+    known_class: str, known: Any, now: Any, with_canaries: tuple[str, ...]
+) -> None:
+    """A router without an uplink answers for all names; without a VPN they resolve as for strangers."""
+    page = fetched(result="http_error", status=404, address=now)
+    requests = Traces({"discovery": page}, known_class, str(known))
+    contact = requests.read(with_canaries)
+    assert contact.network_class == known_class
+    assert (contact.is_name_failure, contact.has_answered_itself) == (True, False)
+
+
+def test_agent_that_answers_in_another_class_has_moved() -> None:
+    card = fetched(address=FOUR, status=200)
+    contact = Traces({"discovery": card}, "10.1.0.0/16", str(TEN)).read()
+    assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV4, ())
+
+
+@pytest.mark.parametrize(
+    ("known", "network_class", "layers"),
+    [
+        (None, PUBLIC_IPV4, ()),
+        ("nonsense", PUBLIC_IPV4, ()),
+        (str(FOUR), PUBLIC_IPV4, ()),
+        (str(TEN), "10.1.0.0/16", ("transport",)),
+        ("2606:2800::/64", PUBLIC_IPV6, ("transport",)),
+        # A prober with a stolen key may have written it.
+        ("127.0.0.1", PUBLIC_IPV4, ()),
+    ],
+)
+def test_interface_that_left_its_class_is_unreached_although_the_card_answers_after_it(
+    known: str | None, network_class: str, layers: tuple[str, ...]
+) -> None:
+    requests = Traces(
+        {
+            "transport": fetched(result="http_error", status=404, address=FOUR),
+            "discovery": fetched(address=FOUR, status=200),
+        },
+        PUBLIC_IPV4,
+        str(FOUR),
+    )
+    contact = with_interface_at(known, requests).read()
+    assert (contact.network_class, contact.unreached_layers) == (network_class, layers)
+    assert contact.is_name_failure is bool(layers)
+
+
+@pytest.mark.parametrize(
+    ("result", "members", "found"),
+    [
+        ("ok", {"address": TEN}, str(TEN)),
+        ("ok", {"address": SIX}, "2606:2800::/64"),
+        ("ok", {"address": TEN, "redirected_by": FOUR}, None),
+        ("ok", {}, None),
+        ("http_error", {"address": TEN}, None),
+    ],
+)
+def test_address_of_an_interface_is_that_of_its_last_good_answer(
+    result: str, members: dict[str, Any], found: str | None
+) -> None:
+    requests = Traces({"transport": fetched(result=result, **members)})
+    assert ContactReader(CLASSES).interface_address(requests, requests.layers["transport"]) == found
+    assert ContactReader(CLASSES).interface_address(requests, None) is None
 
 
 def test_memory_of_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,6 +269,9 @@ def test_interface_that_answers_wrongly_is_judged_in_the_class_of_the_last_answe
     contact = contact_of(PUBLIC_IPV4, **requests)
     assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV4, ("transport",))
     assert contact_of(PUBLIC_IPV6, **requests).unreached_layers == ()
+    # The card may answer over IPv6, and the interface not.
+    contact = with_interface_at(str(FOUR), Traces(requests, PUBLIC_IPV6)).read()
+    assert (contact.network_class, contact.unreached_layers) == (PUBLIC_IPV4, ("transport",))
 
 
 def test_a_name_that_did_not_resolve_has_the_class_of_its_last_address() -> None:

@@ -4,7 +4,7 @@ A failure counts against a target only if a witness of the same class answers th
 """
 
 from collections.abc import Sequence
-from ipaddress import IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -47,6 +47,14 @@ def address_key(address: Address) -> str:
     if isinstance(address, IPv6Address):
         return str(IPv6Network((int(address), IPV6_KEY_BITS), strict=False))
     return str(address)
+
+
+def address_of_key(key: str) -> Address | None:
+    """Return an address that counts as `key`; None if no address does."""
+    try:
+        return ip_network(key).network_address
+    except ValueError:
+        return None
 
 
 def _mapped(address: Address) -> Address:

@@ -38,7 +38,7 @@ MAX_TENANT_CHARS: Final = 128
 
 _OF_A_CARD: Final = (
     "card_url", "card_redirect", "card_etag", "card_digest", "interface_url", "health_url", "link_registry",
-    "link_agent_id", "interface_digest", "card_schemes",
+    "link_agent_id", "interface_address", "interface_digest", "card_schemes",
 )  # fmt: skip
 """Facts that are forgotten if the card turns out to be another agent's."""
 # RFC 9110 8.8.3, only ASCII characters: the value is sent back unchanged.
@@ -123,7 +123,10 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     visit.card_place = fetched.url
     visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, place, fetched, digest)
-    visit.learned |= _interface_memory(served.card)
+    interface = _interface_memory(served.card)
+    if interface["interface_url"] != visit.recall("interface_url"):
+        interface["interface_address"] = None
+    visit.learned |= interface
     visit.learned |= _claimed_agent(served.card)
     visit.learned["card_schemes"] = served.card.security_schemes or None
     visit.learned["health_url"] = _first_health_url(visit)

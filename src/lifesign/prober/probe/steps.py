@@ -139,6 +139,8 @@ class Prober:
 
     def _memory(self, visit: ProbeSession, observation: Observation) -> ProbeMemory:
         entry, retry_after_s = visit.entry, visit.retry_after_s
+        if (address := self._contacts.interface_address(visit, observation.transport)) is not None:
+            visit.learned["interface_address"] = address
         return after_probe(
             entry.memory,
             observation,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import Address, Network
@@ -10,6 +10,7 @@ from lifesign.domain.net.network_class import (
     PUBLIC_CLASSES,
     THIS_MACHINE,
     address_key,
+    address_of_key,
     is_loopback,
     network_class_of,
 )
@@ -96,6 +97,15 @@ class Traces(Protocol):
         ...
 
 
+class _LastAnswer(NamedTuple):
+    """Where a target, or the interface of its card, answered last."""
+
+    network_class: str | None
+    """None if it never answered, or if the class cannot be trusted."""
+    address: str | None
+    """As in a target's memory; None if it never answered."""
+
+
 class ContactReader:
     """Determines over which network class a probe reached its target."""
 
@@ -111,18 +121,30 @@ class ContactReader:
         if layer is not None and layer.has_failed and fetched is not None and fetched.is_foreign:
             # The address of the other host says nothing about the route to the target.
             fetched = None
-        return self._place_of(traces, fetched, has_failed=layer is not None and layer.has_failed)
+        has_failed = layer is not None and layer.has_failed
+        return self._place_of(traces, fetched, _last_answer(traces.entry), has_failed=has_failed)
+
+    def interface_address(self, traces: Traces, transport: LayerResult | None) -> str | None:
+        """Return the address to remember for an interface that answered as expected; None if it did not."""
+        fetched = None if transport is None else traces.fetched_for(transport)
+        if transport is None or transport.result is not ResultClass.OK or fetched is None:
+            return None
+        if fetched.address is None or fetched.is_foreign:
+            return None
+        return self._classes.key_of(fetched.address)
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
         """Return over which network a probe reached its target, or failed to."""
         answered = self._last_witness_answer(traces.exchanges)
         layer = traces.deciding
         fetched = None if layer is None else traces.fetched_for(layer)
+        known = _last_answer(traces.entry)
         has_answered_itself = (
             fetched is not None
             and self._has_answered_itself(fetched)
             # At its other address, the agent may work.
-            and self._missed_address(traces, fetched) is None
+            and self._missed_address(fetched, known) is None
+            and not self._is_in_other_class(fetched, known)
         )
         if observation.is_liveness_signal:
             contact = self._of_living(traces, observation, answered)
@@ -134,7 +156,7 @@ class ContactReader:
         return ProbeConnection(
             network_class=observation.network_class,
             has_answered_itself=has_answered_itself,
-            is_name_failure=layer is not None and self._is_name_failure(traces, layer, fetched),
+            is_name_failure=layer is not None and self._is_name_failure(layer, fetched, known),
             is_date_failure=fetched is not None and fetched.is_date_fault,
             is_tls_failure=fetched is not None and _is_tls_failure(fetched),
             answered=answered,
@@ -148,9 +170,11 @@ class ContactReader:
         Its failures would contradict what the agent says of itself, though the way there may be cut. In a
         class with canaries the same holds for an interface at another address: only canaries are witnesses.
         It also holds for an interface whose name did not resolve: the other answers may come from open
-        connections, or from names that are still cached. And it holds for one whose TLS fails: the other
-        answers may come without TLS, and do not confirm the clock.
+        connections, or from names that are still cached. The name may also lead into another class than the
+        one in which the interface answered last. And it holds for one whose TLS fails: the other answers may
+        come without TLS, and do not confirm the clock.
         """
+        known = self._last_interface_answer(traces.entry)
         unreached: dict[str | None, list[str]] = {}
         is_name_failure = is_date_failure = is_tls_failure = False
         failed: dict[str, tuple[LayerResult, Fetched]] = {}
@@ -160,8 +184,8 @@ class ContactReader:
                 failed[name] = layer, fetched
         own = [fetched for _, fetched in failed.values()]
         for name, (layer, fetched) in failed.items():
-            network_class, address = self._place_of(traces, fetched, has_failed=True)
-            if fetched.result is ResultClass.DNS_FAILURE:
+            network_class, address = self._place_of(traces, fetched, known, has_failed=True)
+            if fetched.result is ResultClass.DNS_FAILURE or self._is_in_other_class(fetched, known):
                 is_name_failure = True
             elif fetched.is_date_fault:
                 is_date_failure = True
@@ -183,38 +207,53 @@ class ContactReader:
             )
         return ProbeConnection(network_class=observation.network_class, answered=answered)
 
-    def _is_name_failure(self, traces: Traces, layer: LayerResult, fetched: Fetched | None) -> bool:
+    def _is_name_failure(self, layer: LayerResult, fetched: Fetched | None, known: _LastAnswer) -> bool:
         """Return whether the name did not resolve, or leads to another address than the one that answered.
 
         A name server may answer for all names with the address of a page of its own, or of a host that
         redirects to such a page.
         """
-        if layer.result is ResultClass.DNS_FAILURE:
-            return True
-        known = traces.entry.memory.address
-        if known is None or fetched is None or fetched.address is None:
+        is_unresolved = layer.result is ResultClass.DNS_FAILURE
+        return is_unresolved or (fetched is not None and self._is_elsewhere(fetched, known))
+
+    def _is_elsewhere(self, fetched: Fetched, known: _LastAnswer) -> bool:
+        """Return whether the address that answered last is not among those that were requested now."""
+        if known.address is None or fetched.address is None:
             return False
         found = (fetched.redirected_by or fetched.address, fetched.address, *fetched.tried)
-        return known not in map(self._classes.key_of, found)
+        return known.address not in map(self._classes.key_of, found)
+
+    def _is_in_other_class(self, fetched: Fetched, known: _LastAnswer) -> bool:
+        """Return whether a name now leads into another network class than at the last answer.
+
+        A router without an uplink may answer for all names with its own address. Without a VPN, names may
+        resolve as they do for strangers.
+        """
+        if known.network_class is None or fetched.address is None:
+            return False
+        is_other = self._classes.of(fetched.address) != known.network_class
+        return is_other and self._is_elsewhere(fetched, known)
 
     def _place_of(
-        self, traces: Traces, fetched: Fetched | None, *, has_failed: bool
+        self, traces: Traces, fetched: Fetched | None, known: _LastAnswer, *, has_failed: bool
     ) -> tuple[str | None, str | None]:
         """Return the network class and address that decide about a request."""
-        known_class = _remembered_class(traces.entry)
         if fetched is None or fetched.address is None:
-            return known_class, None
-        missed = self._missed_address(traces, fetched) if has_failed else None
+            return known.network_class, None
+        missed = self._missed_address(fetched, known) if has_failed else None
         address = fetched.address if missed is None else missed
         network_class = self._classes.of(address)
         if has_failed and (route := self._classes.of_route(address)) in self._with_canaries:
             network_class = route
-        if network_class == THIS_MACHINE and known_class is not None and not is_loopback(traces.entry.url):
-            # It answered from another machine: a name server that leads here may do so for all names.
-            network_class = known_class
+        # A name server that leads to this machine, or into another class, may do so for all names.
+        is_misled = network_class == THIS_MACHINE and not is_loopback(traces.entry.url)
+        if has_failed:
+            is_misled = is_misled or self._is_in_other_class(fetched, known)
+        if is_misled and known.network_class is not None:
+            network_class = known.network_class
         return network_class, self._classes.key_of(address)
 
-    def _missed_address(self, traces: Traces, fetched: Fetched) -> Address | None:
+    def _missed_address(self, fetched: Fetched, known: _LastAnswer) -> Address | None:
         """Return an address of the class of the last answer that was tried in vain; None if there is none.
 
         A failure at another address says little: that one may never have worked. But an answer of the address
@@ -224,11 +263,20 @@ class ContactReader:
         if (
             is_direct
             and fetched.address is not None
-            and self._classes.key_of(fetched.address) == traces.entry.memory.address
+            and self._classes.key_of(fetched.address) == known.address
         ):
             return None
-        known_class = _remembered_class(traces.entry)
-        return next((each for each in fetched.tried if self._classes.of(each) == known_class), None)
+        return next((each for each in fetched.tried if self._classes.of(each) == known.network_class), None)
+
+    def _last_interface_answer(self, entry: TargetEntry) -> _LastAnswer:
+        """Return where a target's interface answered last; its host may be another than that of the card."""
+        memory = entry.memory
+        address = None if memory.interface_address is None else address_of_key(memory.interface_address)
+        if address is None:
+            return _LastAnswer(_last_answer(entry).network_class, None)
+        return _LastAnswer(
+            _trusted(self._classes.of(address), memory.interface_url or ""), memory.interface_address
+        )
 
     def _last_witness_answer(self, exchanges: Iterable[Exchange]) -> Answered | None:
         """Return the last answer that can be a witness: of the host itself, over a new connection."""
@@ -283,12 +331,14 @@ def _is_tls_failure(fetched: Fetched) -> bool:
     return fetched.result is ResultClass.TLS_FAILURE and not fetched.is_date_fault
 
 
-def _remembered_class(entry: TargetEntry) -> str | None:
+def _last_answer(entry: TargetEntry) -> _LastAnswer:
+    """Return where a target answered last."""
+    return _LastAnswer(_trusted(entry.memory.network_class, entry.url), entry.memory.address)
+
+
+def _trusted(network_class: str | None, url: str) -> str | None:
     """Return the network class in a target's memory; None if there is none, or none to trust.
 
     Another prober may have written it. This machine needs no witness, so only the URL itself may say so.
     """
-    network_class = entry.memory.network_class
-    if network_class == THIS_MACHINE and not is_loopback(entry.url):
-        return None
-    return network_class
+    return None if network_class == THIS_MACHINE and not is_loopback(url) else network_class
