@@ -1,3 +1,4 @@
+import os
 import stat
 from pathlib import Path
 
@@ -117,3 +118,46 @@ def test_registry_url_is_taken_from_argument_or_environment() -> None:
     assert registry_url(None, {"LIFESIGN_REGISTRY": "http://b"}) == "http://b"
     with pytest.raises(InvalidValue, match="LIFESIGN_REGISTRY"):
         registry_url(None, {})
+
+
+def test_key_file_is_read_again_after_a_refusal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "a.key"
+    keys = AgentKeys(key="ahk_given", key_file=file, environment={})
+    keys.keep("ahk_own")
+    file.write_text("ahk_rotated\n")
+    file.chmod(0o640)
+    assert keys.current() == "ahk_own"
+    assert keys.is_replaced("ahk_own")
+    assert keys.current() == "ahk_rotated"
+    # A second request was refused with the former key; there is no third key.
+    assert keys.is_replaced("ahk_own")
+    assert not keys.is_replaced("ahk_rotated")
+    assert len(caplog.records) == 1
+    # A file that is being written, or cannot be read, changes nothing.
+    for content in ("", "two words"):
+        file.write_text(content)
+        assert not keys.is_replaced("ahk_rotated")
+    file.unlink()
+    assert keys.is_replaced("ahk_rotated")
+    assert keys.current() == "ahk_given"
+
+
+def test_own_key_without_a_stored_copy_is_kept_after_a_refusal(tmp_path: Path) -> None:
+    for file in (None, tmp_path / "absent" / "a.key"):
+        keys = AgentKeys(key="ahk_given", key_file=file, environment={})
+        keys.keep("ahk_own")
+        assert not keys.is_replaced("ahk_own")
+        assert keys.current() == "ahk_own"
+
+
+def test_file_of_the_given_key_is_read_again_after_a_refusal(tmp_path: Path) -> None:
+    given = tmp_path / "given.key"
+    os.mkfifo(given)
+    keys = AgentKeys(key="ahk_given", key_file=tmp_path / "a.key", given_file=given, environment={})
+    # A pipe would block until another process writes to it.
+    assert not keys.is_replaced("ahk_given")
+    given.unlink()
+    assert not keys.is_replaced("ahk_given")
+    given.write_text("ahk_rotated")
+    assert keys.is_replaced("ahk_given")
+    assert keys.current() == "ahk_rotated"

@@ -1,17 +1,19 @@
 import contextlib
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from tests.support.registry_server import KEYS, RegistryServer
-from tests.support.scripted_registry import KEY, ScriptedRegistry, refusal, scripted_registry
+from tests.support.scripted_registry import KEY, OWN_KEY, ScriptedRegistry, refusal, scripted_registry
 from tests.support.virtual_loop import in_virtual_time
 
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.profile import AgentProfile
-from lifesign.agent.registration import MAX_LEAVE_TRIES, RegistrySession
+from lifesign.agent.registration import MAX_LEAVE_TRIES, Load, RegistrySession
 from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
 from lifesign.domain.access.permissions import Role
+from lifesign.filesystem.private_file import write_private
 
 NOT_PERMITTED = refusal(403, "not_allowed", "this coordinator key may not send heartbeats")
 
@@ -106,7 +108,7 @@ async def test_key_without_permission_for_heartbeats_replaces_no_agent(
     with pytest.raises(NotPermitted) as refused:
         await check_and_register(other)
     assert "lifesign keys create --role agent --agent-id a " in other.hint(refused.value)
-    record = await (await running.client()).agents.get("a")
+    record = await running.client.agents.get("a")
     assert (record.incarnation, record.status) == (1, "active")
     # The agent's own key may replace the incarnation.
     own = session((tmp_path / "a.key").read_text().strip(), None)
@@ -129,3 +131,20 @@ async def test_registration_without_the_own_key_is_an_error_if_heartbeats_are_re
         # A failure says nothing about the key.
         registry.answers("beat", refusal(429, "too_many_requests"))
         assert (await place.register(supersede=True)).incarnation == place.incarnation == 3
+
+
+@in_virtual_time
+async def test_rotated_key_is_taken_from_the_key_file_once_the_former_one_has_expired() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        async with scripted_registry() as registry:
+            file = f"{directory}/a.key"
+            keys = AgentKeys(key=KEY, key_file=file, environment={})
+            place = RegistrySession(AgentProfile(agent_id="a"), keys, registry.url)
+            await place.register(supersede=True)
+            write_private(Path(file), "ahk_rotated")
+            registry.answers("beat", refusal(401, "unknown_key"))
+            for _ in range(2):
+                await place.send_heartbeat(Load(), is_draining=False, client_s=0.0)
+            sent = [asked.headers["X-API-Key"] for asked in registry.beats()]
+            assert sent == [OWN_KEY, "ahk_rotated", "ahk_rotated"]
+            await place.close()

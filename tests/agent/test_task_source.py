@@ -17,7 +17,7 @@ from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 from lifesign import boot_clock
 from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment, task_source
 from lifesign.agent.task_source import TaskSource
-from lifesign.client import RegistryClient
+from lifesign.client import RegistryClient, registry_connection
 from lifesign.client.registry_errors import Stale, error_of
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
@@ -124,6 +124,29 @@ async def test_agent_holds_tasks_up_to_its_capacity(registry: RegistryServer, ad
         bench.may_end.set()
         for task in made:
             await becomes(admin, task.task_id, "review")
+
+
+async def test_requests_of_handlers_do_not_delay_heartbeats(
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_connection, "MAX_CONNECTIONS", 2)
+    bench = Bench()
+
+    async def work(task: ClaimedTask) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(2):
+                stream = task.client.events.stream(after=0)
+                await stack.enter_async_context(contextlib.aclosing(stream))
+                await anext(stream)
+            await bench.work(task)
+
+    made = await admin.tasks.create("Follow the log", agent_id="follower")
+    async with working(registry, "follower", work) as runner:
+        await asyncio.wait_for(bench.begun.get(), PATIENCE_SECONDS)
+        await runner.send_heartbeat()
+        assert (await admin.agents.get("follower")).capacity.current_load == 1
+        bench.may_end.set()
+        await becomes(admin, made.task_id, "review")
 
 
 async def test_agent_without_capacity_gets_one_task_at_a_time(

@@ -43,6 +43,7 @@ from lifesign.client.registry_connection import (
 from lifesign.client.registry_errors import (
     Conflict,
     InvalidAnswer,
+    NotAuthorized,
     RateLimited,
     RegistryError,
     Unavailable,
@@ -342,6 +343,61 @@ async def test_representations_and_errors_hide_the_key(
         seen = seen.__cause__ or seen.__context__
     client = RegistryClient(URL, key=KEY)
     assert KEY not in repr(connection) + str(connection) + repr(client) + repr(client.agents)
+
+
+class RotatedKey:
+    """A key that has been replaced, which is noticed after a refusal."""
+
+    def __init__(self) -> None:
+        self._key = KEY
+
+    def current(self) -> str:
+        return self._key
+
+    def is_replaced(self, refused: str | None) -> bool:
+        self._key = f"{KEY}-2"
+        return refused != self._key
+
+
+def unknown_key(quoted: str = "") -> dict[str, Any]:
+    return {"error": {"code": "unknown_key", "message": f"a valid key is required {quoted}"}}
+
+
+def sent_keys(mocked: aioresponses) -> list[str]:
+    return [call.kwargs["headers"]["X-API-Key"] for calls in mocked.requests.values() for call in calls]
+
+
+async def test_refused_request_is_repeated_once_with_a_replaced_key(mocked: aioresponses) -> None:
+    connection = RegistryConnection(URL, key=RotatedKey())
+    for _ in range(2):
+        reply(mocked, "POST", 401, payload=unknown_key())
+        reply(mocked, "POST", 200, payload={"size": 3})
+    assert await connection.ask_for(Thing, POST) == Thing(size=3)
+    assert sent_keys(mocked) == [KEY, f"{KEY}-2"]
+    # The second key has no successor.
+    with pytest.raises(NotAuthorized):
+        await connection.ask(POST)
+    await connection.close()
+
+
+async def test_error_that_quotes_the_former_or_the_current_key_hides_both(mocked: aioresponses) -> None:
+    connection = RegistryConnection(URL, key=RotatedKey())
+    reply(mocked, "POST", 401, payload=unknown_key())
+    reply(mocked, "POST", 401, payload=unknown_key(f"{KEY} {KEY}-2"))
+    with pytest.raises(NotAuthorized) as caught:
+        await connection.ask(POST)
+    assert KEY not in str(caught.value)
+    await connection.close()
+
+
+async def test_401_without_a_code_is_not_repeated(mocked: aioresponses) -> None:
+    # A proxy may answer so after the registry has executed the request.
+    connection = RegistryConnection(URL, key=RotatedKey())
+    reply(mocked, "POST", 401, payload={})
+    with pytest.raises(RegistryError):
+        await connection.ask(POST)
+    assert sent_keys(mocked) == [KEY]
+    await connection.close()
 
 
 @pytest.mark.parametrize(

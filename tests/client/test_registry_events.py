@@ -2,6 +2,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from tests.support.hostile_server import HostileServer, Reply, answer, as_json, 
 from tests.support.registry_server import KEYS, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 
+from lifesign.agent.credentials import AgentKeys
 from lifesign.client import RegistryClient, registry_connection
 from lifesign.client.registry_errors import (
     InvalidAnswer,
@@ -84,6 +86,22 @@ async def test_a_key_that_is_revoked_opens_no_stream(registry: RegistryServer) -
     async with RegistryClient(registry.url, key=key) as reader:
         with pytest.raises(NotAuthorized):
             await anext(reader.events.stream())
+
+
+async def test_stream_is_opened_with_a_replaced_key(registry: RegistryServer, tmp_path: Path) -> None:
+    file = tmp_path / "own.key"
+    file.write_text("ahk_former")
+    file.chmod(0o600)
+    keys = AgentKeys(key_file=file, environment={})
+    assert keys.current() == "ahk_former"
+    file.write_text(KEYS[Role.READER])
+    async with (
+        RegistryClient(registry.url, key=KEYS[Role.COORDINATOR]) as coordinator,
+        RegistryClient(registry.url, key=keys) as reader,
+    ):
+        await coordinator.agents.register("streamed")
+        async with aclosing(reader.events.stream(after=0)) as stream:
+            assert await take(stream, 1) == [1]
 
 
 async def test_stream_position_beyond_the_log_is_refused(client: RegistryClient) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.client.secret_file import MAX_SECRET_BYTES, find_secret, read_secret
+from lifesign.client.secret_file import MAX_KEY_CHARS, MAX_SECRET_BYTES, FixedKey, find_secret, read_secret
 from lifesign.errors import InvalidValue
 
 
@@ -58,3 +58,16 @@ def test_missing_secret_file_is_reported_without_reading(complaints: list[str], 
     with pytest.raises(InvalidValue, match=rf"^key_file: .*\({os.strerror(errno.ENOENT)}\)"):
         read_secret(tmp_path / "absent", "key_file", "key", complaints.append)
     assert complaints == []
+
+
+@pytest.mark.parametrize("key", ["", "two words", "ä", "x\n", "x" * (MAX_KEY_CHARS + 1)])
+def test_key_that_no_header_can_contain_is_refused(key: str) -> None:
+    with pytest.raises(InvalidValue) as refused:
+        FixedKey(key)
+    assert not key or key not in str(refused.value)
+
+
+def test_fixed_key_has_no_replacement() -> None:
+    key = FixedKey("x" * MAX_KEY_CHARS)
+    assert not key.is_replaced(key.current())
+    assert FixedKey(None).current() is None

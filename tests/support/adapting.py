@@ -92,7 +92,7 @@ class Adapting:
 
     def client(self) -> RegistryClient:
         """Ask the registry as the agent."""
-        return RegistryClient(self._url, key=self.keys.current())
+        return RegistryClient(self._url, key=self.keys)
 
     def _take(self, expected: RunEvent) -> None:
         self.events.append(expected)

@@ -7,14 +7,14 @@ no agent.
 
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
-from lifesign.client.registry_connection import check_key
 from lifesign.client.registry_errors import NotAuthorized, NotPermitted, RegistryError
-from lifesign.client.secret_file import find_secret
+from lifesign.client.secret_file import check_key, find_secret
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.private_file import write_private
 
@@ -29,16 +29,20 @@ class AgentKeys:
         *,
         key: str | None = None,
         key_file: str | Path | None = None,
+        given_file: Path | None = None,
         has_fixed_id: bool = True,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         """Take a key, else that of LIFESIGN_KEY; one in the file overrides both.
 
-        The file need not exist: the agent's own key is stored in it when the registry returns it.
+        The file need not exist: the agent's own key is stored in it when the registry returns it. After the
+        registry refused a key (401), the file is read again.
+        `given_file`: the file that contains `key`, which is then read again too.
         `has_fixed_id`: whether a later process may run as this agent, and would need that key. Raise
         InvalidValue without any key, or for one that is no valid header value.
         """
         self._file = None if key_file is None else Path(key_file).absolute()
+        self._given_file = given_file
         self._given = environment.get(KEY_VARIABLE) or None if key is None else key
         self._has_fixed_id = has_fixed_id
         self._own: str | None = None
@@ -59,6 +63,19 @@ class AgentKeys:
     def is_own(self) -> bool:
         """Whether the current key is from the key file, or the registry gave it to this agent."""
         return (self._own or self._stored_key()) is not None
+
+    def is_replaced(self, refused: str | None) -> bool:
+        """Read the files again after the registry refused this key; return whether another key is current.
+
+        An operator may have rotated the key, and may have written the new one into the file.
+        """
+        if self.current() == refused:
+            stored = self._read_again(self._file, self._own)
+            if stored is not None or not self._is_unwritten:
+                self._is_unwritten = self._is_unwritten and stored == self._own
+                self._own = stored
+            self._given = self._read_again(self._given_file, self._given) or self._given
+        return self.current() != refused
 
     def keep(self, own: str) -> None:
         """Store the agent's own key in the key file, as it is sent only once; log a failure to write."""
@@ -103,7 +120,7 @@ class AgentKeys:
             return (
                 f"the registry does not accept the key in {self._file}, which is used before any other key. "
                 f"Remove the file; if the registry knows the agent, an operator can create another key: "
-                f"{create} --write-key {quote(str(self._file))}. Then start the agent again"
+                f"{create} --write-key {quote(str(self._file))}. The agent then uses the new key"
             )
         if isinstance(error, NotAuthorized):
             return f"the registry does not accept this key. An operator can create another one: {create}"
@@ -120,9 +137,31 @@ class AgentKeys:
             return None
         stored_key = find_secret(self._file, "key_file", "key", _log.warning) or None
         check_key(stored_key)
-        # Only this process changes the file, and every call needs the key.
+        # The file is read again only after a refusal: every call needs the key.
         self._own = stored_key
         return stored_key
+
+    def _read_again(self, file: Path | None, former: str | None) -> str | None:
+        """Return the key in a file; None if the file was removed, else the former key if there is no other.
+
+        A pipe is not read again.
+        """
+        if file is None:
+            return former
+        complaints: list[str] = []
+        try:
+            if not stat.S_ISREG(file.stat().st_mode):
+                return former
+            key = find_secret(file, "key_file", "key", complaints.append) or former
+            check_key(key)
+        except FileNotFoundError:
+            return None
+        except (InvalidValue, OSError):
+            return former
+        if key != former:
+            for complaint in complaints:
+                _log.warning("%s", complaint)
+        return key
 
 
 def registry_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:

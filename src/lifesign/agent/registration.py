@@ -70,8 +70,10 @@ class RegistrySession:
         self._allows_plain_http = allow_plain_http
         self._works_tasks = works_tasks
         self._has_fixed_id = has_fixed_id
-        self._client_key = keys.current()
-        self._client = self._client_with(self._client_key)
+        self.client = self._new_client()
+        """Client of the agent itself: its registration, heartbeats, claims, leases and results."""
+        self.handler_client = self._new_client()
+        """Client of the handlers, with other connections: heartbeats must not wait for their requests."""
 
     @property
     def agent_id(self) -> str:
@@ -91,22 +93,21 @@ class RegistrySession:
         """
         if self._keys.is_own and not self._works_tasks:
             return
-        client = await self.client()
         try:
-            await client.agents.get(self.agent_id)
+            await self.client.agents.get(self.agent_id)
         except (NotFound, NotPermitted):
             # It is new, or the key only enrols, and replaces no agent.
             return
-        await self._check_permission(client)
+        await self._check_permission()
 
-    async def _check_permission(self, client: RegistryClient) -> None:
+    async def _check_permission(self) -> None:
         """Raise NotPermitted if the key may not claim tasks, or not send heartbeats if it claims none."""
         # The task and the incarnation never exist: a key with the permission gets one of the other refusals.
         with suppress(Conflict, Gone, NotFound, Unprocessable):
             if self._works_tasks:
-                await client.tasks.claim(task_id=_NO_TASK)
+                await self.client.tasks.claim(task_id=_NO_TASK)
             else:
-                await client.agents.heartbeat(self.agent_id, incarnation=_NO_INCARNATION)
+                await self.client.agents.heartbeat(self.agent_id, incarnation=_NO_INCARNATION)
 
     async def register(self, *, supersede: bool) -> AgentRecord:
         """Register the agent, which begins an incarnation, and store the agent's own key if it gets one.
@@ -114,8 +115,7 @@ class RegistrySession:
         Raise Conflict if the agent is alive and is not to be superseded; NotPermitted if the registry does
         not send the agent's own key, and the configured key cannot replace it.
         """
-        client = await self.client()
-        record = await self.profile.register(client.agents, supersede=supersede)
+        record = await self.profile.register(self.client.agents, supersede=supersede)
         if record.agent_id != self.agent_id:
             raise InvalidAnswer(f"the registry registered {record.agent_id!a} instead of {self.agent_id}")
         if record.agent_key is not None:
@@ -123,15 +123,14 @@ class RegistrySession:
         elif not self._keys.is_own:
             # A failure without a refusal says nothing about the key; the heartbeats will show it.
             with suppress(RegistryFailure, RateLimited):
-                await self._check_permission(client)
+                await self._check_permission()
         self.incarnation = record.incarnation
         return record
 
     async def send_heartbeat(self, load: Load, *, is_draining: bool, client_s: float) -> HeartbeatReply:
         """Send a heartbeat; Gone if the incarnation has ended. `client_s` is the local wall-clock time."""
         self._keys.write_again()
-        client = await self.client()
-        return await client.agents.heartbeat(
+        return await self.client.agents.heartbeat(
             self.agent_id,
             status="draining" if is_draining else "active",
             current_load=load.count,
@@ -142,21 +141,19 @@ class RegistrySession:
 
     async def was_drained(self) -> bool:
         """Return whether this incarnation ended by a drain that another caller requested."""
-        client = await self.client()
-        record = await client.agents.get(self.agent_id)
+        record = await self.client.agents.get(self.agent_id)
         return record.incarnation == self.incarnation and record.reason in _DRAINED
 
     async def leave(self) -> None:
         """Deregister this incarnation. If another process has registered the agent since, nothing changes."""
         if self.incarnation is None:
             return
-        client = await self.client()
         for _ in range(MAX_LEAVE_TRIES):
-            record = await client.agents.get(self.agent_id)
+            record = await self.client.agents.get(self.agent_id)
             if record.incarnation != self.incarnation or record.status not in ALIVE:
                 break
             try:
-                await client.agents.deregister(
+                await self.client.agents.deregister(
                     self.agent_id, if_match=record.etag, ends_key=not self._has_fixed_id
                 )
             except Stale:
@@ -169,21 +166,15 @@ class RegistrySession:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self.client.close()
+        await self.handler_client.close()
 
-    async def client(self) -> RegistryClient:
-        """Return a client of the registry with the agent's current key."""
-        key = self._keys.current()
-        if key != self._client_key:
-            former, self._client, self._client_key = self._client, self._client_with(key), key
-            await former.close()
-        return self._client
-
-    def _client_with(self, key: str | None) -> RegistryClient:
+    def _new_client(self) -> RegistryClient:
+        """Return a client of the registry that sends the agent's current key with each request."""
         interval_s = self.profile.rhythm.interval_seconds
         return RegistryClient(
             self._url,
-            key=key,
+            key=self._keys,
             timeout_seconds=min(TIMEOUT_SECONDS, max(MIN_TIMEOUT_SECONDS, interval_s)),
             allow_plain_http=self._allows_plain_http,
         )

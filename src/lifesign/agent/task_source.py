@@ -41,12 +41,11 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class TaskSession(Protocol):
-    """The agent's registration, as a task source needs it: incarnation, and a client of the registry."""
+    """The agent's registration, as a task source needs it: incarnation, and clients of the registry."""
 
     incarnation: int | None
-
-    async def client(self) -> RegistryClient:
-        """Return a client of the registry with the agent's own key."""
+    client: RegistryClient
+    handler_client: RegistryClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,10 @@ class TaskSource:
             await self._registered()
             requested_at_s = _now_s()
             try:
-                client, incarnation = await self._place.client(), self._place.incarnation
-                granted = await client.tasks.claim(wait_seconds=WAIT_SECONDS, incarnation=incarnation)
+                incarnation = self._place.incarnation
+                granted = await self._place.client.tasks.claim(
+                    wait_seconds=WAIT_SECONDS, incarnation=incarnation
+                )
             except RegistryError as error:
                 failures += 1
                 self._log_claims(error)
@@ -97,7 +98,7 @@ class TaskSource:
             self._log_claims(None)
             if granted is None:
                 await _sleep_until(requested_at_s + MIN_PAUSE_SECONDS)
-            elif (assignment := await self._keep(client, granted, incarnation)) is not None:
+            elif (assignment := await self._keep(granted, incarnation)) is not None:
                 return assignment
 
     async def finished(self, assignment: Assignment, result: Any) -> None:
@@ -139,13 +140,12 @@ class TaskSource:
         for kept in self._kept.values():
             kept.keeper.renew_now()
 
-    async def _keep(
-        self, client: RegistryClient, granted: GrantedTask, incarnation: int | None
-    ) -> Assignment | None:
+    async def _keep(self, granted: GrantedTask, incarnation: int | None) -> Assignment | None:
         """Start to keep a task's lease; None if the lease had already expired."""
         run = HeldRun.of(granted, incarnation)
-        keeper = LeaseKeeper.of_task(client.leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
-        task = ClaimedTask(client, granted, run, keeper.stop_keeping)
+        leases = self._place.client.leases
+        keeper = LeaseKeeper.of_task(leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
+        task = ClaimedTask(self._place.handler_client, granted, run, keeper.stop_keeping)
         assignment = Assignment(task, run.task_id)
         keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")
         kept = _KeptTask(task, keeper, keeping)
@@ -171,7 +171,7 @@ class TaskSource:
         failures = 0
         while True:
             try:
-                await kept.task.client.tasks.mark_complete(kept.task.run, output_of(result))
+                await self._place.client.tasks.mark_complete(kept.task.run, output_of(result))
             except InvalidValue as error:
                 what = f"the returned value is not a valid output: {error}"
                 _log.error("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
@@ -204,7 +204,7 @@ class TaskSource:
         failures = 0
         while True:
             try:
-                await kept.task.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
+                await self._place.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
             except RegistryError as error:
                 if not is_final(error) and reason is ExitReason.CRASH and kept.keeper.is_held():
                     failures += 1

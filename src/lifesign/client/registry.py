@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 import aiohttp
 
 from lifesign.client.registry_connection import TIMEOUT_SECONDS, RegistryConnection
+from lifesign.client.secret_file import KeySource
 
 if TYPE_CHECKING:
     from lifesign.client.registry_agents import RegistryAgents
@@ -28,7 +29,8 @@ class RegistryClient:
             record = await client.agents.register("billing-1", role_id="billing")
 
     `url` is where the registry's `/api/v1` begins, `key` what it knows the caller by; to any host but
-    loopback the key travels over https alone, unless `allow_plain_http`. No redirect is followed.
+    loopback the key travels over https alone, unless `allow_plain_http`. No redirect is followed. A
+    `KeySource` gives the key of each request.
 
     `timeout_seconds` (above 0, at most 300) is for one call with all its tries. Questions, heartbeats,
     renewals and deletions are tried again when no answer comes, or 429, 502, 503 or 504, as long as the
@@ -42,7 +44,7 @@ class RegistryClient:
         self,
         url: str,
         *,
-        key: str | None = None,
+        key: str | KeySource | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         session: aiohttp.ClientSession | None = None,
         allow_plain_http: bool = False,

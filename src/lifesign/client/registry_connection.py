@@ -7,7 +7,6 @@ Any other request is repeated only if there was no connection to send it on.
 import asyncio
 import math
 import random
-import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,6 +23,7 @@ from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.environment_variables import URL_VARIABLE
 from lifesign.client.registry_errors import (
     InvalidAnswer,
+    NotAuthorized,
     RateLimited,
     RegistryError,
     Unavailable,
@@ -31,8 +31,9 @@ from lifesign.client.registry_errors import (
     error_of,
     may_have_been_executed,
 )
+from lifesign.client.secret_file import FixedKey, KeySource
 from lifesign.domain.common.finding import json_pointer
-from lifesign.domain.credentials.secret import Scrubber, scrubber_of
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, scrubber_of
 from lifesign.domain.files.validation_messages import MAX_SHOWN_CHARACTERS, invalid_setting
 from lifesign.domain.targets.target import is_in_the_clear
 from lifesign.errors import InvalidValue
@@ -68,11 +69,9 @@ MAX_WAIT_S = 30.0
 """Maximum wait between tries; a registry's Retry-After may exceed it."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_CONNECTIONS = 32
-MAX_KEY_CHARS = 4096
 IDLE_SECONDS = 30.0
 """Time without a byte after which a stream is dead. The registry sends a comment every 10 s."""
 
-_KEY = re.compile(r"[!-~]+")
 _NO_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
 """OpenSSL's reasons, which depend on its version, if a server answers a TLS handshake without TLS."""
 _EXPECTED_URL = "the URL of a registry with http:// or https://, without credentials and query"
@@ -173,7 +172,7 @@ class RegistryConnection:
         self,
         url: str,
         *,
-        key: str | None = None,
+        key: str | KeySource | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         session: aiohttp.ClientSession | None = None,
         allow_plain_http: bool = False,
@@ -181,15 +180,14 @@ class RegistryConnection:
         chance: Callable[[], float] = random.random,
     ) -> None:
         self.url = _checked_url(url, allow_plain_http=allow_plain_http)
-        check_key(key)
         if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
             expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
             raise InvalidValue("timeout_seconds", timeout_seconds, expected)
         self.timeout_seconds = timeout_seconds
         self.sleep = sleep
-        self._key = key
-        # The registry, or a proxy before it, may quote the key in an error.
-        self._scrubber = scrubber_of(key)
+        self._keys = FixedKey(key) if key is None or isinstance(key, str) else key
+        self._sent_key: str | None = None
+        self._scrubber = NO_SECRETS
         self._given_session = session
         self._own_session: aiohttp.ClientSession | None = None
         self._chance = chance
@@ -243,9 +241,14 @@ class RegistryConnection:
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout_at(loop.time() + self.timeout_seconds):
-                response = await self._send(question)
-                counter = counter_of(response)
+                key = self._current_key()
+                response = await self._send(question, key)
                 failure = await _stream_refusal(response, self._scrubber)
+                if failure is not None and self._is_replaced(key, failure):
+                    response.close()
+                    response = await self._send(question, self._current_key())
+                    failure = await _stream_refusal(response, self._scrubber)
+                counter = counter_of(response)
             while failure is None:
                 async with asyncio.timeout(IDLE_SECONDS):
                     piece = await read_piece(response, counter)
@@ -261,9 +264,30 @@ class RegistryConnection:
         raise failure
 
     async def _ask_once(self, question: Question, deadline_s: float) -> RegistryReply | RegistryError:
+        key = self._current_key()
+        outcome = await self._ask_with(key, question, deadline_s)
+        if isinstance(outcome, RegistryError) and self._is_replaced(key, outcome):
+            return await self._ask_with(self._current_key(), question, deadline_s)
+        return outcome
+
+    def _is_replaced(self, key: str | None, error: RegistryError) -> bool:
+        return isinstance(error, NotAuthorized) and self._keys.is_replaced(key)
+
+    def _current_key(self) -> str | None:
+        key = self._keys.current()
+        if key != self._sent_key:
+            # The registry, or a proxy before it, may quote the key in an error; also the former one, as
+            # requests with that key may be in progress.
+            self._scrubber = scrubber_of(key, self._sent_key)
+            self._sent_key = key
+        return key
+
+    async def _ask_with(
+        self, key: str | None, question: Question, deadline_s: float
+    ) -> RegistryReply | RegistryError:
         sent_at_s = boot_clock.now_s()
         try:
-            async with asyncio.timeout_at(deadline_s), await self._send(question) as response:
+            async with asyncio.timeout_at(deadline_s), await self._send(question, key) as response:
                 body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
             return _failure(self.url, error, self._scrubber)
@@ -276,12 +300,12 @@ class RegistryConnection:
             status=response.status, content_type=content_type, body=body, sent_at_s=sent_at_s
         )
 
-    async def _send(self, question: Question) -> aiohttp.ClientResponse:
+    async def _send(self, question: Question, key: str | None) -> aiohttp.ClientResponse:
         headers = {"Accept": "application/json", "User-Agent": user_agent(), **question.headers}
         if question.body is not None:
             headers["Content-Type"] = "application/json"
-        if self._key is not None:
-            headers["X-API-Key"] = self._key
+        if key is not None:
+            headers["X-API-Key"] = key
         query = f"?{urlencode(question.query)}" if question.query else ""
         return await self._session().request(
             question.method,
@@ -389,10 +413,3 @@ def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
     if not allow_plain_http and is_in_the_clear(str(url.origin())):
         raise InvalidValue("url", text, "https, since the key must not be sent unencrypted")
     return URL(str(url).rstrip("/"), encoded=True)
-
-
-def check_key(key: str | None, place: str = "key") -> None:
-    """Raise InvalidValue if a key cannot be sent in a header. The error names `place`, and not the key."""
-    if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
-        expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters (the given key is not shown)"
-        raise InvalidValue(place, None, expected)

@@ -1,22 +1,26 @@
 """Keys and tokens from files, with a warning if other users may read or change the file.
 
-They are never taken as arguments, which every user of the machine can see.
+They are never taken as arguments, which every user of the machine can see. A key may be replaced while a
+client uses it (`KeySource`).
 """
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from shlex import quote
-from typing import Final
+from typing import Final, Protocol
 
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.changeable_path import SYSTEMD_DIRECTORY, path_weakness
 
 MAX_SECRET_BYTES: Final = 8192
+MAX_KEY_CHARS: Final = 4096
 NOT_THE_OWNERS: Final = 0o077
 """Mode bits of a file that allow access for its group and for others."""
+_KEY: Final = re.compile(r"[!-~]+")
 
 Complain = Callable[[str], None]
 
@@ -72,3 +76,39 @@ def complain_if_open(file: Path, opened: os.stat_result, what: str, complain: Co
 
 def _unreadable(file: Path, setting: str, why: str | None) -> InvalidValue:
     return InvalidValue(setting, str(file), f"a readable file ({why})")
+
+
+class KeySource(Protocol):
+    """Gives a client the key for each request."""
+
+    def current(self) -> str | None:
+        """Return the key for the next request; None for a request without a key."""
+
+    def is_replaced(self, refused: str | None) -> bool:
+        """Return whether another key is current now, after the registry refused this one (401).
+
+        The client then repeats the request once.
+        """
+
+
+class FixedKey:
+    """A key that never changes."""
+
+    def __init__(self, key: str | None) -> None:
+        check_key(key)
+        self._key = key
+
+    def current(self) -> str | None:
+        """Return the key."""
+        return self._key
+
+    def is_replaced(self, refused: str | None) -> bool:  # noqa: ARG002 - there is no other key
+        """Return False."""
+        return False
+
+
+def check_key(key: str | None, place: str = "key") -> None:
+    """Raise InvalidValue if a key cannot be sent in a header. The error names `place`, and not the key."""
+    if key is not None and (len(key) > MAX_KEY_CHARS or not _KEY.fullmatch(key)):
+        expected = f"1 to {MAX_KEY_CHARS} visible ASCII characters (the given key is not shown)"
+        raise InvalidValue(place, None, expected)

@@ -234,7 +234,9 @@ def run(  # noqa: PLR0913 - each option is one
         places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
         own_key = agent_key_file(places.root, profile.agent_id)
         stack.enter_context(agent_lock(profile.agent_id, own_key))
-        keys = AgentKeys(key=_read_key(key_file, own_key), key_file=own_key, environment={})
+        keys = AgentKeys(
+            key=_read_key(key_file, own_key), key_file=own_key, given_file=key_file, environment={}
+        )
         place = RegistrySession(
             profile,
             keys,
@@ -261,7 +263,7 @@ def run(  # noqa: PLR0913 - each option is one
         async def live() -> "RunOutcome | None":
             adapter = Adapter(
                 place,
-                lambda: RegistryClient(registry, key=keys.current(), allow_plain_http=allow_plain_http),
+                lambda: RegistryClient(registry, key=keys, allow_plain_http=allow_plain_http),
                 wanted=wanted,
                 settings=settings,
                 workspaces=places,

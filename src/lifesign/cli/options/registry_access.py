@@ -10,6 +10,7 @@ import typer
 from lifesign.cli.options.duration import duration_option
 from lifesign.cli.options.secret_file import read_secret
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.secret_file import check_key
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.core_dumps import forbid_core_dumps
 
@@ -87,8 +88,6 @@ def ask(
 
 def read_key(file: Path | None) -> str:
     """Read the key from a file, else from the environment; InvalidValue if there is none, or no valid one."""
-    from lifesign.client.registry_connection import check_key  # noqa: PLC0415 - loads aiohttp, as `ask`
-
     forbid_core_dumps()
     key = os.environ.get(KEY_VARIABLE, "") if file is None else read_secret(file, "--key-file", "key")
     if not key:

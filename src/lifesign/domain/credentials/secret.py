@@ -223,9 +223,10 @@ def united(scrubbers: Iterable[Scrubber]) -> Scrubber:
     return found[0] if found else NO_SECRETS
 
 
-def scrubber_of(secret: str | None) -> Scrubber:
-    """Return the scrubber of one secret; it removes nothing for None or a text that is no valid secret."""
-    return NO_SECRETS if secret is None or secret_fault(secret) is not None else Scrubber((secret,))
+def scrubber_of(*secrets: str | None) -> Scrubber:
+    """Return the scrubber of these secrets; it ignores None, and texts that are no valid secrets."""
+    valid = [secret for secret in secrets if secret is not None and secret_fault(secret) is None]
+    return Scrubber(valid) if valid else NO_SECRETS
 
 
 def _common_length(text: bytes, form: bytes) -> int:

@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 
 from yarl import URL
 
-from lifesign.client.registry_connection import check_key
+from lifesign.client.secret_file import check_key
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network, without_password
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import is_in_the_clear, read_target
