@@ -48,6 +48,14 @@ async def test_handler_that_exits_ends_only_its_own_call() -> None:
             await call(handler)
 
 
+async def test_interrupt_that_a_function_handler_raises_ends_only_its_own_call() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(RuntimeError, match="KeyboardInterrupt"):
+        await call(interrupt)
+
+
 async def test_function_handler_gets_the_context_variables_of_its_caller() -> None:
     name = contextvars.ContextVar("name", default="nobody")
     name.set("caller")

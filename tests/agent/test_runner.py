@@ -324,6 +324,27 @@ async def test_unreachable_registry_stops_neither_work_nor_shutdown() -> None:
         assert asyncio.get_running_loop().time() - began_s < 60
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, asyncio.CancelledError])
+def test_drain_waits_for_running_work_if_on_drain_fails(kind: type[BaseException]) -> None:
+    async def farewell() -> None:
+        raise kind
+
+    @in_virtual_time
+    async def test() -> None:
+        async with scripted_registry() as registry:
+            runner = AgentRunner(
+                "a", on_assignment=asyncio.sleep, on_drain=farewell, registry=registry.url, key=KEY
+            )
+            async with runner:
+                await registry.until_beats(1)
+                work = asyncio.create_task(runner.assign(20))
+                await asyncio.sleep(1)
+            await work
+            assert await runner.wait() is AgentEnd.FINISHED
+
+    test()
+
+
 @in_virtual_time
 async def test_failed_deregistration_is_logged_and_does_not_delay_the_end(
     caplog: pytest.LogCaptureFixture,

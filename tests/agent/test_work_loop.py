@@ -173,13 +173,18 @@ async def test_cancelled_work_is_not_started() -> None:
         assert hands.begun == [2]
 
 
+@pytest.mark.parametrize(
+    "error",
+    [OSError("away"), asyncio.CancelledError(), BaseExceptionGroup("", [asyncio.CancelledError()])],
+    ids=repr,
+)
 async def test_failed_task_source_is_retried(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     monkeypatch.setattr("lifesign.agent.work_loop.SOURCE_RETRY_SECONDS", 0)
     source, hands = HandedIn("a"), Hands()
     hands.may_end.set()
-    take, failures = source.take, [OSError("away")] * 2
+    take, failures = source.take, [error] * 2
 
     async def fail_first() -> Assignment:
         if failures:

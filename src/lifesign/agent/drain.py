@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from lifesign.agent.handler import Handler, call
+from lifesign.agent.handler import Handler, call, is_own_failure
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.registration import RegistrySession
 from lifesign.client.registry_errors import RegistryError
@@ -76,7 +76,9 @@ async def _say_farewell(leaving: DrainContext) -> None:
         return
     try:
         await call(leaving.on_drain)
-    except Exception:  # noqa: BLE001 - the agent leaves whatever its farewell does
+    except BaseException as error:
+        if not is_own_failure(error):
+            raise
         _log.exception("agent %s: on_drain failed; the agent ends anyway", leaving.place.agent_id)
 
 

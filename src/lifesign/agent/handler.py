@@ -30,6 +30,18 @@ async def call(handler: Handler, *arguments: Any) -> Any:
         raise RuntimeError(f"the handler raised {error!r}") from error
 
 
+def is_own_failure(error: BaseException) -> bool:
+    """Return whether code that the current task awaits has failed by itself.
+
+    CancelledError is its failure too, for example of a future that a library cancels, unless the current task
+    is cancelled. SystemExit and KeyboardInterrupt end the program.
+    """
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return False
+    task = asyncio.current_task()
+    return isinstance(error, Exception) or (task is not None and not task.cancelling())
+
+
 async def _in_thread(handler: Handler, arguments: tuple[Any, ...]) -> Any:
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[Any] = loop.create_future()
@@ -49,7 +61,8 @@ async def _in_thread(handler: Handler, arguments: tuple[Any, ...]) -> Any:
             result = context.run(handler, *arguments)
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             failure = error
-            if isinstance(error, StopIteration):
+            # No signal reaches this thread, so that an interrupt is the handler's own.
+            if isinstance(error, StopIteration | KeyboardInterrupt):
                 failure = RuntimeError(f"the handler raised {error!r}")
         # The loop may be closed: then there is no caller.
         with suppress(RuntimeError):

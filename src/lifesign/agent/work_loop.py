@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from lifesign.agent.errors import WorkDropped
-from lifesign.agent.handler import Handler, call
+from lifesign.agent.handler import Handler, call, is_own_failure
 from lifesign.agent.registration import Load
 from lifesign.agent.work_sources import Assignment, AssignmentSource
 from lifesign.domain.models.agents import MAX_TASKS
@@ -47,14 +47,13 @@ class WorkLoop:
             await self._room.acquire()
             try:
                 assignment = await self._source.take()
-            except Exception:  # noqa: BLE001 - one piece of work must not end the others
+            except BaseException as error:
                 self._room.release()
+                if not is_own_failure(error):
+                    raise
                 _log.exception("agent %s could not get work, and tries again", self._agent_id)
                 await asyncio.sleep(SOURCE_RETRY_SECONDS)
                 continue
-            except BaseException:
-                self._room.release()
-                raise
             self._begin(self._handler, assignment)
 
     def pause(self) -> None:
