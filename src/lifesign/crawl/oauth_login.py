@@ -62,11 +62,13 @@ async def log_in(
     *,
     open_url: Callable[[str], None],
     complain: Callable[[str], None],
+    is_shown_to_all: bool = False,
 ) -> str | None:
     """Log in, and store the refresh token; return the reason if that failed, else None.
 
     `open_url` shows the provider's page to a person, who has `seconds` for it. `complain` receives warnings
-    about the file of the client's secret.
+    about the file of the client's secret. `is_shown_to_all`: whether other users of this machine can read the
+    URL, with its `state`, as it is an argument of the browser: only this user may redirect then.
     """
     client = client_for_login(chosen, definition)
     assert client.token_file is not None  # noqa: S101 - as client_for_login requires
@@ -79,7 +81,10 @@ async def log_in(
     try:
         if (fault := file.claim()) is not None:
             return str(fault)
-        async with open_token_endpoints(definition) as endpoints, listening() as redirect:
+        async with (
+            open_token_endpoints(definition) as endpoints,
+            listening(is_for_own_user=is_shown_to_all) as redirect,
+        ):
             grant = await _authorize(client, redirect, seconds, open_url)
             if isinstance(grant, str):
                 return grant

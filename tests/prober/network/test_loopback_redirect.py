@@ -53,6 +53,19 @@ async def test_unrelated_requests_do_not_end_the_login(target: str, host: str | 
         assert await get(redirect, "/callback?code=one") == 200
 
 
+async def test_requests_of_other_users_do_not_end_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with listening(is_for_own_user=True) as redirect:
+        redirect.read = read
+        with monkeypatch.context() as changed:
+            changed.setattr(loopback_redirect, "is_of_another_user", lambda *_places: True)
+            assert await get(redirect, "/callback?code=theirs") == 403
+            assert await get(redirect, "/callback?final") == 403
+        assert await get(redirect, "/callback?code=mine") == 200
+        found = await redirect.wait(1.0)
+    assert isinstance(found, AuthorizationCode)
+    assert found.value == "mine"
+
+
 async def test_a_final_fault_ends_the_login() -> None:
     async with listening() as redirect:
         redirect.read = read

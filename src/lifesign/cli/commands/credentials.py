@@ -169,7 +169,16 @@ def log_in_once(
         if not no_browser:
             _open_browser(url)
 
-    fault = asyncio.run(log_in(read, chosen, timeout_seconds, open_url=open_url, complain=_warn))
+    fault = asyncio.run(
+        log_in(
+            read,
+            chosen,
+            timeout_seconds,
+            open_url=open_url,
+            complain=_warn,
+            is_shown_to_all=not no_browser,
+        )
+    )
     if as_json:
         from lifesign.cli.output.table import write_json  # noqa: PLC0415
 

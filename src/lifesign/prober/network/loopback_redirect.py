@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from lifesign.domain.credentials.authorization import AuthorizationCode, RedirectFault
+from lifesign.prober.network.loopback_peer import is_of_another_user
 
 HOST: Final = "127.0.0.1"
 PATH: Final = "/callback"
@@ -17,6 +18,10 @@ MAX_REQUESTS: Final = 64
 """Requests that are read; more of them end the login."""
 CODE_ARRIVED: Final = "The login is complete. You can close this page and go back to the terminal."
 NOT_THIS_LOGIN: Final = "This is not the answer to the login. See the terminal."
+ANOTHER_USER: Final = (
+    "This page was requested by another user of this machine. To log in with the browser of another user, "
+    "start the command with --no-browser."
+)
 
 Read = Callable[[str], AuthorizationCode | RedirectFault]
 """Reads the query of a redirect."""
@@ -25,8 +30,9 @@ Read = Callable[[str], AuthorizationCode | RedirectFault]
 class LoopbackRedirect:
     """Receives the redirect of one OAuth login at a local port."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_for_own_user: bool = False) -> None:
         """Without a socket: see `listening`."""
+        self._is_for_own_user = is_for_own_user
         self.port = 0
         self.read: Read | None = None
         """Reads redirects; None: none is expected yet."""
@@ -53,8 +59,14 @@ class LoopbackRedirect:
         """Answer one request of the browser."""
         failures = (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
         with contextlib.closing(writer), contextlib.suppress(*failures):
+            # Before the first byte is read: the socket of a peer that has closed it has no user.
+            is_refused = self._is_for_own_user and is_of_another_user(
+                writer.get_extra_info("peername"), writer.get_extra_info("sockname")
+            )
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
-            status, text = self._answer(head.decode("latin-1"))
+            status, text = "403 Forbidden", ANOTHER_USER
+            if not is_refused:
+                status, text = self._answer(head.decode("latin-1"))
             body = text.encode()
             writer.write(
                 f"HTTP/1.1 {status}\r\nContent-Type: text/plain; charset=utf-8\r\nCache-Control: no-store\r\n"
@@ -93,9 +105,12 @@ class LoopbackRedirect:
 
 
 @asynccontextmanager
-async def listening() -> AsyncIterator[LoopbackRedirect]:
-    """Listen on a free port of 127.0.0.1 until the block ends."""
-    redirect = LoopbackRedirect()
+async def listening(*, is_for_own_user: bool = False) -> AsyncIterator[LoopbackRedirect]:
+    """Listen on a free port of 127.0.0.1 until the block ends.
+
+    `is_for_own_user`: whether requests of other users of this machine are refused (on Linux).
+    """
+    redirect = LoopbackRedirect(is_for_own_user=is_for_own_user)
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
