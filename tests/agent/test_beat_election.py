@@ -117,6 +117,29 @@ def test_killed_leader_is_replaced_and_its_load_is_removed(tmp_path: Path) -> No
     assert crew.leave()
 
 
+def test_load_of_a_killed_worker_is_not_counted_while_its_forked_child_lives(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from lifesign.agent.beat_election import BeatElection\n"
+        "crew = BeatElection.join(Path(sys.argv[1])); crew.set_load(3)\n"
+        "child = os.fork()\n"
+        "if child: print(child, flush=True)\n"
+        "time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:
+        assert killed.stdout is not None
+        child = int(killed.stdout.readline())
+        try:
+            crew = BeatElection.join(tmp_path)
+            assert crew.total_load() == 3
+            killed.send_signal(signal.SIGKILL)
+            killed.wait(PATIENCE_SECONDS)
+            assert (crew.total_load(), crew.is_alone()) == (0, True)
+            crew.leave()
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_forked_child_of_a_worker_keeps_no_lock(tmp_path: Path) -> None:
     forking = multiprocessing.get_context("fork")

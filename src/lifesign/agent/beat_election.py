@@ -27,7 +27,7 @@ from typing import Final, Self
 from weakref import WeakSet
 
 from lifesign.filesystem.file_lock import try_lock
-from lifesign.filesystem.private_file import allocate, is_at, map_shared, open_private
+from lifesign.filesystem.private_file import allocate, is_at, map_shared, open_private, reopened
 
 MAX_WORKERS: Final = 256
 """Maximum number of workers whose loads are added up."""
@@ -57,7 +57,8 @@ class BeatElection:
         try:
             try_lock(self._own_fd)
             allocate(self._own_fd, _LOAD_BYTES)
-            self._load = map_shared(self._own_fd, _LOAD_BYTES, writable=True).cast("Q")
+            with reopened(new, self._own_fd) as mapped_fd:
+                self._load = map_shared(mapped_fd, _LOAD_BYTES, writable=True).cast("Q")
             new.rename(self._own)
         except OSError:
             new.unlink(missing_ok=True)
