@@ -14,6 +14,7 @@ from tests.support.virtual_loop import in_virtual_time
 
 from lifesign.agent import AgentEnd, AgentProfile, AgentRunner
 from lifesign.agent.errors import InvalidAgent, WorkDropped, WorkRefused
+from lifesign.agent.work_sources import HandedIn
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import NotAuthorized
 from lifesign.domain.access.permissions import Role
@@ -343,6 +344,21 @@ def test_drain_waits_for_running_work_if_on_drain_fails(kind: type[BaseException
             assert await runner.wait() is AgentEnd.FINISHED
 
     test()
+
+
+@in_virtual_time
+async def test_source_that_fails_to_close_does_not_prevent_the_end() -> None:
+    class Broken(HandedIn):
+        def close(self, why: str) -> None:
+            raise ZeroDivisionError(why)
+
+    async with scripted_registry() as registry:
+        runner = AgentRunner(
+            "a", on_assignment=asyncio.sleep, source=Broken("a"), registry=registry.url, key=KEY
+        )
+        async with runner:
+            await registry.until_beats(1)
+        assert registry.status == "deregistered"
 
 
 @in_virtual_time

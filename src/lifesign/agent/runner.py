@@ -242,8 +242,14 @@ class AgentRunner:
 
     def _begin_drain(self, why: str) -> None:
         _log.info("agent %s begins to drain: %s", self.agent_id, why)
-        self._source.close(f"it leaves: {why}")
         self._leaves.set()
+        self._close_source(f"it leaves: {why}")
+
+    def _close_source(self, why: str) -> None:
+        try:
+            self._source.close(why)
+        except Exception:  # noqa: BLE001 - the agent ends whatever its source does
+            _log.exception("agent %s: its source could not be closed; the agent ends anyway", self.agent_id)
 
     async def _live(self) -> AgentEnd:
         loop = asyncio.create_task(self._loop.run())
@@ -261,7 +267,7 @@ class AgentRunner:
             )
             return await leave(leaving, self._drain_s)
         finally:
-            self._source.close("it has ended")
+            self._close_source("it has ended")
             self._work.drop_all("its program ends")
             await _ended(work)
             await _ended(loop)
