@@ -10,6 +10,7 @@ from lifesign.agent.errors import WorkDropped, WorkRefused
 from lifesign.agent.registration import Load
 from lifesign.agent.work_loop import WorkLoop
 from lifesign.agent.work_sources import MAX_WAITING, Assignment, HandedIn
+from lifesign.errors import InvalidValue
 
 
 class Hands:
@@ -161,6 +162,12 @@ async def test_amount_of_waiting_work_is_bounded() -> None:
         source.put(number)
     with pytest.raises(WorkRefused, match="1000 assignments"):
         source.put(MAX_WAITING)
+
+
+@pytest.mark.parametrize("task_id", [5, "", "orders/2026 #17", "x" * 257])
+async def test_task_id_that_heartbeats_cannot_send_is_refused(task_id: Any) -> None:
+    with pytest.raises(InvalidValue, match="task_id"):
+        HandedIn("a").put(1, task_id)
 
 
 async def test_cancelled_work_is_not_started() -> None:

@@ -9,15 +9,24 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from pydantic import TypeAdapter, ValidationError
+
 from lifesign.agent.errors import WorkRefused
+from lifesign.domain.models.base import TaskId
+from lifesign.errors import InvalidValue
 
 MAX_WAITING: Final = 1_000
 """Maximum of submitted assignments that have not begun."""
 
+_TASK_ID: Final = TypeAdapter[str | None](TaskId | None)
+
 
 @dataclass(eq=False, slots=True)
 class Assignment:
-    """One piece of work for a handler, which may be a task of the registry."""
+    """One piece of work for a handler, which may be a task of the registry.
+
+    Raise InvalidValue for an id that the registry would not accept: it would refuse the heartbeats.
+    """
 
     task: Any
     """Argument of the handler."""
@@ -26,6 +35,13 @@ class Assignment:
     """
     outcome: "asyncio.Future[Any] | None" = field(default=None, repr=False)
     """Result, for a source that returns it to a caller."""
+
+    def __post_init__(self) -> None:
+        try:
+            _TASK_ID.validate_python(self.task_id)
+        except ValidationError:
+            expected = "1 to 256 characters without spaces and control characters"
+            raise InvalidValue("task_id", self.task_id, expected) from None
 
 
 class AssignmentSource(Protocol):
