@@ -18,9 +18,9 @@ from lifesign import boot_clock
 from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment, task_source
 from lifesign.agent.task_source import TaskSource
 from lifesign.client import RegistryClient, registry_connection
-from lifesign.client.registry_errors import Stale, error_of
+from lifesign.client.registry_errors import Stale, Unavailable, error_of
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
+from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.agents import HeartbeatConfig
 from lifesign.domain.models.tasks import TaskRecord
 from lifesign.domain.tasks import lease_renewal
@@ -412,6 +412,20 @@ async def test_end_is_reported_again_after_the_refusal_of_a_proxy(
     assert len(found.runs) == 1
 
 
+async def test_wait_that_a_proxy_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    due_s: list[float] = []
+
+    async def note(at_s: float) -> None:
+        due_s.append(at_s)
+
+    async def registered() -> None: ...
+
+    monkeypatch.setattr(task_source, "_sleep_until", note)
+    source = TaskSource("a", None, registered)  # type: ignore[arg-type]
+    await source._wait_to_retry(1, Unavailable("HTTP 503", retry_after_s=3600))
+    assert due_s[0] - asyncio.get_running_loop().time() <= 2 * task_source.RETRY_SECONDS
+
+
 async def test_failure_is_reported_when_the_registry_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -419,9 +433,9 @@ async def test_failure_is_reported_when_the_registry_returns(
 
     def note_retry(*times: Any) -> float:
         is_retried.set()
-        return next_try_at_s(*times)
+        return next_beat_try_at_s(*times)
 
-    monkeypatch.setattr(task_source, "next_try_at_s", note_retry)
+    monkeypatch.setattr(task_source, "next_beat_try_at_s", note_retry)
 
     async def fail(task: ClaimedTask) -> None:
         await bench.work(task)

@@ -23,7 +23,7 @@ from lifesign.agent.registration import Load, RegistrySession
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import Conflict, Gone, NotFound, RegistryError, is_final
 from lifesign.client.registry_tasks import GrantedTask
-from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
+from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.tasks.run_end import Stop
 from lifesign.domain.text.counts import plural
@@ -305,7 +305,7 @@ class Adapter:
         """Wait longer after each failure; return False if the agent leaves during the wait."""
         now_s = asyncio.get_running_loop().time()
         interval_s = self._place.profile.rhythm.interval_seconds
-        due_s = next_try_at_s(now_s, interval_s, failures, self._chance(), retry_after_s)
+        due_s = next_beat_try_at_s(now_s, interval_s, failures, self._chance(), retry_after_s)
         await self._unless_leaving(asyncio.sleep(due_s - now_s))
         return not self._leaves.is_set()
 

@@ -19,7 +19,7 @@ from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
-from lifesign.domain.lifecycle.heartbeat_interval import next_try_at_s
+from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.task_states import ExitReason
 from lifesign.errors import InvalidValue
@@ -221,7 +221,7 @@ class TaskSource:
     async def _wait_to_retry(self, failures: int, error: RegistryError) -> None:
         """Wait before the next try after so many failures in a row."""
         await _sleep_until(
-            next_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
+            next_beat_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
         )
 
     async def _stop_keeping(self, assignment: Assignment) -> None:

@@ -63,7 +63,10 @@ def next_try_at_s(
 def next_beat_try_at_s(
     now_s: float, interval_s: float, failures: int, chance: float, retry_after_s: float | None
 ) -> float:
-    """Return when to try again after 1 or more heartbeats, or registrations, that failed."""
+    """Return when to try again after 1 or more requests of an agent's own cycle that failed.
+
+    A requested wait counts up to a part of the interval: a proxy may name hours for an outage of seconds.
+    """
     if retry_after_s is not None:
         retry_after_s = min(retry_after_s, interval_s * MAX_RETRY_AFTER_RATIO)
     return next_try_at_s(now_s, interval_s, failures, chance, retry_after_s)
