@@ -1,5 +1,6 @@
 """Assertions of one probe, on real servers."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -220,4 +221,31 @@ async def test_certificate_assertion_compares_the_remaining_days(days: int, resu
     target = {"url": "https://agent.example/", "assertions": [{"of": "health", "certificate_days": 14}]}
     wanted = definition(targets=[target])
     report = await Prober(Played(health=health), wanted).probe(entry("https://agent.example/"), AT_S)
+    assert outcomes(report.observation) == [result]
+
+
+@pytest.mark.parametrize(
+    ("rpc", "result"),
+    [
+        ("http://agent.example/a2a", NOT_MEASURED),
+        ("https://other.example/a2a", NOT_MEASURED),
+        ("https://agent.example/a2a", FAILED),
+    ],
+)
+async def test_certificate_of_another_origin_is_not_compared(rpc: str, result: AssertionOutcome) -> None:
+    ends = datetime.fromtimestamp(AT_S, UTC) + timedelta(days=5)
+
+    def discovery(request: Request) -> Fetched:
+        body = json.dumps(card(url=rpc)).encode()
+        members = {"status": 200, "content_type": "application/json", "certificate_expires_at": ends}
+        return fetched_as(request, ResultClass.OK, body=body, **members)
+
+    def transport(request: Request) -> Fetched:
+        return fetched_as(request, ResultClass.HTTP_ERROR, status=405)
+
+    url = "https://agent.example/"
+    target = {"url": url, "assertions": [{"of": "transport", "certificate_days": 14}]}
+    wanted = definition(targets=[target])
+    played = Played(**{"agent-card": discovery, "a2a": transport})
+    report = await Prober(played, wanted).probe(entry(url), AT_S)
     assert outcomes(report.observation) == [result]

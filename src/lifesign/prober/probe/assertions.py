@@ -24,6 +24,7 @@ from lifesign.domain.observation.results import (
     ResultClass,
 )
 from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_bounded
+from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
@@ -106,7 +107,16 @@ def _result_of(value: Any) -> Any:
 
 
 def _certificate_days(visit: ProbeSession, fetched: Fetched) -> float | None:
-    ends = fetched.certificate_expires_at or visit.certificate_expires_at
+    # That of an earlier answer of this origin, if the connection of this one broke.
+    answers = (fetched, *(each.fetched for each in visit.exchanges))
+    ends = next(
+        (
+            each.certificate_expires_at
+            for each in answers
+            if each.certificate_expires_at is not None and is_same_origin(each.url, fetched.url)
+        ),
+        None,
+    )
     return None if ends is None else (ends - visit.now).total_seconds() / DAY_SECONDS
 
 
