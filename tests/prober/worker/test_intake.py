@@ -9,6 +9,7 @@ from tests.support.assertions import asserted
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
 from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
 from lifesign.domain.observation.witness_rule import WitnessAnswer, WitnessPolicy
@@ -347,6 +348,28 @@ async def test_a_timeout_of_a_slow_prober_is_not_measured_and_another_failure_ne
     assert (desk.last.result, desk.last.inconclusive_reason) == (NOT_MEASURED, InconclusiveReason.PROBER_SLOW)
     desk.intake.take(replace(desk.probed(discovery="refused"), began_s=desk.loop.time() - 6))
     assert len(desk.failures) == 1
+
+
+@in_virtual_time
+async def test_latency_of_an_answer_is_not_measured_while_the_prober_is_slow() -> None:
+    desk = Desk()
+    desk.check.note_woken(desk.loop.time())
+    late, wrong = (
+        AssertionResult(of="card", check=check, result=AssertionOutcome.ASSERTION_FAILED, expected="x")
+        for check in (Check.LATENCY_BELOW, Check.EQUALS)
+    )
+    probed = desk.probed(discovery="ok")
+    observation = probed.report.observation.model_copy(update={"assertions": (late,)})
+    probed = replace(probed, report=replace(probed.report, observation=observation))
+    desk.intake.take(replace(probed, began_s=desk.loop.time()))
+    assert desk.last.assertions == (late,)
+    desk.loop.stand_still(5)
+    now_s = desk.loop.time()
+    desk.intake.take(replace(probed, began_s=now_s - 6, ended_s=now_s))
+    assert [each.result for each in desk.last.assertions or ()] == [AssertionOutcome.NOT_MEASURED]
+    assert desk.last.result is ResultClass.OK
+    observation = observation.model_copy(update={"assertions": (late, wrong)})
+    assert observation.without_late_answers().assertions == (late.discounted(), wrong)
 
 
 @in_virtual_time

@@ -23,7 +23,7 @@ from lifesign.domain.health.document import (
     Ratio,
     Time,
 )
-from lifesign.domain.observation.assertion import MAX_ASSERTIONS, AssertionResult
+from lifesign.domain.observation.assertion import MAX_ASSERTIONS, AssertionResult, Check
 from lifesign.domain.observation.login import Login
 from lifesign.domain.targets.target import TargetKind
 from lifesign.domain.text.safe_text import harmless
@@ -342,6 +342,18 @@ class Observation(_Wire):
             each.has_failed and not each.is_gradual and each.of not in _SENT_ONCE
             for each in self.assertions or ()
         )
+
+    @property
+    def has_late_answer(self) -> bool:
+        """Whether an assertion about the latency of an answer failed."""
+        return any(each.has_failed and each.check is Check.LATENCY_BELOW for each in self.assertions or ())
+
+    def without_late_answers(self) -> "Observation":
+        """Return the observation with failed assertions about latency marked as not measured."""
+        assertions = tuple(
+            each.discounted() if each.check is Check.LATENCY_BELOW else each for each in self.assertions or ()
+        )
+        return self.model_copy(update={"assertions": assertions})
 
     @property
     def result(self) -> ResultClass:

@@ -195,11 +195,15 @@ class Intake:
         """Return the report without failures by this machine's own slowness or calendar."""
         report = probed.report
         observation = report.observation
-        if not (observation.is_measured_failure or observation.layers_with(ResultClass.TIMEOUT)):
-            return report
-        changed = observation
         late = observation.layers_with(ResultClass.TIMEOUT)
-        if late and (why := self._check.slowness_since(probed.began_s, probed.ended_s)) is not None:
+        if not (observation.is_measured_failure or late or observation.has_late_answer):
+            return report
+        why = self._check.slowness_since(probed.began_s, probed.ended_s)
+        if observation.has_late_answer and why is not None:
+            observation = observation.without_late_answers()
+            report = replace(report, observation=observation)
+        changed = observation
+        if late and why is not None:
             changed = changed.discounted(InconclusiveReason.PROBER_SLOW, f"not counted: {why}", layers=late)
         offset_s = self._clock_offset_s()
         if report.contact.is_date_failure and abs(offset_s) > self._policy.max_clock_offset_s:
