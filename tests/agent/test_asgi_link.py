@@ -423,3 +423,26 @@ def test_invalid_settings_are_refused_where_the_app_is_wrapped(monkeypatch: pyte
         AgentLink(returns, agent_id="a", registry="http://127.0.0.1:1")
     with pytest.raises(InvalidValue, match="agent_id"):
         AgentLink(returns, agent_id="two words", registry="http://127.0.0.1:1", key=KEY)
+
+
+def test_app_is_served_by_a_server_without_asyncio(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": f"{scope['type']} served"})
+
+    sent: list[str] = []
+
+    async def send(message: dict[str, str]) -> None:
+        sent.append(message["type"])
+
+    async def receive() -> None:
+        raise AssertionError
+
+    link = AgentLink(app, agent_id="a", registry="http://127.0.0.1:9", key="ahk_given")
+    for _ in range(2):
+        # As trio runs it: without an event loop of asyncio.
+        with pytest.raises(StopIteration):
+            link({"type": "http"}, receive, send).send(None)
+    assert sent == ["http served"] * 2
+    assert len(caplog.records) == 1
+    with pytest.raises(StopIteration):
+        link.end().send(None)

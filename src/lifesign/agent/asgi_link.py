@@ -94,6 +94,8 @@ class AgentLink:
         """Set when this worker has to stop beating, by the registry or by the end of the server."""
         self._ends = asyncio.Event()
         self._living: asyncio.Task[None] | None = None
+        self._has_no_loop = False
+        """Whether the server runs the app without asyncio."""
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one ASGI connection."""
@@ -114,10 +116,20 @@ class AgentLink:
 
     def begin(self) -> None:
         """Start to register the app as an agent; returns at once. A repeated call does nothing."""
-        if self._living is None:
-            # uvicorn sets up its own loggers only.
-            show_log()
-            self._living = asyncio.create_task(self._live(), name=f"agent {self.profile.agent_id}")
+        if self._living is not None or self._has_no_loop:
+            return
+        # uvicorn sets up its own loggers only.
+        show_log()
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._has_no_loop = True
+            _log.error(
+                "agent %s is not registered: the web server does not use asyncio; the app is served anyway",
+                self.profile.agent_id,
+            )
+            return
+        self._living = loop.create_task(self._live(), name=f"agent {self.profile.agent_id}")
 
     async def end(self) -> None:
         """Stop this worker's part; if no other worker continues the agent, deregister it.
