@@ -449,7 +449,7 @@ async def test_address_of_another_server_is_reported(
     for replies, text, code in (
         ({}, "HTTP 404", 2),
         ({"/api/v1/directories": page}, "HTTP 200", 2),
-        ({"/api/v1/directories": forbidden}, "HTTP 403", 1),
+        ({"/api/v1/directories": forbidden}, "HTTP 403", 2),
     ):
         async with serving(replies) as server:
             assert await crawl("mixed.yml", "--once", "--registry", server.url) == code
