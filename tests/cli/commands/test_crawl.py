@@ -252,17 +252,10 @@ async def test_directory_that_sends_back_a_secret_leaves_none(
     assert "canary" not in "\n".join(shown.lines)
 
 
-@pytest.mark.parametrize(
-    ("listing", "is_needed"),
-    [("targets: [http://127.0.0.2:1]", False), ("directories: [{file: agents.txt}]", True)],
-)
-async def test_workers_of_a_directory_can_remove_each_client_secret(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str, *, is_needed: bool
-) -> None:
-    """The directory may list the token endpoint's server as a target."""
+async def test_workers_can_remove_each_client_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card may lead any of them to the token endpoint's server."""
     monkeypatch.setenv("CLIENT_SECRET", "client-canary")
-    (tmp_path / "agents.txt").write_text("http://127.0.0.2:1/\n")
-    text = DEFINITION.replace("directories: [{file: agents.txt}]", listing) + (
+    text = DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [http://127.0.0.2:1]") + (
         "credentials: [{name: lab, origin: 'https://lab.example', oauth2: {"
         "token_url: 'https://login.example/', client_id: a, client_secret: {env: CLIENT_SECRET}}}]\n"
     )
@@ -273,7 +266,7 @@ async def test_workers_of_a_directory_can_remove_each_client_secret(
         await Crawl(definition, home, Shown(), asyncio.Event()).watch(processes=2)
     secrets = [share.secrets.values for share in probing.await_args_list[0].args[0]]
     assert len(secrets) == 2
-    assert [*map(bool, secrets)] == [is_needed] * 2
+    assert all(secrets)
 
 
 async def test_resumed_crawl_detects_a_silent_agent(tmp_path: Path) -> None:
