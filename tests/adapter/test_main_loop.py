@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import signal
 from pathlib import Path
@@ -7,10 +8,11 @@ import pytest
 from tests.support.adapting import World, adapter_process, new_task, shell, world_of
 from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.renewing import LONG_SECONDS, renew_soon
-from tests.support.servers import until
+from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign.adapter.main_loop import TaskSelection
 from lifesign.adapter.process import process_watcher
+from lifesign.adapter.workspaces import Workspaces
 from lifesign.client.registry_errors import Conflict, NotFound
 from lifesign.domain.tasks import lease_renewal
 
@@ -260,3 +262,20 @@ async def test_agent_that_ignores_sigterm_is_killed_by_the_lease_deadline(
                 assert (adapter.workspace() / "asked").exists()
             finally:
                 await asyncio.to_thread(other.start)
+
+
+async def test_adapter_without_room_for_a_workspace_claims_no_task(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Workspaces) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Workspaces, "check_room", full)
+    wanted = TaskSelection(role_id="coder", is_once=True, wait_s=0.0)
+    async with world.adapting("true", wanted=wanted) as adapter:
+        messages = adapter.messages
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not any("No space" in text for _, text in messages()):  # noqa: ASYNC110 - events say nothing of texts
+                await asyncio.sleep(0.02)
+    now = await world.now()
+    assert (now.status, now.runs) == ("queued", [])

@@ -255,3 +255,11 @@ def test_half_of_a_surrogate_pair_in_the_output_becomes_the_replacement_characte
     workspace = places.prepare(RUN)
     (workspace.path / "output.json").write_bytes(rb'{"text": "\ud83d"}')
     assert workspace.result().output == {"text": "\ufffd"}
+
+
+def test_missing_room_for_a_workspace_is_an_error(places: Workspaces) -> None:
+    places.check_room()
+    assert list(places.root.iterdir()) == []
+    places.root.rmdir()
+    with pytest.raises(OSError, match="No such file"):
+        places.check_room()

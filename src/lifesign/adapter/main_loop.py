@@ -211,7 +211,17 @@ class Adapter:
         while True:
             left_s = CLAIM_WAIT_SECONDS if give_up_s is None else max(0.0, give_up_s - now_s())
             try:
+                # A task that is claimed without room for its workspace loses an attempt.
+                await asyncio.to_thread(self._workspaces.check_room)
                 granted = await self._unless_leaving(self._claim(client, min(CLAIM_WAIT_SECONDS, left_s)))
+            except OSError as error:
+                failures += 1
+                if failures == 1:
+                    self._report(
+                        RunEventKind.WAITING, f"claims no task: could not create a workspace: {error}"
+                    )
+                if not await self._pause(failures):
+                    return None
             except RegistryError as error:
                 failures += 1
                 await self._after(client, error, is_first=failures == 1)

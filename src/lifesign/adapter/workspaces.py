@@ -41,6 +41,8 @@ MAX_ROUNDS: Final = 10_000
 """Maximum number of such rounds; files that a process keeps creating stay, and the workspace with them."""
 MAX_FILE_BYTES: Final = 4 * MAX_OBJECT_BYTES
 """Maximum size of `output.json`, which may be indented."""
+MIN_ROOM_BYTES: Final = 65_536
+"""Free space without which no task is claimed: for the files of the adapter in a workspace."""
 _MAX_NOTE_BYTES: Final = 8_192
 _NOTE: Final = ".json"
 _OUTPUT: Final[TypeAdapter[dict[str, Any]]] = TypeAdapter(JsonObject)
@@ -171,6 +173,17 @@ class Workspaces:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
+
+    def check_room(self) -> None:
+        """Raise OSError if no workspace could be created now, for example because the disk is full."""
+        name = f"room-{secrets.token_hex(8)}"
+        try:
+            with os.fdopen(create_private(name, dir_fd=self._fd), "wb", buffering=0) as file:
+                if file.write(bytes(MIN_ROOM_BYTES)) < MIN_ROOM_BYTES:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=self._fd)
 
     def prepare(self, run_id: str, **members: Any) -> Workspace:
         """Create the workspace of a run; OSError if that fails, or if it exists already."""
