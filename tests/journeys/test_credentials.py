@@ -175,6 +175,7 @@ async def test_crawl_leaves_no_secret_in_files_or_output(database: str, tmp_path
     assert process.returncode == 0, written
     assert len(workers) >= 2
     assert not any(map(leaks, [*arguments, *environments, written]))
+    assert KEYS[Role.PROBER].encode() not in b"".join(environments)
     # Processes that only keep track of resources have no secret.
     assert cores.count(["1", "1"]) >= 3
     left = files_in(tmp_path)
@@ -283,6 +284,7 @@ async def test_a_login_and_the_crawl_with_its_token_leave_no_secret_behind(tmp_p
     assert (tmp_path / "acme.refresh").read_text().strip() == provider.refresh_tokens[-1]
     assert len(secrets) == 7
     assert not leaks(written + processes, secrets)
+    assert KEYS[Role.PROBER].encode() not in processes + (tmp_path / "browser.facts").read_bytes()
     assert cores.count(["1", "1"]) >= 3
     assert ["1", "1"] in [
         line.split()[4:6] for line in (tmp_path / "login.limits").read_text().splitlines() if "core" in line

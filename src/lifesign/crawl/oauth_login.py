@@ -1,5 +1,6 @@
 """A login at an OAuth provider: a person's consent gives the prober a refresh token."""
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,6 +8,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.crawl.prober_assembly import open_token_endpoints
 from lifesign.domain.credentials.authorization import AuthorizationRequest, RedirectFault, read_redirect
 from lifesign.domain.net.allowed_addresses import Network, is_in
@@ -77,6 +79,7 @@ async def log_in(
     credential.token_tls = lambda: tls
     # A browser is a child process, and would inherit them.
     forget_variables(definition.credentials)
+    os.environ.pop(KEY_VARIABLE, None)
     file = RefreshTokenFile(client.token_file)
     try:
         if (fault := file.claim()) is not None:

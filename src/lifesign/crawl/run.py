@@ -8,6 +8,7 @@ other targets.
 
 import asyncio
 import logging
+import os
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.crawl.backend import CrawlBackend, CrawlPass
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of, targets_text
 from lifesign.crawl.prober_assembly import open_credentials, open_token_owner
@@ -239,6 +241,8 @@ class Crawl:
         secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials)
         shares = [replace(share, log_format=self._progress.log_format, secrets=secrets) for share in shares]
         forget_variables(credentials)
+        # The workers get the key for the registry through a pipe.
+        os.environ.pop(KEY_VARIABLE, None)
         if len(shares) == 1:
             return await probe_all(shares, self._stop, report, statuses.keep_totals)
         async with open_token_owner(self._definition, self._secrets) as tokens:
