@@ -86,9 +86,16 @@ def settings_table(command: str, table: str, present: str) -> str:
     commands: Any = typer.main.get_command(application._application)
     for name, parameter in settings_of(commands.commands[command], table):
         variable, option = parameter.envvar, parameter.opts[0]
-        meaning = meanings.get(variable, parameter.help.rstrip(".").replace("|", "\\|"))
+        meaning = meanings.get(variable, _meaning(parameter.help))
         lines.append(f"| `{name}` | `{variable}` | `{option}` | {_default(parameter)} | {meaning} |")
     return "\n".join(["", *lines, "", ""])
+
+
+def _meaning(text: str) -> str:
+    """Return a help text as a cell: without the period, and with a small first letter unless it is a name."""
+    cell = text.rstrip(".").replace("|", "\\|")
+    is_word = cell[1:2].islower() or cell[1:2] == " "
+    return cell[:1].lower() + cell[1:] if is_word else cell
 
 
 def _default(parameter: Any) -> str:

@@ -29,3 +29,8 @@ def test_every_operation_is_in_the_table() -> None:
         if (operation.method, operation.path) not in known
     }
     assert missing == set(), "add their rows to OPERATIONS of registry/operation_table.py"
+
+
+def test_every_get_only_reads() -> None:
+    writes = [one.path for one in OPERATIONS if one.method == "GET" and one.is_write]
+    assert writes == [], "add is_write=False to these operations"

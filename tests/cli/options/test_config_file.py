@@ -139,7 +139,9 @@ def test_table_of_settings_keeps_meanings_and_corrects_the_rest() -> None:
     assert "| `port` | `LIFESIGN_SERVER_PORT` | `--port` | `8440` | a text \\| of [the page](a.md) |" in rows
     sweep = "| `sweep_interval` | `LIFESIGN_SERVER_SWEEP_INTERVAL` | `--sweep-interval` | `0.5s` |"
     settings = dict(settings_of(COMMANDS.commands["serve"], "server"))
-    assert f"{sweep} {settings['sweep_interval'].help.rstrip('.')} |" in rows
+    help_text = settings["sweep_interval"].help.rstrip(".")
+    assert f"{sweep} {help_text[0].lower()}{help_text[1:]} |" in rows
+    assert any(row.endswith(" | TLS certificate with its chain, as PEM |") for row in rows)
     assert not [row for row in rows if "GONE" in row]
 
 

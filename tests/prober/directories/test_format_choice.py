@@ -85,6 +85,11 @@ def test_every_format_of_the_folder_is_chosen() -> None:
     assert all(format_called(name) is BUILT_IN[name] for name in BUILT_IN)
 
 
+def test_every_format_has_a_meaning() -> None:
+    missing = [name for name, one in BUILT_IN.items() if not (type(one).__doc__ or "").strip()]
+    assert not missing, f"add a docstring to the classes of these formats: {', '.join(missing)}"
+
+
 def test_the_page_of_the_prober_has_every_format() -> None:
     assert (DOCS / "prober.md").read_text() == pages()["prober.md"], "run: make schemas"
 
