@@ -14,8 +14,8 @@ PATH: Final = "/callback"
 MAX_HEAD_BYTES: Final = 16_384
 HEAD_SECONDS: Final = 5.0
 """Time for the request of a browser to arrive."""
-MAX_REQUESTS: Final = 64
-"""Requests that are read; more of them end the login."""
+MAX_CONNECTIONS: Final = 64
+"""Maximum number of connections at the same time; the server closes further ones unread."""
 CODE_ARRIVED: Final = "The login is complete. You can close this page and go back to the terminal."
 NOT_THIS_LOGIN: Final = "This is not the answer to the login. See the terminal."
 ANOTHER_USER: Final = (
@@ -39,7 +39,6 @@ class LoopbackRedirect:
         self._found: asyncio.Future[AuthorizationCode | RedirectFault] = (
             asyncio.get_running_loop().create_future()
         )
-        self._requests = 0
 
     @property
     def uri(self) -> str:
@@ -77,11 +76,6 @@ class LoopbackRedirect:
 
     def _answer(self, head: str) -> tuple[str, str]:
         """Return the status and the text of the answer to a request."""
-        self._requests += 1
-        if self._requests > MAX_REQUESTS:
-            self._end(
-                RedirectFault(f"more than {MAX_REQUESTS} requests came to the redirect URL", is_final=True)
-            )
         first, *lines = head.split("\r\n")
         method, _, rest = first.partition(" ")
         path, _, query = rest.partition(" ")[0].partition("?")
@@ -114,6 +108,9 @@ async def listening(*, is_for_own_user: bool = False) -> AsyncIterator[LoopbackR
     tasks: set[asyncio.Task[None]] = set()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(tasks) >= MAX_CONNECTIONS:
+            writer.close()
+            return
         task = asyncio.ensure_future(redirect.serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
