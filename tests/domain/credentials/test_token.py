@@ -17,6 +17,7 @@ from lifesign.domain.credentials.token import (
     client_pair,
     form_body,
     read_token,
+    refresh_token_fault,
     rotated_token,
     token_form,
 )
@@ -139,8 +140,14 @@ def test_any_json_is_a_token_or_a_fault(value: Any, status: int) -> None:
             assert MIN_LIFETIME_S <= found.lifetime_s <= MAX_LIFETIME_S
 
 
-def test_refresh_token_is_replaced_only_by_a_valid_new_one() -> None:
+def test_refresh_token_is_replaced_only_by_a_new_one() -> None:
     former = "refresh-canary-1"
     assert rotated_token({"refresh_token": "refresh-canary-2"}, former) == "refresh-canary-2"
-    others: list[Any] = [None, [], {}, {"refresh_token": former}, {"refresh_token": "with-a space"}]
+    others: list[Any] = [None, [], {}, {"refresh_token": former}, {"refresh_token": ""}, {"refresh_token": 1}]
     assert [rotated_token(each, former) for each in others] == [None] * len(others)
+
+
+def test_refresh_token_may_contain_spaces() -> None:
+    assert refresh_token_fault("two words !~") is None
+    for token in (" at the end ", "short", "line\nbreak", "\xe9" * 9):
+        assert refresh_token_fault(token) is not None

@@ -228,6 +228,20 @@ async def test_refresh_token_stays_in_use_until_another_one_comes(tmp_path: Path
         assert file.read_text() == "refresh-canary-1"
 
 
+@pytest.mark.parametrize("new", ["refresh canary 2", "short"])
+async def test_new_refresh_token_is_stored_or_reported(
+    tmp_path: Path, new: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "acme.refresh"
+    file.touch(mode=0o600)
+    file.write_text("refresh-canary-1")
+    await refreshed(as_json(TOKEN | {"refresh_token": new}), file)
+    is_stored = file.read_text().strip() == new
+    assert is_stored is (new != "short")
+    assert len(caplog.records) == (0 if is_stored else 1)
+    assert new not in caplog.text
+
+
 async def test_clients_share_a_refresh_token_file_and_a_link_to_it(tmp_path: Path) -> None:
     file, link = tmp_path / "acme.refresh", tmp_path / "link.refresh"
     file.touch(mode=0o600)

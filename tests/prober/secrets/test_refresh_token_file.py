@@ -115,12 +115,6 @@ def test_unusable_refresh_token_file_is_a_fault(file: Path, spoil: str) -> None:
     tokens.close()
 
 
-def test_non_secret_is_not_stored(file: Path) -> None:
-    tokens = RefreshTokenFile(file)
-    tokens.replace("two\nlines-of-token")
-    assert file.read_text() == f"{FIRST}\n"
-
-
 def test_file_is_claimed_before_it_exists_and_stored_at_the_end(tmp_path: Path) -> None:
     file = RefreshTokenFile(tmp_path / "acme.refresh")
     assert file.claim() is None

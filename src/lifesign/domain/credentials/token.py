@@ -8,7 +8,7 @@ from typing import Any, Final, TypeGuard
 from urllib.parse import quote, urlencode
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import MIN_SECRET_CHARS
+from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, secret_fault
 
 DEFAULT_LIFETIME_S: Final = 300.0
 """Lifetime of a token whose answer has no `expires_in`."""
@@ -132,7 +132,15 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
 def rotated_token(answer: Any, former: str) -> str | None:
     """Return the new refresh token in an answer; None if it contains none, or the former one."""
     value = answer.get("refresh_token") if isinstance(answer, dict) else None
-    return value if is_token(value) and value != former else None
+    return value if isinstance(value, str) and value not in {"", former} else None
+
+
+def refresh_token_fault(token: str) -> str | None:
+    """Return the rule that a refresh token breaks; None if it can be stored in a file.
+
+    It may contain spaces (RFC 6749 A.17), but a file is read without those at its ends.
+    """
+    return secret_fault(token) or (None if token == token.strip() else "a secret without spaces at its ends")
 
 
 def is_token(value: Any) -> TypeGuard[str]:

@@ -5,6 +5,7 @@ A client secret goes to the URL of the definition and nowhere else: no redirect 
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
@@ -20,6 +21,7 @@ from lifesign.domain.credentials.token import (
     basic_client,
     form_body,
     read_token,
+    refresh_token_fault,
     rotated_token,
     token_form,
 )
@@ -39,6 +41,8 @@ _ANSWERED: Final = frozenset({
     ResultClass.OK, ResultClass.GATED, ResultClass.NOT_AN_AGENT, ResultClass.RATE_LIMITED,
     ResultClass.HTTP_ERROR,
 })  # fmt: skip
+
+_log = logging.getLogger("lifesign.prober")
 
 
 class OAuthTokenClient:
@@ -73,7 +77,7 @@ class OAuthTokenClient:
         if isinstance(found, TokenFault):
             return found
         token = rotated_token(_answer(fetched), "")
-        if token is None:
+        if token is None or refresh_token_fault(token) is not None:
             return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason="the answer has no usable refresh_token")
         return token
 
@@ -100,7 +104,10 @@ class OAuthTokenClient:
             found = _read(fetched)
             # The former one may be spent, even if the access token of the same answer is unusable.
             new = rotated_token(_answer(fetched), former) if fetched.status == HTTPStatus.OK else None
-            if new is not None:
+            fault = None if new is None else refresh_token_fault(new)
+            if fault is not None:
+                _log.error("the new refresh token for %s is not stored: expected %s", path, fault)
+            elif new is not None:
                 credential.note_refresh_token(new)
                 await asyncio.to_thread(file.replace, new)
             return found

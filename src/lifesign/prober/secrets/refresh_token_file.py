@@ -11,7 +11,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from lifesign.domain.credentials.secret import secret_fault
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.errors import InvalidValue
@@ -67,9 +66,6 @@ class RefreshTokenFile:
 
     def replace(self, token: str) -> None:
         """Replace the token in the file. If it cannot be written, it stays in memory."""
-        if secret_fault(token) is not None:
-            _log.error("the new refresh token for %s has an invalid form and is not stored", self._file)
-            return
         self._write(token)
 
     def close(self) -> None:
