@@ -587,6 +587,27 @@ def test_credentials_are_reported_by_name(
     assert "canary" not in f"{sound}{opened}{missing}{lines}{umlaut}"
 
 
+def test_credential_without_a_target_is_a_warning(
+    tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-1b7c9d2e")
+    head = "name: a\ncontact: mailto:a@b.example\n"
+    credentials = (
+        "credentials:\n"
+        "- {name: lab, origin: 'http://localhost:8772', bearer: {env: LAB_TOKEN}}\n"
+        "- {name: card, origin: https://card.example, card_origins: ['http://127.0.0.1:8772'], "
+        "bearer: {env: LAB_TOKEN}}\n"
+    )
+    (tmp_path / "lab.yml").write_text(f"{head}targets: ['http://127.0.0.1:8772']\n{credentials}")
+    (warning,) = examine(capsys, "--port", port, "--definition", "lab.yml").of("credentials", "warning")
+    assert "lab" in warning
+    # The list may name such a target.
+    (tmp_path / "urls.txt").write_text("http://localhost:8772\n")
+    directory = "directories: [{name: list, kind: list, file: urls.txt}]\n"
+    (tmp_path / "lab.yml").write_text(head + directory + credentials)
+    assert examine(capsys, "--port", port, "--definition", "lab.yml").of("credentials", "warning") == []
+
+
 def test_inline_secret_is_a_fault_and_is_not_quoted(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

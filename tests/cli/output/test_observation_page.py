@@ -49,6 +49,10 @@ def test_page_says_alive_with_its_reasons() -> None:
     )
     with_failure = shown(answers.model_copy(update={"assertions": (wrong,)}), why).splitlines()[1]
     assert with_failure.startswith(f"alive: {why}; 1 ")
+    unmeasured = wrong.model_copy(update={"result": AssertionOutcome.NOT_MEASURED})
+    line = shown(answers.model_copy(update={"assertions": (wrong, unmeasured)}), why).splitlines()[1]
+    assert line.startswith(with_failure)
+    assert line.endswith("not measured")
     refused = LayerResult(result=ResultClass.REFUSED, reason="closed")
     assert "\nnot alive: " in shown(
         Observation(target_url=URL, observed_at=READ_AT, transport=refused), "closed"

@@ -74,12 +74,17 @@ def test_refused_credential_is_remembered_for_a_minimum_time() -> None:
     assert use.state is REJECTED
 
 
-def test_new_secret_clears_the_state_of_its_credential() -> None:
+def test_new_secret_works_once_the_url_that_refused_the_former_one_accepts_it() -> None:
     use = CredentialUse(Now(), 300)
-    assert use.state is None
+    use.note_success()
+    use.note_change()
+    states = [use.state]
     use.note(URL, REJECTED)
-    use.forget()
-    assert use.state is None
+    use.note_change()
+    use.note("https://agents.acme.example/card", WORKS)
+    states.append(use.state)
+    use.note(URL, WORKS)
+    assert [*states, use.state] == [None, REJECTED, WORKS]
 
 
 def test_a_fault_begins_with_its_first_answer_and_has_the_last_detail() -> None:

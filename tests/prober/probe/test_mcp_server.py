@@ -301,6 +301,19 @@ async def test_configured_target_that_refuses_only_post_is_gated_or_has_a_hint(
     assert len(serving.posted) == 1
 
 
+async def test_missing_url_is_no_login_of_a_post_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", "client-canary")
+    async with agent(lambda _: Says(status=404), {}) as serving:
+        serving.others = lambda _: Says(status=404)
+        url = f"{serving.url}/mcp"
+        secret = {"env": "CLIENT_SECRET"}
+        oauth2 = {"token_url": f"{serving.url}/token", "client_id": "a", "client_secret": secret}
+        credential = {"name": "acme", "origin": serving.url, "oauth2": oauth2}
+        observation = await see(url, targets=[url], credentials=[credential], ask={"health": False})
+    assert "POST" in {got.method for got in serving.got}
+    assert "--kind mcp" not in layer(observation.discovery).reason
+
+
 @pytest.mark.parametrize("memory", [ProbeMemory(), ProbeMemory(mcp_generation=Generation.STATELESS)])
 async def test_crawled_target_of_unknown_kind_gets_no_post(memory: ProbeMemory) -> None:
     async with agent(stateless, {}) as serving, probing() as probes:

@@ -513,6 +513,26 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
 
 
+def test_answer_of_another_url_after_a_change_does_not_end_a_rejection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file, now = tmp_path / "lab.token", [0.0]
+    write_secret(file, "first-secret")
+    store = store_of(file, lambda: now[0])
+    card, status = URL("https://lab.example/card"), URL("https://lab.example/status")
+    store.note_use(status, CredentialState.CREDENTIALS_REJECTED, "lab")
+    write_secret(file, "second-secret")
+    now[0] += RELOAD_SECONDS
+    assert bearer_of(store) == "Bearer second-secret"
+    caplog.clear()
+    # A card that is missing says nothing about the login of another path.
+    store.note_use(card, CredentialState.WORKS)
+    store.note_use(status, CredentialState.CREDENTIALS_REJECTED, "lab")
+    assert caplog.records == []
+    store.note_use(status, CredentialState.WORKS)
+    assert len(caplog.records) == 1
+
+
 def test_former_secret_that_is_part_of_the_new_one_hides_nothing(tmp_path: Path) -> None:
     file, now = tmp_path / "lab.token", [0.0]
     write_secret(file, "Sommer/2026")

@@ -49,6 +49,7 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
         yield CheckResult("definition", "ok", f"{file}: {definition.name}")
     credentials = list(_of_the_credentials(file, definition))
     yield from credentials
+    yield from _of_unused_credentials(file, definition)
     if all(each.verdict != "fault" for each in credentials):
         # A prober needs all secrets.
         yield from _of_the_canaries(file, definition)
@@ -76,6 +77,22 @@ def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[C
         until = "" if certificate is None else f", certificate until {certificate.expires_at:%Y-%m-%d}"
         summary = f"{file}: {credential.name} ({credential.method}, {credential.source}{until}) for {place}"
         yield CheckResult("credentials", "ok", summary)
+
+
+def _of_unused_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
+    """Name the credentials that no probe can send. The targets of directories are not known here."""
+    if definition.directories:
+        return
+    for credential in definition.credentials:
+        if not any(credential.scope.is_for_target(url) for url in definition.target_urls):
+            yield CheckResult(
+                "credentials",
+                "warning",
+                f"{file}: the credential {credential.name} is never sent: no target has the origin "
+                f"{credential.origin}",
+                "write the origin as in the target's URL (localhost and 127.0.0.1 differ), or add the "
+                "target's origin to card_origins",
+            )
 
 
 def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:

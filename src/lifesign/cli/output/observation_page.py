@@ -50,6 +50,8 @@ def write_observation(
     text = f"{GROUP_WORDS[group]}: {(why or signs) if signs else RESULT_WORDS[result]}"
     if failed := sum(each.has_failed for each in seen.assertions or ()):
         text += f"; {pluralize(failed, 'assertion')} failed"
+    if unmeasured := sum(not each.is_measured for each in seen.assertions or ()):
+        text += f"; {pluralize(unmeasured, 'assertion')} not measured"
     colours = has_colours(stream)
     write_page(stream, [PageLine("", subject), PageLine("", text, GROUP_COLOURS[group])], colours=colours)
     layers = [

@@ -102,9 +102,8 @@ class CredentialUse:
             if fault.target in targets:
                 del self._faults[url]
 
-    def forget(self) -> None:
-        """Remove all recorded answers, because the secret has changed."""
-        self._faults.clear()
+    def note_change(self) -> None:
+        """Record that the secret has changed: each place that refused the former one must accept this one."""
         self._worked_at_s = None
 
     @property

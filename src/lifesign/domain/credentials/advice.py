@@ -8,7 +8,8 @@ from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.challenge import BearerError
 from lifesign.domain.credentials.token import TokenFaultKind
 
-LOOK_AT_SECRET: Final = "look at the expiry and the rights of the secret"  # noqa: S105 - an advice
+# It may be a secret or, with oauth2, the access token.
+LOOK_AT_SECRET: Final = "look at the expiry, the rights and (with oauth2) the audience of the secret or token"  # noqa: S105
 TOO_FEW_RIGHTS: Final = "give the credential the rights for this URL, such as a wider scope"
 
 _TOKEN_ADVICE: Final[Mapping[TokenFaultKind, str]] = MappingProxyType({

@@ -14,6 +14,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.credentials.secret import SEPARATOR
+from lifesign.domain.observation.assertion import GATED_STATUSES
 from lifesign.domain.observation.peer_texts import peer_texts
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
@@ -427,8 +428,13 @@ def _is_server(visit: ProbeSession, found: ServerLayers) -> bool:
 def _with_hint(
     visit: ProbeSession, discovery: LayerResult | None, found: ServerLayers | None
 ) -> LayerResult | None:
-    """Return the result of the card, with a hint if only a POST shows that there is a login."""
+    """Return the result of the card, with a hint if only a POST shows that there is a login.
+
+    A 404 to a request without its token shows none.
+    """
     if discovery is None or found is None or found.discovery.result not in REFUSED_LOGIN:
+        return discovery
+    if found.discovery.status_code not in GATED_STATUSES:
         return discovery
     return visit.changed(
         discovery, discovery.result, f"{discovery.reason}; {_LOGIN_OF_POST}"[:MAX_REASON_CHARS]

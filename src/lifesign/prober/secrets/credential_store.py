@@ -392,7 +392,7 @@ class CredentialStore:
             )
             if secret is not None and secret != self._credentials[name].secret:
                 self._credentials[name].change(secret)
-                self._uses[name].forget()
+                self._uses[name].note_change()
                 self._renew_scrubber()
 
     def scrubber_of(self, *urls: URL) -> Scrubber:
