@@ -104,7 +104,7 @@ async def test_grace_is_part_of_the_drain_timeout(world: World) -> None:
     async with world.adapting(*shell("exec sleep 1000"), grace_s=10.0) as adapter:
         await adapter.until("started")
         adapter.adapter.on_drain_requested("a new version", 60.0)
-        assert (await adapter.until("leaving")).text.endswith("50 s to end, and 10 s after the signal")
+        assert (await adapter.until("leaving")).text.endswith("40 s to end, and 10 s after the signal")
 
 
 @pytest.mark.parametrize("is_told_by_heartbeat", [True, False])

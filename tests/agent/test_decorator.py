@@ -11,6 +11,7 @@ from tests.support.virtual_loop import in_virtual_time
 
 from lifesign.agent import Agent, AgentEnd, AgentRunner, on_assignment, on_drain, run_agent
 from lifesign.agent.errors import InvalidAgent
+from lifesign.agent.profile import DRAIN_RESERVE_SECONDS
 from lifesign.client import RegistryClient
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.errors import InvalidWorkflow
@@ -141,7 +142,11 @@ async def test_bare_client_registers_like_the_decorator() -> None:
     declared = await lived(declared_at)
     async with scripted_registry() as registry, RegistryClient(registry.url, key=KEY) as client:
         await client.agents.register(
-            "billing-01", **SAID, max_concurrent_tasks=5, heartbeat_config=BEATING, supersede=True
+            "billing-01",
+            **SAID | {"drain_timeout_seconds": 60.0 + DRAIN_RESERVE_SECONDS},
+            max_concurrent_tasks=5,
+            heartbeat_config=BEATING,
+            supersede=True,
         )
         assert wire(registry)[0] == declared[1]
 
@@ -155,6 +160,7 @@ def test_workflow_agent_registers_by_its_workflow(tmp_path: Path) -> None:
     declaration = read_workflow(WORKFLOW).agents["billing-processor"]
     assert registered_from_workflow(tmp_path) == {
         **declaration.registration("billing-01"),
+        "drain_timeout_seconds": 60 + DRAIN_RESERVE_SECONDS,
         "supersede": True,
     }
 

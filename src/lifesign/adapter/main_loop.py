@@ -19,6 +19,7 @@ from lifesign.adapter.task_run import OpenTools, RunSettings, TaskRun
 from lifesign.adapter.workspaces import RETENTION_SECONDS, Workspaces
 from lifesign.agent.drain import DrainContext, leave
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
+from lifesign.agent.profile import drain_work_s
 from lifesign.agent.registration import Load, RegistrySession
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_errors import Conflict, Gone, NotFound, RegistryError, is_final
@@ -144,11 +145,13 @@ class Adapter:
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Drain at the registry's request.
 
-        `timeout_s`, if not None, limits the whole drain, with the grace period of the process.
+        `timeout_s`, if not None, limits the whole drain: also the grace period of the process and the
+        report to the registry.
         """
         if not self._leaves.is_set():
             grace_s = self._settings.grace_s
-            self._drain_s = self._drain_s if timeout_s is None else max(0.0, timeout_s - grace_s)
+            if timeout_s is not None:
+                self._drain_s = max(0.0, drain_work_s(timeout_s) - grace_s)
             time = f"{self._drain_s:g} s to end, and {grace_s:g} s after the signal"
             rest = "" if self._run is None else f"; {self._run.task_id} has {time}"
             self._report(RunEventKind.LEAVING, f"claims no further task: {why}{rest}")

@@ -14,7 +14,7 @@ from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import LEAVE_SECONDS, DrainContext, leave
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
-from lifesign.agent.profile import AgentProfile, ProfileSettings
+from lifesign.agent.profile import AgentProfile, ProfileSettings, drain_work_s
 from lifesign.agent.registration import Load, RegistrySession
 from lifesign.agent.settings_validation import check_kinds
 from lifesign.agent.worker_group import WorkerGroup
@@ -151,7 +151,7 @@ class AgentLink:
                 self.profile.agent_id,
                 why,
             )
-            self._drain_s = self._drain_s if timeout_s is None else timeout_s
+            self._drain_s = self._drain_s if timeout_s is None else drain_work_s(timeout_s)
             self._is_asked_to_leave = True
             self._leaves.set()
 

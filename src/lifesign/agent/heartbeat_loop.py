@@ -46,7 +46,7 @@ class OnRegistryReply(Protocol):
     """Callbacks for the registry's answers. They must return at once and never raise."""
 
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
-        """Called once for each drain command of the registry."""
+        """Called once for each drain that the registry requests. `timeout_s` is the time for all of it."""
 
     def on_registered(self, incarnation: int) -> None:
         """Called when the agent is registered."""
@@ -204,7 +204,7 @@ class HeartbeatLoop:
         except (Gone, NotFound) as error:
             return await self._lose_incarnation(error)
         self._compare_clocks(sent_s, reply)
-        self._obey(reply)
+        await self._obey(reply)
         if self.is_draining and not was_draining:
             return _now_s()
         return next_heartbeat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
@@ -244,13 +244,15 @@ class HeartbeatLoop:
         except RegistryError:
             return False
 
-    def _obey(self, reply: HeartbeatReply) -> None:
+    async def _obey(self, reply: HeartbeatReply) -> None:
         for command in reply.pending_commands:
             if command.id not in self._commands:
                 self._commands.append(command.id)
                 self._carry_out(command)
         if reply.agent_status is Status.DRAINING and not self.is_draining:
-            self._on_reply.on_drain_requested("the agent is draining in the registry", None)
+            # The time to drain runs since the request, which came up to one interval earlier.
+            left_s = await self._place.drain_left_s(reply.server_timestamp)
+            self._on_reply.on_drain_requested("the agent is draining in the registry", left_s)
 
     def _carry_out(self, command: PendingCommand) -> None:
         if command.command == RENEW_LEASES:

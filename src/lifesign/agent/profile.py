@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self, TypedDict
+from typing import Any, Final, Self, TypedDict
 from uuid import uuid4
 
 from lifesign.client.registry_agents import RegistryAgents
@@ -16,7 +16,19 @@ from lifesign.client.registry_connection import build_body, members_of, texts
 from lifesign.domain.errors import InvalidWorkflow
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.agents import DEFAULT_DRAIN_SECONDS, AgentRecord, HeartbeatConfig, Registration
+from lifesign.domain.models.base import MAX_DURATION_SECONDS
 from lifesign.errors import InvalidValue
+
+DRAIN_RESERVE_SECONDS: Final = 10.0
+"""Time at the end of a drain for cancelled work to clean up, and for the deregistration."""
+
+
+def drain_work_s(timeout_s: float) -> float:
+    """Return the time for running work in a drain that takes `timeout_s` in the registry.
+
+    The reserve is at most half of the drain.
+    """
+    return timeout_s - min(DRAIN_RESERVE_SECONDS, timeout_s / 2)
 
 
 class _MadeUpId(str):
@@ -61,6 +73,7 @@ class AgentProfile:
     heartbeat: HeartbeatConfig | Mapping[str, Any] | None = None
     """A mapping has the names of a workflow file. None: the defaults of RFC-0016: 30, 90 and 300 s."""
     drain_timeout_seconds: float | None = None
+    """Time for running work to finish in a drain. The registry waits for `DRAIN_RESERVE_SECONDS` longer."""
     metadata: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
@@ -131,7 +144,7 @@ class AgentProfile:
 
     @property
     def drain_s(self) -> float:
-        """Maximum duration of a drain in seconds, unless the registry requests another one."""
+        """Time for running work in a drain, in seconds, unless the registry requests another one."""
         return self.drain_timeout_seconds or float(DEFAULT_DRAIN_SECONDS)
 
     async def register(self, agents: RegistryAgents, *, supersede: bool) -> AgentRecord:
@@ -146,7 +159,7 @@ class AgentProfile:
             card_url=self.card_url,
             monitoring=self.monitoring,
             heartbeat_config=self._heartbeat,
-            drain_timeout_seconds=self.drain_timeout_seconds,
+            drain_timeout_seconds=min(self.drain_s + DRAIN_RESERVE_SECONDS, MAX_DURATION_SECONDS),
             metadata=self.metadata,
             supersede=supersede,
         )

@@ -144,6 +144,14 @@ class RegistrySession:
         record = await self.client.agents.get(self.agent_id)
         return record.incarnation == self.incarnation and record.reason in _DRAINED
 
+    async def drain_left_s(self, now: datetime) -> float | None:
+        """Return the time that the registry leaves to a drain, at `now` by its clock; None if unknown."""
+        try:
+            deadline = (await self.client.agents.get(self.agent_id)).drain_deadline
+        except RegistryError:
+            return None
+        return None if deadline is None else max(0.0, (deadline - now).total_seconds())
+
     async def leave(self) -> None:
         """Deregister this incarnation. If another process has registered the agent since, nothing changes."""
         if self.incarnation is None:

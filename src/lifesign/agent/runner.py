@@ -15,7 +15,7 @@ from lifesign.agent.drain import AgentEnd, DrainContext, leave
 from lifesign.agent.errors import InvalidAgent, WorkRefused
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
-from lifesign.agent.profile import AgentProfile, ProfileSettings, given_profile
+from lifesign.agent.profile import AgentProfile, ProfileSettings, drain_work_s, given_profile
 from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
 from lifesign.agent.signal_handling import catching_signals
@@ -222,7 +222,7 @@ class AgentRunner:
     def on_drain_requested(self, why: str, timeout_s: float | None) -> None:
         """Drain the agent at the registry's request, within `timeout_s` if the registry sets it."""
         if not self._leaves.is_set():
-            self._drain_s = self._drain_s if timeout_s is None else timeout_s
+            self._drain_s = self._drain_s if timeout_s is None else drain_work_s(timeout_s)
             self._begin_drain(why)
 
     def on_registered(self, incarnation: int) -> None:  # noqa: ARG002 - who runs an app needs it

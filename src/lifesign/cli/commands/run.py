@@ -223,8 +223,8 @@ def run(  # noqa: PLR0913 - each option is one
         role_id=pool,
         capabilities=tuple(capability or ()),
         capacity=1,
-        # The registry's grace period for a draining agent is for all of it.
-        drain_timeout_seconds=drain_s + grace_s + SLACK_SECONDS,
+        # The registry's time for a draining agent includes the grace period of the process.
+        drain_timeout_seconds=drain_s + grace_s,
     )
     process_watcher.hide_memory()
     with ExitStack() as stack:
