@@ -42,22 +42,27 @@ def test_example_without_arguments_names_the_missing_ones(program: str, missing:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "key: expected one as key, in $LIFESIGN_KEY, or in a key_file"),
+        ({}, "key: expected one in {key_file}, or for the first start an enroll key in $LIFESIGN_KEY"),
         ({"LIFESIGN_KEY": "ahk_x"}, "registry: expected a URL, as registry or in $LIFESIGN_REGISTRY"),
     ],
 )
 def test_example_agent_without_key_or_registry_fails_with_one_line(
     program: str, given: dict[str, str], message: str, tmp_path: Path
 ) -> None:
+    key_file = tmp_path / "own.key"
     ended = subprocess.run(
-        [sys.executable, EXAMPLES / program, tmp_path / "own.key"],
+        [sys.executable, EXAMPLES / program, key_file],
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
         env=ENVIRONMENT | given,
         check=False,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", f"{program}: {message}\n")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        2,
+        "",
+        f"{program}: {message.format(key_file=key_file)}\n",
+    )
 
 
 def test_every_example_that_takes_arguments_has_a_usage_line() -> None:

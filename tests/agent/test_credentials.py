@@ -97,6 +97,8 @@ def test_key_without_a_file_is_a_warning(caplog: pytest.LogCaptureFixture) -> No
 def test_missing_or_invalid_key_is_refused_without_being_shown(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="key_file"):
         AgentKeys(environment={})
+    with pytest.raises(InvalidValue, match=r"none\.key.* first start"):
+        AgentKeys(key_file=tmp_path / "none.key", environment={})
     with pytest.raises(InvalidValue) as wrong:
         AgentKeys(key="two words", environment={})
     assert "two words" not in str(wrong.value)

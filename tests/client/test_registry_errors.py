@@ -63,10 +63,17 @@ def test_hint_of_the_answer_is_kept_on_one_short_line() -> None:
 
 @pytest.mark.parametrize("status", [404, 410])
 @pytest.mark.parametrize(
-    "body", [None, {"detail": "Not Found"}, {"error": {"code": 404, "message": "", "status": "NOT_FOUND"}}]
+    "body",
+    [None, {"detail": "Not Found"}, {"error": {"code": 404, "message": "", "status": "NOT_FOUND"}}],
 )
 def test_missing_place_in_another_form_is_a_wrong_url_and_no_missing_agent(status: int, body: object) -> None:
     assert isinstance(error_of(status, body), InvalidAnswer)
+
+
+def test_unknown_path_of_a_registry_is_a_wrong_url() -> None:
+    error = error_of(404, {"error": {"code": "not_found", "message": "Not Found", "details": {}}})
+    assert isinstance(error, InvalidAnswer)
+    assert "no registry API" in str(error)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ class AgentKeys:
         check_key(self._given)
         if self.current() is None:
             expected = f"one as key, in ${KEY_VARIABLE}, or in a key_file"
+            if self._file is not None:
+                expected = f"one in {self._file}, or for the first start an enroll key in ${KEY_VARIABLE}"
             raise InvalidValue("key", None, expected)
 
     def __repr__(self) -> str:

@@ -133,6 +133,9 @@ def may_have_been_executed(error: RegistryError) -> bool:
     return error.was_sent if isinstance(error, Unreachable) else isinstance(error, RegistryFailure)
 
 
+_UNKNOWN_PATH = "not_found"
+"""Code of the registry for a path that it does not have, such as `/api/v1/api/v1/agents`."""
+_NO_API = "there is no registry API at this URL"
 _OF_ANY_SERVER = frozenset({413, 429})
 """Statuses with the same meaning whichever server sends them."""
 
@@ -170,10 +173,12 @@ def error_of(
     message = _text(columns.get("message")) or _text(members.get("message")) or reason
     code = _text(columns.get("code"))
     found = _CLASSES.get(status, RegistryRefusal if 400 <= status < 500 else InvalidAnswer)
-    if 400 <= status < 500 and status not in _OF_ANY_SERVER and not code:
+    if status == 404 and code == _UNKNOWN_PATH:
+        found, message = InvalidAnswer, _NO_API
+    elif 400 <= status < 500 and status not in _OF_ANY_SERVER and not code:
         found = InvalidAnswer
         message = (
-            "there is no registry API at this URL"
+            _NO_API
             if status in {404, 410}
             else f"{message or 'refused'} (not by the registry: the answer has no error code)"
         )

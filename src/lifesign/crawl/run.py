@@ -54,6 +54,7 @@ CLOSED_NETWORKS: Final = (
     "no request was sent to addresses in networks that are not allowed: allow your own with "
     "--allow-network of a census, or networks.allow of a definition"
 )
+ONE_TARGET: Final = "layers and assertions of one target, probed again: lifesign probe URL --definition FILE"
 SET_BACK: Final = "the last run is in the future: the clock was set back, and its targets are probed again"
 NO_CANARIES: Final = (
     "no canaries are configured: a failure counts only while another target of its network class answers; "
@@ -127,8 +128,8 @@ class Crawl:
             else:
                 await self._home.drop_run(run)
             if not self._home.is_shared:
-                text = "for the evidence of each target"
-                self._progress.print_line(f"{text}: lifesign targets list {self._home.option}")
+                self._progress.print_line(f"result of each target: lifesign targets list {self._home.option}")
+                self._progress.print_line(ONE_TARGET)
         return crawled
 
     async def _run(self, processes: int, run: CrawlPass | None = None) -> Crawled:

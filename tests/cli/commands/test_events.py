@@ -115,7 +115,8 @@ def read_lines(process: "subprocess.Popen[bytes]", number: int) -> list[str]:
     return [process.stdout.readline().decode() for _ in range(number)]
 
 
-def test_event_tail_shows_a_target_by_its_url(registry: RegistryServer, capsys: Captured) -> None:
+def send_result(registry: RegistryServer) -> None:
+    """Import a list with one target, and send the result of its probe."""
     seen = Observation(
         target_url="https://agent.example/a2a",
         observed_at=datetime.now(UTC),
@@ -128,6 +129,10 @@ def test_event_tail_shows_a_target_by_its_url(registry: RegistryServer, capsys: 
 
     asyncio.run(fill())
     reported(registry.url, seen, memories=[ProbeMemory()])
+
+
+def test_event_tail_shows_a_target_by_its_url(registry: RegistryServer, capsys: Captured) -> None:
+    send_result(registry)
     with tailing("--after", "0", "--type", "agent.lifecycle") as process:
         (line,) = read_lines(process, 1)
     assert "agent.example/a2a: registering -> active" in line
@@ -391,3 +396,16 @@ def test_json_has_all_events_unless_a_limit_is_given(
     found = json.loads(shown_by(capsys, "events", "list", "--json"))
     assert len(found["events"]) == found["last_sequence"] > 1
     assert "more: --after 1" in shown_by(capsys, "events", "list")
+
+
+def test_events_of_shards_are_listed_only_on_request(registry: RegistryServer, capsys: Captured) -> None:
+    register(capsys, "a")
+    assert "(use --all)" not in shown_by(capsys, "events", "list")
+    send_result(registry)
+    shown = shown_by(capsys, "events", "list")
+    assert "shards." not in shown
+    assert shown.endswith("(use --all)\n")
+    for option in ("--all", "--json", "--type=shards.granted"):
+        complete = shown_by(capsys, "events", "list", option)
+        assert "shards.granted" in complete
+        assert "use --all" not in complete

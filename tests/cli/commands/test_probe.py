@@ -95,6 +95,16 @@ async def test_address_that_is_not_contacted_as_typed_has_a_hint(
     assert all(line.endswith(part) for line, part in zip(lines[first:], expected, strict=True))
 
 
+async def test_blocked_address_of_a_definition_has_a_hint_for_the_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "own.yml"
+    file.write_text("name: own\ntargets: [http://10.1.2.3]\n")
+    await asyncio.to_thread(main, ["probe", "--definition", str(file)])
+    (hint,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hint ")]
+    assert hint.endswith(f"10.0.0.0/8 to networks.allow of {file}")
+
+
 async def test_mcp_server_is_probed_with_the_kind_that_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -3,6 +3,7 @@ import pytest
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import LOOK_AT_SECRET, TOO_FEW_RIGHTS, fault_advice
 from lifesign.domain.credentials.token import TokenFault, TokenFaultKind, read_token
+from lifesign.domain.observation.results import ResultClass
 
 NO_TOKEN = CredentialState.TOKEN_ERROR
 
@@ -18,6 +19,13 @@ def test_an_error_of_the_provider_is_not_one_of_the_client(status: int, kind: st
     assert isinstance(fault, TokenFault)
     assert fault.kind == kind
     assert ("at fault" in fault_advice(NO_TOKEN, str(fault))) is (kind == "server_error")
+
+
+def test_blocked_token_endpoint_needs_an_allowed_network() -> None:
+    fault = TokenFault(
+        kind=TokenFaultKind.NO_ANSWER, reason=f"{ResultClass.BLOCKED_ADDRESS}: 127.0.0.1 is loopback"
+    )
+    assert "networks.allow" in fault_advice(NO_TOKEN, str(fault))
 
 
 @pytest.mark.parametrize("detail", [None, "", "a defect", "HTTP 500"])

@@ -71,6 +71,9 @@ def list_events(
     ] = 0,
     types: Types = None,
     agent: OfAgent = None,
+    is_all: Annotated[
+        bool, typer.Option("--all", help="Also events of the shards of crawls, of which there are many.")
+    ] = False,
     limit: Limit = None,
     as_json: AsJson = False,
     registry: RegistryUrl = DEFAULT_URL,
@@ -78,6 +81,8 @@ def list_events(
     allow_plain_http: PlainHttp = False,
 ) -> None:
     """List events from the log, the oldest first.
+
+    Without --type, --all or --json, events of shards are left out, and a line at the end says so.
 
     \b
     Examples:
@@ -87,15 +92,16 @@ def list_events(
 
     \b
     Keys of --json:
-      events         as the registry sends them
+      events             as the registry sends them
       next_after         value of --after for the next page
       last_sequence      last sequence number of the log
       archived_sequence  events up to this sequence number are in archives
       names              names of the keys that acted, and of targets, if the key may read all events
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    wanted = _event_query(types, agent)
-    found = ask(
-        lambda client: _listing(client, after, limit if as_json else limit or USUAL_IN_TABLE, wanted),
+    most = limit if as_json else limit or USUAL_IN_TABLE
+    is_short = not (is_all or as_json or types)
+    found, is_hidden = ask(
+        lambda client: _listing(client, after, most, _event_query(types, agent), is_short=is_short),
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
@@ -111,9 +117,26 @@ def list_events(
     write_table(sys.stdout, ("SEQUENCE", "TIME", "TYPE", "WHAT"), rows)
     if found.next_after < found.last_sequence:
         sys.stdout.write(f"more: --after {found.next_after}, up to {found.last_sequence}\n")
+    if is_hidden:
+        sys.stdout.write("events of shards are not shown (use --all)\n")
 
 
 async def _listing(
+    client: "RegistryClient", after: int, limit: int | None, wanted: dict[str, Any], *, is_short: bool
+) -> "tuple[EventPage, bool]":
+    """Return the events, and whether events of shards among them were left out, which `is_short` asks for."""
+    from lifesign.domain.events.event_type import EventType  # noqa: PLC0415 - pydantic takes 60 ms
+
+    if not is_short:
+        return await _pages(client, after, limit, wanted), False
+    of_shards = (EventType.SHARDS_GRANTED, EventType.SHARDS_ENDED)
+    others = [kind for kind in EventType if kind not in of_shards]
+    found = await _pages(client, after, limit, {**wanted, "types": others})
+    hidden = await client.events.list(after=after, limit=1, **{**wanted, "types": of_shards})
+    return found, any(event.sequence <= found.next_after for event in hidden.events)
+
+
+async def _pages(
     client: "RegistryClient", after: int, limit: int | None, wanted: dict[str, Any]
 ) -> "EventPage":
     """Read as many pages as needed, without a limit all of them."""
@@ -260,7 +283,9 @@ def _report(report: "LogReport") -> Iterator[PageLine]:
         yield PageLine("the store", follows, Colour.RED if report.differences else Colour.GREEN)
     yield from listed("because", report.differences)
     yield PageLine(
-        "events", f"{report.events} in the database; {report.erased} of the whole log without their payload"
+        "events",
+        f"{report.events} in the database, "
+        + ("all with their payload" if not report.erased else f"{report.erased} of them erased"),
     )
     numbers = {
         "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,

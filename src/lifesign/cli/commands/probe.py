@@ -157,14 +157,14 @@ def probe(
                     observation,
                     now=datetime.now(UTC),
                 )
-                lines = [PageLine("hint", hint) for hint in hints(observation, probed)]
+                lines = [PageLine("hint", hint) for hint in hints(observation, probed, definition)]
                 write_page(sys.stdout, lines, colours=False)
     code = exit_code([GROUPS[report.observation.result] for report in reports])
     has_failed = any(each.has_failed for report in reports for each in report.observation.assertions or ())
     return ExitCode.FAILED if has_failed else code
 
 
-def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
+def hints(seen: "Observation", typed: "Sequence[str]", definition: Path | None = None) -> "Iterator[str]":
     """Yield hints if the address was blocked, a login was required, or the wrong scheme was assumed."""
     from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415 - see probe
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
@@ -176,13 +176,19 @@ def hints(seen: "Observation", typed: "Sequence[str]") -> "Iterator[str]":
     assumed = next((text for text in typed if with_scheme(text) != text and read_target(text) == url), None)
     is_blocked = seen.result is ResultClass.BLOCKED_ADDRESS
     if is_blocked and (network := range_to_allow(host_of(url))) is not None:
-        yield f"if this network is your own, add --allow-network {network}"
+        yield f"if this network is your own, add {_place_to_allow(network, definition)}"
     elif is_blocked:
-        yield "if the address is in a network of your own, add --allow-network NETWORK, such as 10.1.0.0/16"
+        place = _place_to_allow("NETWORK", definition)
+        yield f"if the address is in a network of your own, add {place}, such as 10.1.0.0/16"
     if seen.layers_with(ResultClass.GATED):
         yield "if you have a credential for this login, add --credential FILE"
     if assumed is not None and (is_blocked or seen.result in without_tls):
         yield f"https:// was assumed; for plain HTTP write http://{assumed}"
+
+
+def _place_to_allow(network: str, definition: Path | None) -> str:
+    option = f"--allow-network {network}"
+    return option if definition is None else f"{option}, or {network} to networks.allow of {definition}"
 
 
 def exit_code(groups: "Sequence[str]") -> ExitCode:

@@ -11,6 +11,9 @@ from lifesign.domain.credentials.token import TokenFaultKind
 # It may be a secret or, with oauth2, the access token.
 LOOK_AT_SECRET: Final = "look at the expiry, the rights and (with oauth2) the audience of the secret or token"  # noqa: S105
 TOO_FEW_RIGHTS: Final = "give the credential the rights for this URL, such as a wider scope"
+BLOCKED_ADDRESS: Final = "blocked_address"
+"""The value of `ResultClass`, which this package does not import."""
+ALLOW_NETWORK: Final = "if the network of token_url is your own, add it to networks.allow of the definition"
 
 _TOKEN_ADVICE: Final[Mapping[TokenFaultKind, str]] = MappingProxyType({
     TokenFaultKind.NO_ANSWER: "look at token_url, and at the network and the certificate of its server",
@@ -33,5 +36,7 @@ def fault_advice(state: CredentialState, detail: str | None) -> str:
     if state is CredentialState.CREDENTIALS_REJECTED:
         return TOO_FEW_RIGHTS if BearerError.INSUFFICIENT_SCOPE in text else LOOK_AT_SECRET
     kind = text.partition(":")[0]
+    if kind == TokenFaultKind.NO_ANSWER and BLOCKED_ADDRESS in text:
+        return ALLOW_NETWORK
     is_known = kind in set(TokenFaultKind)
     return _TOKEN_ADVICE[TokenFaultKind(kind) if is_known else TokenFaultKind.NO_ANSWER]
