@@ -132,6 +132,25 @@ def test_full_address_delays_only_its_own_targets() -> None:
     assert items(take_all(pace, 3.0)) == ["c"]
 
 
+def test_urgent_request_is_first_in_the_queue_of_its_address() -> None:
+    pace = pace_of(per_address=1)
+    pace.offer("a", "a", 0.0)
+    (turn,) = take_all(pace, 0.0)
+    pace.admit(turn, "192.0.2.1")
+    for name in ("b", "c urgent", "d urgent", "e"):
+        pace.offer(name, name, 0.0, is_urgent="urgent" in name)
+        (waiting,) = take_all(pace, 0.0)
+        pace.put_off(waiting, AddressBusy("192.0.2.1"))
+        assert take_all(pace, 0.0) == []
+    order = []
+    for now_s in range(1, 5):
+        pace.end(turn, 1, now_s)
+        (turn,) = take_all(pace, now_s)
+        pace.admit(turn, "192.0.2.1")
+        order.append(turn.item)
+    assert order == ["c urgent", "d urgent", "b", "e"]
+
+
 def test_deferred_target_starts_only_when_its_address_is_free() -> None:
     pace = pace_of(per_address=1)
     pace.offer("a", "a", 0.0)

@@ -218,7 +218,8 @@ class HostLimiter(Generic[T]):
         """Count a permit at the address that was busy before; otherwise let it wait there."""
         address = self._crowded[turn.host]
         if not self._book(address):
-            self._lines.setdefault(address, deque()).append(turn)
+            line = self._lines.setdefault(address, deque())
+            line.insert(sum(each.is_urgent for each in line) if turn.is_urgent else len(line), turn)
             return False
         turn.addresses.append(address)
         turn.expected = address
