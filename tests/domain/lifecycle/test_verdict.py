@@ -904,6 +904,14 @@ def test_recovery_is_forgotten_after_an_hour_alive() -> None:
         assert len(assessed(flapping).signals) == signals
 
 
+def test_recovery_stored_while_the_clock_was_ahead_does_not_count() -> None:
+    last_s = NOW - 901
+    for ahead_s, signals in [(300, 0), (301, 1), (30 * 86_400, 1)]:
+        often = (last_s + ahead_s,) * 2
+        flapping = facts(DecidingEvidence.PROBE, observed=failing(2, 901), recoveries_s=often)
+        assert len(assessed(flapping).signals) == signals
+
+
 def test_damping_delays_neither_recovery_nor_a_declared_threshold() -> None:
     often = (NOW,) * 9
     assert assessed(facts(last_heartbeat_at_s=NOW - 91, recoveries_s=often)).status is Status.UNHEALTHY

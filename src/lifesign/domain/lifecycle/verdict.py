@@ -17,6 +17,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, Literal, TypeGuard
 
+from lifesign.domain.common.clock_skew import is_in_future
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds, deadline_s, silent_for_s
@@ -317,8 +318,10 @@ def _damping(facts: Facts) -> int:
     """Return the factor of MAX_DAMPING's formula, 1 or more; it depends on facts, never on now."""
     if facts.monitoring is not DecidingEvidence.PROBE:
         return 1
-    since_s = silent_since_s(facts) - FLAP_WINDOW_S
-    recoveries = sum(at_s > since_s for at_s in facts.recoveries_s)
+    last_s = silent_since_s(facts)
+    since_s = last_s - FLAP_WINDOW_S
+    # A recovery after the last liveness signal was stored while the clock was ahead.
+    recoveries = sum(at_s > since_s and not is_in_future(at_s, last_s) for at_s in facts.recoveries_s)
     return min(MAX_DAMPING, 1 + recoveries // RECOVERIES_PER_STEP)
 
 
