@@ -7,6 +7,7 @@ import pytest
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.observation.evidence_age import (
+    PROBER_FAULTS,
     Evidence,
     LastInterface,
     UnknownReason,
@@ -90,6 +91,12 @@ def test_failing_interface_without_other_signals_is_unreachable(
 
 def test_agent_without_an_interface_is_not_unreachable() -> None:
     assert not is_unreachable(None, HealthStatus.UNKNOWN, Evidence(), NOW_S)
+
+
+def test_docs_name_each_fault_of_the_monitoring() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `(\w+)` \|.*\| monitoring \|$", text, re.MULTILINE)
+    assert set(named) == {reason.value for reason in PROBER_FAULTS}
 
 
 def test_docs_list_each_reason_of_unknown_health() -> None:

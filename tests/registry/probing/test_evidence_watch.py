@@ -140,7 +140,8 @@ async def test_old_evidence_is_reported_as_lost_and_later_as_restored(
     await api.sweep()
     [event] = await api.events(type="monitor.evidence_lost")
     assert event["payload"] == {
-        "agents": 2, "no_prober": 1, "no_witness": 1, "prober_slow": 0, "since": lost["since"],
+        "agents": 2, "no_prober": 1, "no_witness": 1, "prober_slow": 0, "prober_clock": 0, "prober_fault": 0,
+        "not_probed": 0, "no_credential": 0, "since": lost["since"],
     }  # fmt: skip
     assert (await shown(api))["lost_evidence"]["is_reported"] is True
     await report(api, result(clock, 0), result(clock, 1))

@@ -65,6 +65,14 @@ class LostEvidenceChanged(Payload):
     """Number of these agents whose last probe failed, while no witness proved that the network works."""
     prober_slow: Number
     """Number of these agents whose prober was overloaded or stopped."""
+    prober_clock: Number
+    """Number of these agents whose certificate failed by date, while no witness confirmed the prober's clock."""
+    prober_fault: Number
+    """Number of these agents whose last probe was ended by a defect of the prober."""
+    not_probed: Number
+    """Number of these agents whose last probe did not take place, or whose result was lost."""
+    no_credential: Number
+    """Number of these agents whose prober lacks a credential that another prober has."""
     since: Moment
     """Time since which there was at least one such agent."""
 

@@ -80,6 +80,10 @@ PROBER_FAULTS: Final = frozenset({
     UnknownReason.NO_PROBER,
     UnknownReason.NO_WITNESS,
     UnknownReason.PROBER_SLOW,
+    UnknownReason.PROBER_CLOCK,
+    UnknownReason.PROBER_FAULT,
+    UnknownReason.NOT_PROBED,
+    UnknownReason.NO_CREDENTIAL,
 })  # fmt: skip
 """Reasons that operators must know of: the monitoring has a fault, not the agent."""
 

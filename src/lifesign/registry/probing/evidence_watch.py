@@ -28,7 +28,7 @@ from lifesign.domain.lifecycle.monitoring_alerts import (
 )
 from lifesign.domain.lifecycle.network_silence import ClassCounts, next_mass_silence
 from lifesign.domain.models.base import moment
-from lifesign.domain.observation.evidence_age import UnknownReason
+from lifesign.domain.observation.evidence_age import PROBER_FAULTS, UnknownReason
 from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.keys.key_leases import end_leases_of, keys_with_leases
 from lifesign.registry.policies import Policies
@@ -145,10 +145,8 @@ def _turned(turn: EvidenceAlert, before: EvidenceWatchState, watched: EvidenceWa
     assert since_s is not None  # noqa: S101 - there were such agents, or are
     payload = LostEvidenceChanged(
         agents=watched.agents,
-        no_prober=watched.reasons.get(UnknownReason.NO_PROBER, 0),
-        no_witness=watched.reasons.get(UnknownReason.NO_WITNESS, 0),
-        prober_slow=watched.reasons.get(UnknownReason.PROBER_SLOW, 0),
         since=moment(since_s),
+        **{reason.value: watched.reasons.get(reason, 0) for reason in PROBER_FAULTS},
     )
     kind = EventType.MONITOR_EVIDENCE_LOST if is_lost else EventType.MONITOR_EVIDENCE_RESTORED
     return EventDraft(type=kind, actor=MONITOR, payload=payload)
