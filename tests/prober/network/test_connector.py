@@ -81,12 +81,17 @@ async def test_connector_resolves_names_only_with_its_resolver(monkeypatch: pyte
         (await opened(connector, f"http://here.example:{server.port}/")).abort()
 
 
-async def test_addresses_of_both_families_alternate_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    four = [ip_address(f"192.0.2.{number}") for number in range(1, 5)]
-    six = [ip_address(f"2001:db8::{number}") for number in range(1, 5)]
-    assert connector_file._in_turn([*six, *four]) == [four[0], six[0], four[1]]
-    assert connector_file._in_turn(four) == four[:3]
-    assert connector_file._in_turn(six[:1]) == six[:1]
+@on_both_loops
+async def test_second_request_reaches_an_address_that_the_first_did_not_try() -> None:
+    names: Names = {"four.example": ("127.0.0.9", "127.0.0.8", "127.0.0.7", "127.0.0.1")}
+    async with serving({}) as server, connecting(names) as connector:
+        url = f"http://four.example:{server.port}/"
+        why = await unreached(connector, url)
+        assert len(why.tried) == 3
+        for _ in range(2):
+            line = await opened(connector, url)
+            assert (line.address, line.tried) == (ip_address("127.0.0.1"), ())
+            line.abort()
 
 
 @on_both_loops

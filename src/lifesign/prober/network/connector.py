@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import zip_longest
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +20,7 @@ from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http_client.address_guard import AddressGuard
 from lifesign.http_client.answer import in_ms
 from lifesign.http_client.failures import certificate_alert, error_text
+from lifesign.prober.network.address_order import AddressOrder
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.host_limiter import admit
 from lifesign.prober.network.resolver import NoAddress, Resolver
@@ -29,8 +29,6 @@ from lifesign.prober.secrets.client_tls import ClientTls
 if TYPE_CHECKING:
     from lifesign.prober.definition.pacing_settings import Timeouts
 
-MAX_ATTEMPTS: Final = 3
-"""Addresses of one name that are tried, one after the other, within one deadline."""
 CLOSE_SECONDS: Final = 1.0
 """How long a TLS peer has for its close_notify."""
 MAX_CERTIFICATE_TIMES: Final = 4096
@@ -88,6 +86,7 @@ class VettedConnector:
         self._timeouts = timeouts
         self.guard = guard
         self._public_tls = ClientTls()
+        self._order = AddressOrder()
 
     async def open(
         self, target: TargetUrl, deadline_s: float, tls: ClientTls | None = None
@@ -111,7 +110,9 @@ class VettedConnector:
         if not vetted:
             reason = "" if refused is None else refused.reason
             return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
-        opened = await self._connect(target, _in_turn(vetted), dns_ms, deadline_s)
+        opened = await self._connect(target, self._order.of(target.host, vetted), dns_ms, deadline_s)
+        answered = opened.address if isinstance(opened, HttpConnection) else None
+        self._order.note(target.host, vetted, opened.tried, answered)
         if isinstance(opened, HttpConnection) and target.scheme == "https":
             encrypted = await self._encrypt(target, opened, deadline_s, tls or self._public_tls)
             if isinstance(encrypted, Unreached):
@@ -225,14 +226,6 @@ def _read_certificate_time(text: str) -> datetime:
     Cached: a host with many agents has one certificate for many of them.
     """
     return datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)
-
-
-def _in_turn(addresses: Sequence[Address]) -> list[Address]:
-    """Return the addresses to try: both families by turns, as one of them may not work here."""
-    fours = [address for address in addresses if address.version == 4]
-    sixes = [address for address in addresses if address.version == 6]
-    both = [address for pair in zip_longest(fours, sixes) for address in pair if address is not None]
-    return both[:MAX_ATTEMPTS]
 
 
 def _without_address(target: TargetUrl, why: NoAddress, phases: Phases) -> Unreached:
