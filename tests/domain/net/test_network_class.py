@@ -4,7 +4,13 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from lifesign.domain.net.network_class import address_key, address_of_key, network_class_of, range_to_allow
+from lifesign.domain.net.network_class import (
+    address_key,
+    address_of_key,
+    has_name,
+    network_class_of,
+    range_to_allow,
+)
 
 ALLOWED = [ip_network("10.0.0.0/8"), ip_network("10.1.0.0/16"), ip_network("127.0.0.0/8")]
 
@@ -37,6 +43,13 @@ def test_network_class_of_an_address(address: str, expected: str) -> None:
 )
 def test_ipv6_addresses_of_one_network_count_as_one(address: str, expected: str) -> None:
     assert address_key(ip_address(address)) == expected
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("a.example", True), ("10.example", True), ("10.1.2.3", False), ("[::1]", False)]
+)
+def test_host_of_a_url_is_a_name_or_an_address(host: str, *, expected: bool) -> None:
+    assert has_name(f"https://{host}:8443/") is expected
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ class Bench:
         self.silent: set[str] = set()
         self.statuses: dict[str, int] = {}
         self.is_looked_up = True
+        self.unresolved: set[str] = set()
+        """Witnesses whose names are not looked up, for example because they have IP addresses."""
         self.offsets_s: dict[str, float] = {}
         """Offsets of this machine's clock from those of the witnesses."""
         self.defect: Exception | None = None
@@ -61,7 +63,7 @@ class Bench:
             if url in self.silent
             else WitnessReply(
                 status=self.statuses.get(url, 200),
-                is_looked_up=self.is_looked_up,
+                is_looked_up=self.is_looked_up and url not in self.unresolved,
                 clock_offset_s=self.offsets_s.get(url),
             )
             for url in urls
@@ -262,6 +264,32 @@ async def test_name_failure_needs_a_resolved_canary() -> None:
     await asyncio.sleep(1)
     assert [each for _, each in bench.witnessed] == [other]
     assert [each for _, each in bench.unwitnessed] == [name]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "unresolved", "is_proved"),
+    [
+        (("a.example", "b.example", "c.example"), 1, True),
+        (("a.example", "b.example", "c.example"), 2, False),
+        (("10.1.0.1", "10.1.0.2", "c.example"), 2, True),
+        (("10.1.0.1", "10.1.0.2", "[fd00::1]"), 3, False),
+    ],
+)
+def test_name_failure_needs_half_of_the_canaries_with_names(
+    hosts: tuple[str, ...], unresolved: int, *, is_proved: bool
+) -> None:
+    """Name servers may fail for some zones only."""
+
+    @in_virtual_time
+    async def ask() -> None:
+        canaries = [Canary(url=f"http://{host}/") for host in hosts]
+        bench = Bench(canaries={PRIVATE: canaries})
+        bench.unresolved = {canary.url for canary in canaries[:unresolved]}
+        name, other = bench.fail(PRIVATE, is_name_failure=True), bench.fail(PRIVATE)
+        await asyncio.sleep(1)
+        assert {each for _, each in bench.witnessed} == ({name, other} if is_proved else {other})
+
+    ask()
 
 
 @in_virtual_time

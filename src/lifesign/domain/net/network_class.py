@@ -41,6 +41,15 @@ def is_loopback(url: str) -> bool:
     return urlsplit(url).hostname in _LOOPBACK
 
 
+def has_name(url: str) -> bool:
+    """Return whether the host of a URL is a name, not an address."""
+    try:
+        ip_address(urlsplit(url).hostname or "")
+    except ValueError:
+        return True
+    return False
+
+
 def address_key(address: Address) -> str:
     """Return what an address counts as: itself for IPv4, its /64 network for IPv6."""
     address = _mapped(address)

@@ -14,7 +14,13 @@ from itertools import chain, islice, zip_longest
 from typing import Any, Final, NamedTuple
 
 from lifesign.domain.models.shards import MAX_CLASSES
-from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.net.network_class import (
+    PUBLIC_CLASSES,
+    PUBLIC_IPV4,
+    PUBLIC_IPV6,
+    THIS_MACHINE,
+    has_name,
+)
 from lifesign.domain.observation.witness_rule import (
     MAX_ASKED_TARGETS,
     Canary,
@@ -375,15 +381,19 @@ def _round_answer(
         }
         if not is_canary_quorum(len(answers), len(state.canaries)):
             return None
+        # Name servers may fail for some zones only.
+        names = sum(has_name(canary.url) for canary in state.canaries)
+        is_looked_up = is_canary_quorum(sum(each.is_looked_up for each in answers.values()), names)
     else:
         answers = {url: reply for url, reply in zip(urls, replies, strict=True) if reply.status is not None}
         if not answers:
             return None
+        is_looked_up = any(reply.is_looked_up for reply in answers.values())
     answered = answers.values()
     return WitnessAnswer(
         network_class=state.name,
         sent_at_s=began_at_s,
-        is_looked_up=any(reply.is_looked_up for reply in answered),
+        is_looked_up=is_looked_up,
         confirms_clock=any(
             reply.clock_offset_s is not None and abs(reply.clock_offset_s) <= policy.max_clock_offset_s
             for reply in answered
