@@ -66,7 +66,7 @@ class LostEvidenceChanged(Payload):
     prober_slow: Number
     """Number of these agents whose prober was overloaded or stopped."""
     prober_clock: Number
-    """Number of these agents whose certificate failed by date, while no witness confirmed the prober's clock."""
+    """Number of these agents whose certificate failed by date; no witness confirmed the prober's clock."""
     prober_fault: Number
     """Number of these agents whose last probe was ended by a defect of the prober."""
     not_probed: Number
