@@ -275,6 +275,34 @@ async def test_interface_at_another_address_is_unreached_if_its_class_has_canari
     assert report.contact.unreached_layers == unreached
 
 
+async def test_router_that_demands_a_login_for_all_names_is_no_agent() -> None:
+    """Nor is its address remembered; the next probe reads the card, as the agent may have moved."""
+    network, router, body = (
+        "10.1.0.0/16",
+        ip_address("10.1.0.1"),
+        json.dumps(card(url="http://a.example/rpc")),
+    )
+    prober_definition = definition(networks={"allow": [network]})
+    good = {"status": 200, "content_type": "application/json", "address": ip_address("93.184.216.34")}
+    served = always(ResultClass.OK, body=body.encode(), **good)
+    played = Played(card=served, rpc=always(ResultClass.HTTP_ERROR, **(good | {"status": 405})))
+    first = await Prober(played, prober_definition).probe(entry("http://a.example"), AT_S)
+    assert first.observation.is_liveness_signal
+    refused = always(ResultClass.GATED, status=401, address=router)
+    target = entry("http://a.example", memory=first.memory)
+    played = Played(card=refused, rpc=refused, health=refused)
+    report = await Prober(played, prober_definition).probe(target, AT_S + 300)
+    observation = report.observation
+    assert not observation.is_liveness_signal
+    assert (observation.result, observation.inconclusive_reason) == (
+        ResultClass.NOT_MEASURED, InconclusiveReason.NO_WITNESS,
+    )  # fmt: skip
+    assert (report.memory.network_class, report.memory.address) == ("public_ipv4", "93.184.216.34")
+    assert report.memory.interface_address == "93.184.216.34"
+    assert report.memory.card_read_at_s is None
+    assert report.memory.alive_at_s == first.memory.alive_at_s
+
+
 MESSAGE_ONLY = {"transport": False, "health": False, "message": {"text": "Are you there?"}}
 
 

@@ -139,6 +139,38 @@ def test_agent_that_answers_in_another_class_has_moved() -> None:
 
 
 @pytest.mark.parametrize(
+    ("scheme", "now", "card", "interface_address", "is_unproved"),
+    [
+        ("http", TEN, "gated", None, True),
+        ("http", TEN, "gated", str(FOUR), True),
+        ("https", TEN, "gated", str(FOUR), False),
+        ("http", OTHER_FOUR, "gated", str(FOUR), False),
+        ("http", TEN, "gated", str(TEN), False),
+        ("http", TEN, "ok", str(FOUR), False),
+    ],
+)
+@pytest.mark.parametrize("interface", ["ok", "gated"])
+def test_answer_without_tls_in_another_class_is_proved_only_by_a_card(
+    scheme: str, now: Any, card: str, interface_address: str | None, interface: str, *, is_unproved: bool
+) -> None:
+    """A router without an uplink demands a login from every request."""
+    url = f"{scheme}://a.example/"
+    requests = with_interface_at(
+        interface_address,
+        Traces(
+            {
+                "discovery": fetched(url, card, status=401, address=now),
+                "transport": fetched(url, interface, status=401, address=now),
+            },
+            PUBLIC_IPV4,
+            str(FOUR),
+        ),
+    )
+    observation = Observation(target_url=URL_HERE, observed_at=datetime.now(UTC), **requests.layers)  # type: ignore[arg-type]  # layers alone
+    assert ContactReader(CLASSES).is_unproved_answer(requests, observation) is is_unproved
+
+
+@pytest.mark.parametrize(
     ("known", "network_class", "layers"),
     [
         (None, PUBLIC_IPV4, ()),

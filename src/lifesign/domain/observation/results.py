@@ -386,19 +386,25 @@ class Observation(_Wire):
         return _OK if has_card and result is ResultClass.GATED else result
 
     def discounted(
-        self, inconclusive_reason: InconclusiveReason, why: str, *, layers: Collection[str] | None = None
+        self,
+        inconclusive_reason: InconclusiveReason,
+        why: str,
+        *,
+        layers: Collection[str] | None = None,
+        with_answers: bool = False,
     ) -> "Observation":
         """Return the observation with failed layers and assertions marked as not measured, for this reason.
 
         Their classes and reasons stay as text.
 
         `why` is for people. `layers` are the names of the layers that may change, None: all. Layers that
-        answered stay unchanged. Returns the observation itself if nothing changes.
+        answered stay unchanged, unless `with_answers`. Returns the observation itself if nothing changes.
         """
         changed: dict[str, object] = {
             name: _discounted_layer(layer, why)
             for name in (_LAYERS if layers is None else layers)
-            if (layer := getattr(self, name)) is not None and layer.has_failed
+            if (layer := getattr(self, name)) is not None
+            and (layer.has_failed or (with_answers and layer.has_answered))
         }
         assertions = self.assertions or ()
         if not changed and not any(each.has_failed for each in assertions):

@@ -127,6 +127,11 @@ class Prober:
             visit.interface = None
             visit.checks = ()
             observation = self._observation(visit, discovery=_internal(defect))
+        if self._contacts.is_unproved_answer(visit, observation):
+            why = "not counted: without TLS, at an address of another network class than the last answer"
+            observation = observation.discounted(InconclusiveReason.NO_WITNESS, why, with_answers=True)
+            # The card can show that the agent has moved.
+            visit.learned["card_read_at_s"] = None
         if self._credentials:
             observation = _scrubbed(observation, visit)
         return ProbeReport(

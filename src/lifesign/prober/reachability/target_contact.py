@@ -4,6 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, Protocol
 
+from yarl import URL
+
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.net.allowed_addresses import Address, Network
 from lifesign.domain.net.network_class import (
@@ -132,6 +134,30 @@ class ContactReader:
         if fetched.address is None or fetched.is_foreign:
             return None
         return self._classes.key_of(fetched.address)
+
+    def is_unproved_answer(self, traces: Traces, observation: Observation) -> bool:
+        """Return whether a target seems alive only by answers that another host may have given.
+
+        They come without TLS, from an interface whose name now leads into another network class. A router
+        without an uplink may demand a login from every request. Card and document are proof enough.
+        """
+        if not observation.is_liveness_signal or any(
+            layer is not None and layer.result is ResultClass.OK
+            for layer in (observation.discovery, observation.readiness)
+        ):
+            return False
+        layers = [getattr(observation, name) for name in _INTERACTIONS]
+        answered = [traces.fetched_for(layer) for layer in layers if layer is not None and layer.has_answered]
+        return all(
+            fetched is not None and fetched.url.scheme == "http" and self._has_left_its_class(traces, fetched)
+            for fetched in answered
+        )
+
+    def _has_left_its_class(self, traces: Traces, fetched: Fetched) -> bool:
+        known = self._last_interface_answer(traces.entry)
+        if known.address is None and fetched.url.host == URL(traces.entry.url).host:
+            known = _last_answer(traces.entry)
+        return self._is_in_other_class(fetched, known)
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
         """Return over which network a probe reached its target, or failed to."""
