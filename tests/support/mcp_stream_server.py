@@ -22,6 +22,8 @@ class StreamServer:
     """Returns the event of a message."""
     status: str = "202 Accepted"
     """Status of the answer to a POST."""
+    delay_s: float = 0
+    """Time from the answer to a POST until the message in the stream."""
     port: int = 0
     asked: list[str] = field(default_factory=list)
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,6 +52,7 @@ class StreamServer:
             status = self.status.encode()
             writer.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
             await writer.drain()
+            await asyncio.sleep(self.delay_s)
             if (result := self.answer(message)) is not None:
                 self._streams[-1].write(self.wrap(json.dumps(result).encode()))
 

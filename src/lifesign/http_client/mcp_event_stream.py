@@ -39,6 +39,8 @@ class McpEventStream:
         """URL for requests; None as long as it is not known."""
         self.is_misled = False
         """Whether the endpoint is not on the server's own origin."""
+        self.reply_data = b""
+        """JSON-RPC message of the last answer."""
 
     def feed(self, piece: bytes) -> bool:
         """Process a piece of the stream; return whether no more has to be read."""
@@ -89,4 +91,4 @@ class McpEventStream:
             return
         reply = read_reply("application/json", data, self._awaited)
         if reply.is_answer:
-            self._reply = reply
+            self._reply, self.reply_data = reply, data

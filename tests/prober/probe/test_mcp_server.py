@@ -68,6 +68,20 @@ async def test_older_server_gets_a_handshake_whose_session_is_ended(session: str
     assert layer(observation.discovery).reason == "MCP 2025-06-18: old"
 
 
+async def test_pointer_applies_to_the_reply_in_an_event_stream() -> None:
+    def answers(got: Got) -> Says:
+        says = handshaking(got)
+        if not says.body:
+            return says
+        return Says(b"data: %s\n\n" % json.dumps(says.body).encode(), content_type="text/event-stream")
+
+    checks = [{"of": "card", "pointer": "/serverInfo/name", "equals": name} for name in ("old", "new")]
+    async with agent(answers, {}) as serving:
+        url = f"{serving.url}/mcp"
+        seen = await see(url, targets=[{"url": url, "kind": "mcp", "assertions": checks}])
+    assert [each.result for each in seen.assertions or ()] == ["ok", "assertion_failed"]
+
+
 async def test_session_of_an_invalid_handshake_is_ended() -> None:
     def answers(got: Got) -> Says:
         says = handshaking(got, session="s-1")

@@ -13,6 +13,7 @@ from tests.prober.probe.test_mcp_server import DAY_S
 from tests.support.mcp_stream_server import Answer, StreamServer, old, streaming
 from tests.support.probing import SHORT_SECONDS, layer, probing, results
 from tests.support.uvicorn_thread import served
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from lifesign.domain.mcp.conversation import Generation
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -27,6 +28,29 @@ async def probe_once(serving: StreamServer, **settings: Any) -> Observation:
     target = {"url": serving.url, "kind": "mcp", "ask": ASK}
     async with probing(targets=[target], **settings) as probes:
         return await probes.see(serving.url)
+
+
+@with_sockets_in_virtual_time
+async def test_assertions_check_the_answer_in_the_stream() -> None:
+    def called(message: dict[str, Any]) -> dict[str, Any] | None:
+        if message["method"] != "tools/call":
+            return old(message)
+        return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": []}}
+
+    checks = [
+        {"of": "card", "pointer": "/serverInfo/name", "equals": "old"},
+        {"of": "card", "text_contains": "serverInfo"},
+        {"of": "card", "status": 202},
+        {"of": "tool", "latency_below": "500ms"},
+        {"of": "tool", "latency_below": "1s"},
+    ]
+    async with streaming(called) as serving:
+        serving.delay_s = 0.5
+        ask = ASK | {"call": {"tool": "a", "allow_side_effects": True}}
+        target = {"url": serving.url, "kind": "mcp", "ask": ask, "assertions": checks}
+        async with probing(targets=[target]) as probes:
+            seen = await probes.see(serving.url)
+    assert [each.result for each in seen.assertions or ()] == ["ok", "ok", "ok", "assertion_failed", "ok"]
 
 
 CONVERSATION = ["GET", "initialize", "notifications/initialized", "ping", "tools/list"]

@@ -24,6 +24,7 @@ from lifesign.domain.observation.results import (
     ResultClass,
 )
 from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_bounded
+from lifesign.domain.targets.target import TargetKind
 from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.session import ProbeSession
@@ -70,6 +71,10 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
         is_finished = fetched.content_type != EVENT_STREAM and task_state(value) not in UNFINISHED
         has_content = has_content and is_finished
     value = _result_of(value)
+    reply = visit.server_reply if of == "card" and visit.kind is TargetKind.MCP else None
+    if has_content and reply is not None and reply.is_answer:
+        # It may have arrived in an event stream.
+        value, json_fault = reply.result, ""
     has_failed = False
     if of == "message":
         text = answer_text(value)

@@ -12,7 +12,6 @@ from lifesign.domain.mcp.conversation import (
     EVENT_STREAM,
     HANDSHAKE_VERSION,
     Generation,
-    McpReply,
     McpSession,
     discover_request,
     initialize_request,
@@ -79,7 +78,7 @@ async def probe_server(visit: ProbeSession, asked: LayerSettings) -> ServerLayer
     )
     if is_older and known is not Generation.HANDSHAKE:
         return await _shake_hands(visit, exchange, asked, may_stream=known is None)
-    return _failed(visit, fetched, answer.reply)
+    return _failed(visit, answer)
 
 
 async def _discover(exchange: McpExchange) -> tuple[McpAnswer, str] | None:
@@ -105,7 +104,7 @@ async def _shake_hands(
         is_streamed = may_stream and may_stream_answers(answer.fetched.status or 0, answer.reply)
         layers = await _follow_stream(visit, asked) if is_streamed else None
         # Without an event stream, the answer to the handshake is more informative.
-        return layers or _failed(visit, answer.fetched, answer.reply)
+        return layers or _failed(visit, answer)
     return await _converse(visit, exchange, session, answer, asked)
 
 
@@ -127,7 +126,7 @@ async def _follow_stream(
             return None
         version = initialized_version(answer.reply)
         if version is None:
-            return _failed(visit, answer.fetched, answer.reply)
+            return _failed(visit, answer)
         session = McpSession(Generation.EVENT_STREAM, version)
         return await _converse(visit, exchange, session, answer, asked)
 
@@ -191,15 +190,18 @@ def _answered(
     name = server_name(answer.reply)
     reason = f"MCP {version}{f': {name}' if name else ''}{note}"
     fetched = answer.fetched
+    visit.server_reply = answer.reply
     return ServerLayers(
         visit.layer(fetched, ResultClass.OK, reason), visit.layer(fetched, ResultClass.OK, ""), tools
     )
 
 
-def _failed(visit: ProbeSession, fetched: Fetched, reply: McpReply) -> ServerLayers:
+def _failed(visit: ProbeSession, answer: McpAnswer) -> ServerLayers:
+    fetched = answer.fetched
+    visit.server_reply = answer.reply
     if fetched.result is ResultClass.GATED:
         return ServerLayers(visit.layer(fetched), visit.layer(fetched))
-    result, reason = classify_failed_discovery(fetched.result, fetched.status, fetched.reason, reply)
+    result, reason = classify_failed_discovery(fetched.result, fetched.status, fetched.reason, answer.reply)
     is_odd = reason == NO_SERVER or result is ResultClass.INVALID_DOCUMENT
     evidence = visit.keep(fetched.body) if is_odd else None
     return ServerLayers(visit.layer(fetched, result, reason, evidence), None)

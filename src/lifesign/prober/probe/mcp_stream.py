@@ -10,6 +10,8 @@ from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import EVENT_STREAM, NO_REPLY, McpRequest
 from lifesign.domain.mcp.tools import MAX_LIST_BYTES
 from lifesign.domain.observation.results import ResultClass
+from lifesign.http_client.answer import in_ms
+from lifesign.http_client.headers import UTF_8
 from lifesign.http_client.mcp_event_stream import ACCEPTED, NO_ANSWER, McpEventStream
 from lifesign.prober.network.fetch import Fetched
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES, McpAnswer, McpExchange
@@ -35,17 +37,32 @@ class StreamExchange(McpExchange):
         max_bytes: int = MAX_ANSWER_BYTES,
         purpose: Purpose = Purpose.INTERFACE,
     ) -> McpAnswer | None:
-        """Send a request and wait for its answer in the stream; None if nothing could be sent."""
+        """Send a request and wait for its answer in the stream; None if nothing could be sent.
+
+        Body and latency are those of the answer in the stream, the status is that of the request.
+        """
         if self.stream.endpoint is None:
             return None
         self.stream.expect(None if request.is_notification else request.request_id)
         fetched = await self._post(self.stream.endpoint, request, max_bytes, purpose)
         if fetched is None or fetched.status not in ACCEPTED or request.is_notification:
             return None if fetched is None else McpAnswer(fetched, NO_REPLY)
+        loop = asyncio.get_running_loop()
+        accepted_at_s = loop.time()
         reply = await self.stream.reply()
         if reply is None:
             return McpAnswer(replace(fetched, result=ResultClass.TIMEOUT, reason=NO_ANSWER), NO_REPLY)
-        return McpAnswer(fetched, reply)
+        return McpAnswer(
+            replace(
+                fetched,
+                body=self.stream.reply_data,
+                content_type="application/json",
+                codec=UTF_8,
+                is_body_unread=False,
+                latency_ms=fetched.latency_ms + in_ms(loop.time() - accepted_at_s),
+            ),
+            reply,
+        )
 
 
 Get = asyncio.Task[Fetched | None]

@@ -51,6 +51,7 @@ from lifesign.prober.registry_exchange.ledger import TargetEntry
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 if TYPE_CHECKING:
+    from lifesign.domain.mcp.conversation import McpReply
     from lifesign.domain.observation.assertion import Assertion
     from lifesign.domain.published_interface.published import Interface
 
@@ -95,6 +96,8 @@ class ProbeSession:
     """Published interface, if it is not the one that was read before."""
     kind: TargetKind | None = None
     """MCP if the target is asked as an MCP server; None: as an A2A agent."""
+    server_reply: "McpReply | None" = None
+    """Answer of an MCP server to `server/discover` or `initialize`."""
 
     def __init__(
         self,
