@@ -123,3 +123,32 @@ async def test_answer_to_a_request_with_the_credential_is_checked_despite_its_fa
             probes.credentials.note_missing(others(server.url))
             seen = await probes.see(server.url)
     assert [each.result.value for each in seen.assertions or ()] == ["assertion_failed"]
+
+
+async def test_answer_is_checked_if_the_credential_of_a_shorter_path_is_accepted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", TOKEN)
+    async with serving({RPC: behind_login(answer(405)), "/ready": answer(404, b"no")}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        check = {"of": "/ready", "text_contains": "yes"}
+        target = {"url": server.url, "assertions": [check]}
+        async with probing(**settings(server.url), targets=[target]) as probes:
+            probes.credentials.note_missing(others(server.url, "/ready"))
+            # The server may hide the resource from those without the other credential.
+            (hidden,) = (await probes.see(server.url)).assertions or ()
+            server.replies["/ready"] = behind_login(answer(200, b"no"))
+            (accepted,) = (await probes.see(server.url)).assertions or ()
+    assert (hidden.result, accepted.result) == ("not_measured", "assertion_failed")
+    assert sum("lacks" in line for line in caplog.messages) == 0
+
+
+async def test_assertion_without_the_credential_names_the_prober_that_has_it() -> None:
+    target = {"assertions": [{"of": "/open", "text_contains": "yes"}]}
+    async with serving({"/open": answer(200, b"no")}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        async with probing(targets=[target | {"url": server.url}]) as probes:
+            probes.credentials.note_missing(others(server.url))
+            (seen,) = (await probes.see(server.url)).assertions or ()
+    assert seen.result == "not_measured"
+    assert HOLDER in (seen.reason or "")

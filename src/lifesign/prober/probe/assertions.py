@@ -27,6 +27,7 @@ from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_boun
 from lifesign.domain.targets.target import TargetKind
 from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.probe.missing_credential import missing_text
 from lifesign.prober.probe.session import ProbeSession
 
 DAY_SECONDS: Final = 86_400
@@ -47,9 +48,19 @@ def check_assertions(
         layer = answers.get(of)
         if of not in seen:
             seen[of] = None if layer is None else _checked(visit, of, layer)
-        reason = "" if layer is None or layer.result is ResultClass.OK else layer.reason
-        results.append(evaluate(assertion, seen[of], reason))
+        results.append(evaluate(assertion, seen[of], "" if layer is None else _reason(visit, layer)))
     return tuple(results) or None
+
+
+def _reason(visit: ProbeSession, layer: LayerResult) -> str:
+    """Return why assertions about an answer may be not measured; empty if unknown."""
+    if layer.result is not ResultClass.OK:
+        return layer.reason
+    fetched = visit.fetched_for(layer)
+    if fetched is None or not visit.is_without_credential(fetched):
+        return ""
+    missing = visit.missing_credential(str(fetched.url))
+    return fetched.token_fault or ("" if missing is None else missing_text(missing))
 
 
 def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer | None:

@@ -411,8 +411,11 @@ class ProbeSession:
         missing = self.missing_credential(str(fetched.url))
         if missing is None or fetched.credential is None:
             return missing is not None
-        # Another target may have rejected the credential that this request carried.
-        return self._credentials.named(fetched.credential).scope.place != missing.scope.place
+        # A credential of a shorter path may be sufficient. At the same place, another target may have
+        # rejected the credential that this request carried.
+        is_accepted = fetched.status is not None and fetched.status // 100 == 2
+        place = self._credentials.named(fetched.credential).scope.place
+        return place != missing.scope.place and not is_accepted
 
     def may_have_secrets(self, text: str) -> bool:
         """Return whether a text may contain a secret of the prober. Only False is certain."""

@@ -368,12 +368,22 @@ class CredentialStore:
         known = {(each.scope.place, each.target_origins) for each in self._missing}
         for each in missing:
             if (each.scope.place, each.target_origins) not in known:
-                place = lacking_place(*each.scope.place, each.target_origins)
-                _log.warning(
-                    "this prober lacks a working credential for %s, which prober %s has (%s)",
-                    place, each.holder, each.scope.name,
-                )  # fmt: skip
+                self._log_missing(each)
         self._missing = missing
+
+    def _log_missing(self, missing: OtherCredential) -> None:
+        origin, path = missing.scope.place
+        ours = self._index.find(f"{origin}{path}")
+        if ours is not None and ours.place != missing.scope.place:
+            _log.warning(
+                "prober %s has the credential %s for %s%s, where this prober sends the credential %s",
+                missing.holder, missing.scope.name, origin, path, ours.name,
+            )  # fmt: skip
+            return
+        _log.warning(
+            "this prober lacks a working credential for %s, which prober %s has (%s)",
+            lacking_place(origin, path, missing.target_origins), missing.holder, missing.scope.name,
+        )  # fmt: skip
 
     def missing_for(self, url: str, target: str) -> OtherCredential | None:
         """Return the credential that another prober would send to a URL and this one lacks; None if none."""
