@@ -198,6 +198,37 @@ def test_interface_that_left_its_class_is_unreached_although_the_card_answers_af
     assert contact.is_name_failure is bool(layers)
 
 
+@pytest.mark.parametrize("with_canaries", [(), (PUBLIC_IPV4,)])
+@pytest.mark.parametrize(
+    ("interface_address", "card_address", "is_name_failure"),
+    [
+        (str(OTHER_FOUR), OTHER_FOUR, True),
+        (str(OTHER_FOUR), TEN, True),
+        # The agent has moved, and its interface fails.
+        (str(OTHER_FOUR), FOUR, False),
+        (str(FOUR), OTHER_FOUR, False),
+        (None, OTHER_FOUR, False),
+    ],
+)
+def test_interface_whose_name_leads_to_another_address_fails_like_one_that_leads_nowhere(
+    interface_address: str | None, card_address: Any, with_canaries: tuple[str, ...], *, is_name_failure: bool
+) -> None:
+    requests = with_interface_at(
+        interface_address,
+        Traces(
+            {
+                "transport": fetched(result="http_error", status=404, address=FOUR),
+                "discovery": fetched(address=card_address, status=200),
+            },
+            PUBLIC_IPV4,
+            str(card_address),
+        ),
+    )
+    contact = requests.read(with_canaries)
+    assert contact.is_name_failure is is_name_failure
+    assert contact.unreached_layers == ("transport",) or not is_name_failure
+
+
 @pytest.mark.parametrize(
     ("result", "members", "found"),
     [

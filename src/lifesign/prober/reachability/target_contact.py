@@ -196,9 +196,9 @@ class ContactReader:
         Its failures would contradict what the agent says of itself, though the way there may be cut. In a
         class with canaries the same holds for an interface at another address: only canaries are witnesses.
         It also holds for an interface whose name did not resolve: the other answers may come from open
-        connections, or from names that are still cached. The name may also lead into another class than the
-        one in which the interface answered last. And it holds for one whose TLS fails: the other answers may
-        come without TLS, and do not confirm the clock.
+        connections, or from names that are still cached. The name may also lead into another class than at
+        the last answer, or to another address, unless card or document come from there. And it holds for one
+        whose TLS fails: the other answers may come without TLS, and do not confirm the clock.
         """
         known = self._last_interface_answer(traces.entry)
         unreached: dict[str | None, list[str]] = {}
@@ -211,7 +211,13 @@ class ContactReader:
         own = [fetched for _, fetched in failed.values()]
         for name, (layer, fetched) in failed.items():
             network_class, address = self._place_of(traces, fetched, known, has_failed=True)
-            if fetched.result is ResultClass.DNS_FAILURE or self._is_in_other_class(fetched, known):
+            if (
+                fetched.result is ResultClass.DNS_FAILURE
+                or self._is_in_other_class(fetched, known)
+                or (
+                    self._is_elsewhere(fetched, known) and not self._has_card_of(traces, observation, fetched)
+                )
+            ):
                 is_name_failure = True
             elif fetched.is_date_fault:
                 is_date_failure = True
@@ -232,6 +238,14 @@ class ContactReader:
                 answered=answered,
             )
         return ProbeConnection(network_class=observation.network_class, answered=answered)
+
+    def _has_card_of(self, traces: Traces, observation: Observation, fetched: Fetched) -> bool:
+        """Return whether the target's card or document comes from the address of this request."""
+        for layer in (observation.discovery, observation.readiness):
+            read = None if layer is None or layer.result is not ResultClass.OK else traces.fetched_for(layer)
+            if read is not None and read.address is not None and read.address == fetched.address:
+                return True
+        return False
 
     def _is_name_failure(self, layer: LayerResult, fetched: Fetched | None, known: _LastAnswer) -> bool:
         """Return whether the name did not resolve, or leads to another address than the one that answered.
