@@ -82,9 +82,14 @@ def test_labels_of_an_mcp_server_mention_no_card() -> None:
         result=ResultClass.OK, reason="", observed_at=datetime(2026, 11, 22, 10, tzinfo=UTC)
     )
     seen = ObservedState(
-        kind=TargetKind.MCP, failures_in_row=0, recent_interactions="", discovery=layer, transport=layer
+        kind=TargetKind.MCP,
+        failures_in_row=0,
+        recent_interactions="",
+        discovery=layer,
+        transport=layer,
+        paths={"/status": layer},
     )
-    assert [name for name, _ in labels.observed_layers(seen)] == ["server", "endpoint"]
+    assert [name for name, _ in labels.observed_layers(seen)] == ["server", "endpoint", "/status"]
     assert "card" not in label_of_observed(seen).why.split()
 
 

@@ -153,7 +153,7 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
 
 
 def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
-    """Return the layers that were ever requested, in the order of a probe."""
+    """Return the layers and paths that were ever requested, in the order of a probe."""
     named = (
         (Layer.DISCOVERY, seen.discovery),
         (Layer.TRANSPORT, seen.transport),
@@ -161,7 +161,8 @@ def observed_layers(seen: ObservedState) -> list[tuple[str, ObservedLayer]]:
         (Layer.MESSAGE, seen.message),
     )
     words = layer_words(seen.kind)
-    return [(words[name], layer) for name, layer in named if layer is not None]
+    layers = [(words[name], layer) for name, layer in named if layer is not None]
+    return [*layers, *(seen.paths or {}).items()]
 
 
 def agent_status_text(agent: AgentRecord) -> str:

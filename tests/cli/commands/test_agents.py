@@ -481,6 +481,21 @@ def test_assertions_are_shown_with_both_values() -> None:
     ]
 
 
+def test_failure_that_was_not_measured_again_has_its_time_and_paths_have_rows() -> None:
+    time, failed = "2026-11-20T12:00:00Z", asserted("assertion_failed").model_dump(mode="json")
+    kept = failed | {"measured_at": time, "unmeasured_reason": "HTTP 401"}
+    path = {"result": "credentials_rejected", "reason": "HTTP 401", "observed_at": time}
+    observed = {
+        "failures_in_row": 0, "recent_interactions": "1", "assertions": [kept], "paths": {"/status": path},
+    }  # fmt: skip
+    lines = [(line.label, line.text) for line in page(record_of(observed=observed))]
+    assert any(label == "observed" and "/status credentials_rejected" in text for label, text in lines)
+    place = next(place for place, (label, _) in enumerate(lines) if label == "assertion")
+    assert lines[place][1].startswith("assertion_failed at ")
+    assert lines[place + 1][0] == "but"
+    assert "HTTP 401" in lines[place + 1][1]
+
+
 def test_login_of_the_agent_is_shown() -> None:
     observed = {"failures_in_row": 0, "recent_interactions": "1", "login": {"schemes": ["bearer"]}}
     lines = [line.text for line in page(record_of(observed=observed)) if line.label == "login"]

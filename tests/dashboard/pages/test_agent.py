@@ -1,14 +1,19 @@
 import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 from tests.dashboard.conftest import Sample
+from tests.support.assertions import asserted
 from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Page
+from tests.support.reporting import reported
 
 from lifesign.dashboard.assets import asset_path
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.published_interface.card_interface import card_interface
+from lifesign.domain.targets.target import target_id
 from lifesign.registry.targets.interface_changes import ReadInterface, note_interfaces
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.targets import target_rows
@@ -41,6 +46,21 @@ def test_assertions_are_listed_with_their_values(sample: Sample) -> None:
         "/status /queue/depth equals", "ok", "17", "17",
     ]  # fmt: skip
     assert 'aria-label="Assertions"' not in sample.visitor(Role.READER).get(AGENT).html
+
+
+def test_failure_that_was_not_measured_again_has_its_time_and_the_reason(mutable_sample: Sample) -> None:
+    url, answered = "https://zeta.example.net/", LayerResult(result=ResultClass.OK)
+    for result in ("assertion_failed", "not_measured"):
+        given = asserted(result).model_copy(update={"reason": "HTTP 401"})
+        seen = Observation(
+            target_url=url, observed_at=datetime.now(UTC), transport=answered, assertions=(given,)
+        )
+        reported(mutable_sample.server.url, seen, key=KEYS[Role.PROBER])
+    html = mutable_sample.visitor(Role.READER).get(f"/agents/{target_id(url)}").html
+    (table,) = re.findall(r'aria-label="Assertions">(.*?)</table>', html, re.DOTALL)
+    (cell,) = re.findall(r"<td>(assertion failed.*?)</td>", table, re.DOTALL)
+    assert "<time" in cell
+    assert "HTTP 401" in cell
 
 
 def test_agent_page_shows_the_required_login(sample: Sample) -> None:

@@ -59,11 +59,14 @@ def test_first_layer_has_the_name_of_the_targets_kind(
     mutable_sample: Sample, kind: TargetKind | None, row: str
 ) -> None:
     url, failed = "https://zeta.example.net/", LayerResult(result=ResultClass.HTTP_ERROR, status_code=500)
-    seen = Observation(target_url=url, observed_at=datetime.now(UTC), kind=kind, discovery=failed)
+    paths = {"/status": failed}
+    seen = Observation(
+        target_url=url, observed_at=datetime.now(UTC), kind=kind, discovery=failed, paths=paths
+    )
     reported(mutable_sample.server.url, seen, key=KEYS[Role.PROBER])
     html = mutable_sample.visitor(Role.READER).get(f"/targets/{target_id(url)}").html
     table = html.partition('id="layers"')[2].partition("</table>")[0]
-    assert re.findall(r'<th scope="row">(.*?)</th>', table) == [row]
+    assert re.findall(r'<th scope="row">(.*?)</th>', table) == [row, "/status"]
 
 
 def test_failed_assertions_are_counted_in_the_list_and_on_the_page(mutable_sample: Sample) -> None:

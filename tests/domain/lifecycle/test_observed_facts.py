@@ -27,6 +27,7 @@ from lifesign.domain.lifecycle.observed_facts import (
     reported_health,
     with_document_age,
 )
+from lifesign.domain.observation.assertion import KeptFailure
 from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, shown_health, unknown_reason
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
@@ -474,7 +475,7 @@ def test_failed_assertions_are_counted_by_probe_until_one_passes_all(check: str)
         given = (asserted(result, check), asserted("ok", other))
         known = taken(known, observed(number, transport="ok", assertions=given), NOW_S + number)
         # A result without a measurement keeps the failure before it.
-        assert known.assertions[0] == asserted("assertion_failed" if number == 1 else result, check)
+        assert known.assertions[0].result == ("assertion_failed" if number == 1 else result)
         rows.append(getattr(known, name))
     assert rows == [1, 1, 2, 0, 1]
     assert Observed.from_json(known.to_json()) == known
@@ -513,6 +514,41 @@ def test_failure_of_another_assertion_remains_until_that_assertion_passes() -> N
         known = taken(known, observed(number, transport="ok", assertions=given), NOW_S + number)
         rows.append(known.failed_assertions_in_row)
     assert rows == [1, 1, 0]
+
+
+def test_failure_that_is_not_measured_again_keeps_its_time_and_has_the_last_reason() -> None:
+    known = add_up(observed(0, transport="ok", assertions=(asserted("assertion_failed"),)))
+    for number, reason in ((1, "HTTP 401"), (2, "HTTP 403")):
+        unmeasured = asserted("not_measured").model_copy(update={"reason": reason})
+        known = taken(known, observed(number, transport="ok", assertions=(unmeasured,)), NOW_S + number)
+        (kept,) = known.assertions
+        assert isinstance(kept, KeptFailure)
+        assert (kept.has_failed, kept.measured_at.timestamp(), kept.actual) == (True, NOW_S, "no idea")
+        assert kept.unmeasured_reason == reason
+        assert Observed.from_json(known.to_json()) == known
+    passed = (asserted("ok"),)
+    assert taken(known, observed(3, transport="ok", assertions=passed), NOW_S + 3).assertions == passed
+
+
+def test_last_result_of_each_path_that_is_requested_is_kept() -> None:
+    layers = {name: LayerResult(result=ResultClass(name)) for name in ("ok", "token_error", "not_measured")}
+
+    def after(known: Observed, number: int, **paths: str) -> Observed:
+        results = {f"/{path}": layers[result] for path, result in paths.items()} or None
+        seen = observed(number, transport="ok").model_copy(update={"paths": results})
+        return taken(known, seen, NOW_S + number)
+
+    known = after(Observed(), 0, a="ok", b="token_error")
+    known = after(known, 1, a="token_error", b="not_measured")
+    found = known.paths or {}
+    assert {path: (last.layer.result, last.observed_at_s - NOW_S) for path, last in found.items()} == {
+        "/a": ("token_error", 1),
+        "/b": ("token_error", 0),
+    }
+    assert Observed.from_json(known.to_json()) == known
+    # A target that does not answer shows nothing about its paths.
+    assert taken(known, observed(2, transport="timeout"), NOW_S + 2).paths == known.paths
+    assert after(known, 3).paths is None
 
 
 def test_passed_assertion_does_not_reset_the_count_of_failed_assertions() -> None:

@@ -147,6 +147,10 @@ async def test_a_target_with_a_public_card_is_found_by_the_fault_of_its_credenti
     assert (await api.ask("GET", f"{PATH}?layer_result=credentialsXrejected", key=Role.READER)).status == 422
     await report(api, clock, URLS[0], discovery={"result": "ok"}, transport={"result": "ok"})
     assert await listed(api, "layer_result=credentials_rejected") == URLS[1:2]
+    # A path of an assertion has the fault too.
+    rejected = {"result": "credentials_rejected"}
+    await report(api, clock, URLS[0], discovery={"result": "ok"}, paths={"/status": rejected})
+    assert await listed(api, "layer_result=credentials_rejected") == URLS[:2]
 
 
 @pytest.mark.parametrize("host", ["bücher.example", "BÜCHER.example", "xn--bcher-kva.example"])

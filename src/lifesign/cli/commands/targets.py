@@ -60,8 +60,8 @@ def list_targets(
             "--layer-result",
             metavar="RESULT",
             help=(
-                "Only targets whose card, interface, health document or message has this result, such "
-                "as credentials_rejected; may be repeated."
+                "Only targets whose card, interface, health document, message or further path has this "
+                "result, such as credentials_rejected; may be repeated."
             ),
         ),
     ] = None,

@@ -104,21 +104,21 @@ def _health(agent: "AgentRecord") -> Iterator[PageLine]:
 
 def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
     """Return the observations of probers: beside the agent's own reports, never mixed with them."""
-    from lifesign.domain.observation.summary_line import layer_words  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.observation.assertion import KeptFailure  # noqa: PLC0415 - pydantic takes 60 ms
+    from lifesign.domain.observation.summary_line import layer_words  # noqa: PLC0415
 
     words = layer_words(seen.kind)
     layers = (
-        ("discovery", seen.discovery),
-        ("transport", seen.transport),
-        ("readiness", seen.readiness),
-        ("message", seen.message),
+        (words["discovery"], seen.discovery),
+        (words["transport"], seen.transport),
+        (words["readiness"], seen.readiness),
+        (words["message"], seen.message),
+        *(seen.paths or {}).items(),
     )
     for name, layer in layers:
         if layer is not None:
             reason = f": {layer.reason}" if layer.reason else ""
-            yield PageLine(
-                "observed", f"{words[name]} {layer.result} at {time_text(layer.observed_at)}{reason}"
-            )
+            yield PageLine("observed", f"{name} {layer.result} at {time_text(layer.observed_at)}{reason}")
     if seen.document is not None:
         stale = ", stale" if seen.document.is_stale else ""
         text = f"it reports {seen.document.status} at {time_text(seen.document.timestamp)}{stale}"
@@ -127,7 +127,10 @@ def _observed_lines(seen: "ObservedState") -> Iterator[PageLine]:
         yield PageLine("login", seen.login.text)
     life = seen.last_liveness_signal_at
     for each in seen.assertions or ():
-        yield PageLine("assertion", f"{each.result}: {each.explanation()}")
+        when = f" at {time_text(each.measured_at)}" if isinstance(each, KeptFailure) else ""
+        yield PageLine("assertion", f"{each.result}{when}: {each.explanation()}")
+        if isinstance(each, KeptFailure):
+            yield PageLine("but", each.unmeasured_text, Colour.YELLOW)
     yield PageLine(
         "observed", "no liveness signal" if life is None else f"last liveness signal {time_text(life)}"
     )

@@ -83,12 +83,14 @@ def show_target(context: RequestContext, request: Request) -> Mapping[str, Any]:
     target_id = request.path_params["target_id"]
     target: TargetRecord = context.ask("GET", "/api/v1/targets/{target_id}", target_id=target_id)
     now_s = context.transaction.now_s
-    layers = [] if target.observed is None else layers_of(target.observed)
-    words = layer_words(None if target.observed is None else target.observed.kind)
+    seen = target.observed
+    words = layer_words(None if seen is None else seen.kind)
+    layers = [] if seen is None else [(words[name], layer) for name, layer in layers_of(seen)]
+    paths = {} if seen is None else seen.paths or {}
     return {
         "target": target,
         "probe_label": target_probe_label(target, now_s),
-        "layers": [(words[name], layer) for name, layer in layers],
+        "layers": [*layers, *paths.items()],
         "layer_words": words,
         "strip": history.probe_strip(target, now_s),
         "may_recheck": target.gone_at is None and context.visitor.may(Permission.RECHECK, target_id),

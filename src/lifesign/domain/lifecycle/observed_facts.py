@@ -6,6 +6,8 @@ Times are seconds since the epoch by the registry's clock. The caller ensures th
 (`registry/target_results`).
 """
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from math import inf
 from typing import Annotated, Any, Final
 
@@ -14,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from lifesign.domain.common.clock_skew import not_before
 from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
 from lifesign.domain.lifecycle.agent_history import OpenSlot, add_observation, half_hour_of
-from lifesign.domain.observation.assertion import AssertionResult
+from lifesign.domain.observation.assertion import AssertionResult, KeptFailure
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
     Evidence,
@@ -126,12 +128,14 @@ class Observed(_Stored):
     transport: LastResult | None = None
     readiness: LastResult | None = None
     message: LastResult | None = None
+    paths: dict[str, LastResult] | None = None
+    """Last results of further requests of the definition, by path; they decide nothing."""
     document: LastDocument | None = None
     unhealthy_documents_in_row: _Row = 0
     """Consecutive documents with the status unhealthy, each `timestamp` once; up to MAX_IN_ROW."""
     last_unhealthy_timestamp_s: _Moment | None = None
     """The `timestamp` of the last one counted; None if the row is empty."""
-    assertions: tuple[AssertionResult, ...] = ()
+    assertions: tuple[KeptFailure | AssertionResult, ...] = ()
     """Last result of each assertion; one that was not measured keeps the failure before it."""
     failed_assertions_in_row: _Row = 0
     """Consecutive probes with any other failed assertion than those of the next counter; up to MAX_IN_ROW."""
@@ -223,7 +227,7 @@ def fold(
             "results_until_s": receipt.results_until_s,
             "inconclusive_reason": find_inconclusive_reason(observation, result),
             "slot": add_observation(observed.slot, observation, at_s),
-            **_layers(observation, at_s),
+            **_layers(observed, observation, at_s),
             **measured,
             **_interaction(observed, observation, failures_in_row),
             **_document(observed, observation, at_s),
@@ -367,7 +371,7 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
 # Each of these returns the changes by an observation, by the names of `Observed`.
 
 
-def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
+def _layers(observed: Observed, observation: Observation, at_s: float) -> dict[str, Any]:
     layers = {
         "discovery": observation.discovery,
         "transport": observation.transport,
@@ -381,9 +385,21 @@ def _layers(observation: Observation, at_s: float) -> dict[str, Any]:
     }
     if changed:
         changed["kind"] = observation.kind
+    if observation.paths is not None or observation.is_liveness_signal:
+        changed["paths"] = _paths(observed.paths or {}, observation.paths or {}, at_s)
     if observation.reported_agent_id is not None:
         changed["reported_agent_id"] = observation.reported_agent_id
     return changed
+
+
+def _paths(
+    known: Mapping[str, LastResult], asked: Mapping[str, LayerResult], at_s: float
+) -> dict[str, LastResult] | None:
+    """Return the last result of each path that is still requested; None without any."""
+    now = {path: LastResult(layer=layer, observed_at_s=at_s) for path, layer in asked.items()}
+    return {
+        path: last if last.layer.is_measured else known.get(path, last) for path, last in now.items()
+    } or None
 
 
 def _count_failures(
@@ -426,9 +442,12 @@ def _login(observed: Observed, observation: Observation) -> Login | None:
 def _assertions(observed: Observed, assertions: tuple[AssertionResult, ...]) -> dict[str, Any]:
     """Count probes with failed assertions. A target without assertions has none that failed."""
     failed = {_key(each): each for each in observed.assertions if each.has_failed}
+    # What failed has failed until it passes: an answer that did not come proves nothing.
     known = tuple(
-        each if each.is_measured else failed.get(_key(each), each) for each in assertions
-    )  # What failed has failed until it passes: an answer that did not come proves nothing.
+        each if each.is_measured or before is None else _kept(before, each.reason, observed.measured_at_s)
+        for each in assertions
+        for before in (failed.get(_key(each)),)
+    )
     rows = {"failed_assertions_in_row": False, "failed_limits_in_row": True}
     return {"assertions": known} | {
         name: _failed_in_row(
@@ -438,6 +457,14 @@ def _assertions(observed: Observed, assertions: tuple[AssertionResult, ...]) -> 
         )
         for name, is_gradual in rows.items()
     }
+
+
+def _kept(before: AssertionResult, why: str | None, measured_at_s: float | None) -> KeptFailure:
+    """Return a failure that the last probe did not measure again. `why`: the reason, if it is known."""
+    if isinstance(before, KeptFailure):
+        return before.model_copy(update={"unmeasured_reason": why})
+    at = datetime.fromtimestamp(measured_at_s or 0.0, UTC)
+    return KeptFailure.model_validate({**before.model_dump(), "measured_at": at, "unmeasured_reason": why})
 
 
 def _key(each: AssertionResult) -> tuple[str, str]:

@@ -35,7 +35,7 @@ from lifesign.domain.models.base import (
     WholeSeconds,
 )
 from lifesign.domain.models.links import LinkShown
-from lifesign.domain.observation.assertion import AssertionResult
+from lifesign.domain.observation.assertion import AssertionResult, KeptFailure
 from lifesign.domain.observation.evidence_age import UnknownReason, is_evidence_old
 from lifesign.domain.observation.login import Login
 from lifesign.domain.observation.results import ResultClass
@@ -298,9 +298,12 @@ class ObservedState(BaseModel):
     transport: ObservedLayer | None = None
     readiness: ObservedLayer | None = None
     message: ObservedLayer | None = None
+    paths: dict[str, ObservedLayer] | None = None
+    """Last results of further requests of the probe definition, by path; they affect no verdict."""
     document: DocumentShown | None = None
-    assertions: list[AssertionResult] | None = None
-    """Last result of each assertion. An assertion that was not measured keeps its earlier failure."""
+    assertions: list[KeptFailure | AssertionResult] | None = None
+    """Last result of each assertion. An assertion that was not measured keeps its earlier failure, with the
+    time of the failure in `measured_at`."""
     login: Login | None = None
     """Login that the agent asks for: challenge, security schemes of the card, OAuth metadata."""
     reported_agent_id: str | None = None

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, Protocol
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.health.document import Time
 from lifesign.domain.text.safe_text import harmless
 
 MAX_ASSERTIONS: Final = 32
@@ -188,6 +189,21 @@ class AssertionResult(BaseModel):
     def is_gradual(self) -> bool:
         """Whether a failure of this assertion makes the agent degraded instead of unhealthy."""
         return self.check in GRADUAL
+
+
+class KeptFailure(AssertionResult):
+    """A failure of an earlier probe: the last probe did not measure the assertion."""
+
+    measured_at: Time
+    """Time of the last probe that measured the failure."""
+    unmeasured_reason: _Shown | None = None
+    """Reason why the last probe did not measure the assertion, if known."""
+
+    @property
+    def unmeasured_text(self) -> str:
+        """What the last probe has found, in words."""
+        why = f": {self.unmeasured_reason}" if self.unmeasured_reason else ""
+        return f"not measured by the last probe{why}"
 
 
 def evaluate(assertion: Assertion, answer: CheckedAnswer | None, reason: str = "") -> AssertionResult:

@@ -115,6 +115,9 @@ def _observed_state(observed: Observed) -> ObservedState | None:
         transport=_layer(observed.transport),
         readiness=_layer(observed.readiness),
         message=_layer(observed.message),
+        paths=None
+        if observed.paths is None
+        else {path: _shown_layer(last) for path, last in observed.paths.items()},
         document=_document(observed.document),
         assertions=list(observed.assertions) or None,
         login=observed.login,
@@ -123,8 +126,10 @@ def _observed_state(observed: Observed) -> ObservedState | None:
 
 
 def _layer(last: LastResult | None) -> ObservedLayer | None:
-    if last is None:
-        return None
+    return None if last is None else _shown_layer(last)
+
+
+def _shown_layer(last: LastResult) -> ObservedLayer:
     return ObservedLayer(
         result=last.layer.result,
         reason=last.layer.reason,

@@ -100,7 +100,8 @@ class TargetListing(Body):
         tuple[ResultClass, ...], Field(max_length=len(ResultClass)), SEPARATED_BY_COMMAS
     ] = ()
     """Results, separated by commas: only targets with one of them as the last result of a layer (card,
-    interface, health document or message)."""
+    interface, health document or message), or of a path of the definition (any result except `ok` and
+    `not_measured`)."""
     failed_assertions: bool = False
     """Whether to return only targets with an assertion that failed in their last probe with a result."""
     never_probed: bool = False

@@ -23,7 +23,7 @@ class TargetFilter:
     subject_id: str | None = None
     results: Sequence[str] = ()
     layer_results: Sequence[str] = ()
-    """Last results of a layer, of which one is enough."""
+    """Last results of a layer or a path, of which one is enough."""
     has_failed_assertions: bool = False
     """Only targets whose last observation has a failed assertion."""
     never_probed: bool = False
@@ -156,8 +156,17 @@ def _of_observations(wanted: TargetFilter) -> Iterator[ColumnElement[bool]]:
     """Return conditions without an index: the last results of each target are read."""
     if wanted.layer_results:
         layers = literal(",").concat(probe_results.c.layers).concat(",")
-        yield or_(*(layers.contains(f",{each},", autoescape=True) for each in wanted.layer_results))
+        # Results of paths are in the whole observation only; those of assertions have the other names.
+        of_paths = [each for each in wanted.layer_results if each not in set(AssertionOutcome)]
+        yield or_(
+            *(layers.contains(f",{each},", autoescape=True) for each in wanted.layer_results),
+            *(_has_result(each) for each in of_paths),
+        )
     if wanted.has_failed_assertions:
-        # Quotes in texts of peers are escaped there.
-        failed = f'"result":"{AssertionOutcome.ASSERTION_FAILED}"'
-        yield probe_results.c.observed.contains(failed, autoescape=True)
+        yield _has_result(AssertionOutcome.ASSERTION_FAILED)
+
+
+def _has_result(result: str) -> ColumnElement[bool]:
+    """Return whether any part of the last measured observation has a result."""
+    # Quotes in texts of peers are escaped there.
+    return probe_results.c.observed.contains(f'"result":"{result}"', autoescape=True)
