@@ -225,6 +225,8 @@ def test_secret_with_invisible_characters_is_removed_from_shown_texts(mark: str)
     for body in (text, json.dumps(text)[1:-1], upper):
         assert scrubber.clean_shown(body.encode()) == f"<{REMOVED}>".encode()
     assert scrubber.clean_cut(text) == REMOVED
+    assert scrubber.clean_text(text) == f"<{REMOVED}>"
+    assert scrubber.clean_text(f"<a{mark}b>") == f"<a{mark}b>"
     assert scrubber.clean_shown(b"<a-Secret/of+ours>") == f"<{REMOVED}>".encode()
     other = f"<a{mark}b>"
     assert scrubber.clean_shown(other.encode()) == other.encode()

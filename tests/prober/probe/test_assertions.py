@@ -16,7 +16,7 @@ from tests.support.hostile_server import (
     raw,
     serving,
 )
-from tests.support.probing import Played, definition, entry, fetched_as, fetching
+from tests.support.probing import Played, definition, entry, fetched_as, fetching, probing
 
 from lifesign.domain.observation.assertion import NOT_JSON, TOO_COMPLEX, AssertionOutcome
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -174,6 +174,19 @@ async def test_number_is_compared_exactly_if_the_body_is_json(body: bytes, expec
         report = await probed(server, {"of": "/status", "pointer": "/id", "equals": 12345678901234567890})
     [found] = report.observation.assertions or ()
     assert (found.result, found.reason) == expected
+
+
+async def test_secret_with_invisible_characters_is_not_in_the_actual_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    secret, mark = "canary-0123456789", "\ufe0f"
+    monkeypatch.setenv("ECHO_TOKEN", secret)
+    async with serving({"/echo": answer(200, mark.join(secret).encode())}) as server:
+        credential = {"name": "lab", "origin": server.url, "bearer": {"env": "ECHO_TOKEN"}}
+        target = {"url": server.url, "assertions": [{"of": "/echo", "text_contains": "OK"}]}
+        async with probing(targets=[target], credentials=[credential]) as probes:
+            (seen,) = (await probes.see(server.url)).assertions or ()
+    assert secret not in (seen.actual or "").replace(mark, "")
 
 
 async def test_body_that_is_not_read_fails_no_assertion() -> None:

@@ -62,16 +62,18 @@ async def test_document_without_a_card_has_no_interface() -> None:
     assert probes.memory.interface_digest is None
 
 
-async def test_a_secret_in_the_card_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("mark", ["", "\ufe0f"])
+async def test_a_secret_in_the_card_is_not_reported(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     secret = "canary-0123456789"
     monkeypatch.setenv("DRIFT_TOKEN", secret)
-    escaped = json.dumps(card(name=f"echo {secret}")).replace("canary", "c\\u0061nary").encode()
+    sent = mark.join(secret)
+    escaped = json.dumps(card(name=f"echo {sent}")).replace("canary", "c\\u0061nary").encode()
     async with serving({CARD_PATH: answer(200, escaped, Content_Type="application/json")}) as server:
         credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "DRIFT_TOKEN"}}]
         async with probing(**CARD_ONLY, credentials=credentials) as probes:
             interface, _ = await read(probes, server.url)
     assert interface is not None
-    assert secret not in json.dumps(interface.form, ensure_ascii=False)
+    assert secret not in json.dumps(interface.form, ensure_ascii=False).replace(mark or " ", "")
     assert interface.digest == probes.memory.interface_digest
 
 

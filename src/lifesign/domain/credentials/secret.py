@@ -28,7 +28,9 @@ SEPARATOR: Final = "\x1f"
 
 _PRINTABLE: Final = re.compile(r"[ -~]*")
 # Those that `safe_text` removes from texts before they are shown, as they are and as JSON escapes.
-_INVISIBLE: Final = re.compile(f"[{''.join(sorted(OF_WRITING))}]")
+_INVISIBLE: Final = re.compile(
+    rf"[{''.join(sorted(OF_WRITING))}]|\\u(?i:{'|'.join(f'{ord(mark):04x}' for mark in sorted(OF_WRITING))})"
+)
 _INVISIBLE_IN_JSON: Final = re.compile(
     b"|".join(form for mark in sorted(OF_WRITING) for form in (mark.encode(), rb"\\u%04x" % ord(mark))),
     re.IGNORECASE,
@@ -45,6 +47,11 @@ def secret_fault(text: str) -> str | None:
     if not MIN_SECRET_CHARS <= len(text) <= MAX_SECRET_CHARS:
         return f"a secret of {MIN_SECRET_CHARS} to {MAX_SECRET_CHARS} characters"
     return None
+
+
+def without_invisible(text: str) -> str:
+    """Return a text, which may be JSON, without the characters that are removed before it is shown."""
+    return text if text.isascii() and "\\u" not in text else _INVISIBLE.sub("", text)
 
 
 def is_too_open(mode: int) -> bool:
@@ -113,8 +120,16 @@ class Scrubber:
         return self._cleaned(data) if self.may_be_in(data) else data
 
     def clean_text(self, text: str) -> str:
-        """Return the text with secrets replaced; the same object if it contains none."""
-        return self._cleaned_text(text, _SecretForms.without_beginnings)
+        """Return the text with secrets replaced; the same object if it contains none.
+
+        As `clean_shown`, this finds secrets with invisible characters in them.
+        """
+        cleaned = self._cleaned_text(text, _SecretForms.without_beginnings)
+        visible = without_invisible(text)
+        if visible == text:
+            return cleaned
+        shown = self._cleaned_text(visible, _SecretForms.without_beginnings)
+        return cleaned if without_invisible(cleaned) == shown else shown
 
     def clean_cut(self, text: str) -> str:
         """Return a text to show, which may be cut within a secret, without secrets.
@@ -122,11 +137,11 @@ class Scrubber:
         In doubt, all of it is replaced.
         """
         cleaned = self._cleaned_text(text, _SecretForms.without_escaped_beginnings)
-        visible = _INVISIBLE.sub("", text)
+        visible = without_invisible(text)
         if visible == text:
             return cleaned
         shown = self._cleaned_text(visible, _SecretForms.without_escaped_beginnings)
-        return cleaned if _INVISIBLE.sub("", cleaned) == shown else REMOVED
+        return cleaned if without_invisible(cleaned) == shown else REMOVED
 
     def _cleaned(self, data: bytes, then: "_Step | None" = None) -> bytes | None:
         """Return the bytes with secrets replaced; None if that would take too long, or `then` returns it.

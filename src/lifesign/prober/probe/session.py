@@ -17,7 +17,7 @@ from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_a
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import SENDING, Purpose, Sending
-from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.secret import Scrubber, without_invisible
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -419,7 +419,9 @@ class ProbeSession:
 
     def may_have_secrets(self, text: str) -> bool:
         """Return whether a text may contain a secret of the prober. Only False is certain."""
-        return self._scrubber.may_be_in(text.encode("utf-8", "surrogatepass"))
+        scrubber, visible = self._scrubber, without_invisible(text)
+        texts = (text,) if visible == text else (text, visible)
+        return any(scrubber.may_be_in(each.encode("utf-8", "surrogatepass")) for each in texts)
 
     def without_secrets(self, text: str) -> str:
         """Return a text from the target without the prober's secrets, which it may have sent back."""
