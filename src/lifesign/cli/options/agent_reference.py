@@ -30,8 +30,8 @@ class ListsTargets(Protocol):
 
 
 def is_url(given: str) -> bool:
-    """Return whether a text is a URL, which is never an id."""
-    return "://" in given
+    """Return whether a text is a URL, with or without a scheme: an id has no slash."""
+    return "/" in given
 
 
 def check_id(given: str) -> None:
