@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that outlives its agent, a directory that is crawled, two MCP servers whose tool fails (a minute)
+demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that outlives its agent, a directory that is crawled, two MCP servers whose tool fails (1 to 3 minutes)
 	@$(BIN)/python docs/examples/demo.py
 	@echo
 	@$(BIN)/python docs/examples/registry_demo.py

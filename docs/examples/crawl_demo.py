@@ -146,7 +146,8 @@ async def follow(
             await until_document_counts(urls[kind])
         write_directory(directory, urls)
         say(
-            "a directory: two agents, a gate, a page, an error, a closed port, and a name that does not exist"
+            "a directory: two agents, a login (gated), a page, an error, a closed port, and a name that does "
+            "not exist"
         )
         await crawl(directory, environment)
         await check(directory, EXPECTED)
@@ -177,7 +178,7 @@ def show_report(directory: str) -> None:
 
 
 def main() -> int:
-    print("A small directory, and the verdicts about its targets:\n")
+    print("A small directory, and the verdicts about its targets (seconds since the start of this part):\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-"))
         environment = {

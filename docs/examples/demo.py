@@ -173,7 +173,8 @@ def main() -> int:
     if any(checks[kind].decision.status not in expected for kind, (_, expected) in AGENTS.items()):
         print("\nNot every agent got the expected decision.", file=sys.stderr)
         return 1
-    print("\nTo keep the agents running, use: .venv/bin/python docs/examples/demo.py --keep")
+    if not is_kept:
+        print("\nTo keep the agents running, use: .venv/bin/python docs/examples/demo.py --keep")
     return 0
 
 

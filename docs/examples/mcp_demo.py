@@ -71,7 +71,8 @@ def probe(url: str, *arguments: str) -> int:
 
 
 def main() -> int:
-    print("Two MCP servers, built with the MCP SDK; the tool of both raises an exception:\n")
+    print("Two MCP servers, built with the MCP SDK; the tool of both raises an exception")
+    print("(seconds since the start of this part):\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-"))
         script = str(Path(__file__).with_name("sample_servers.py"))

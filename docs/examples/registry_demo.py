@@ -111,7 +111,7 @@ async def follow(url: str, key: str, directory: str, agents: dict[str, "subproce
 
 
 def main() -> int:
-    print("A registry and three agents, each in its own process:\n")
+    print("A registry and three agents, each in its own process (seconds since the start of this part):\n")
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-"))
         database = {

@@ -126,6 +126,7 @@ async def run_scenario(client: RegistryClient, url: str, directory: Path, stack:
         f"writer-2 continued from the report: the task is in {done.status}, and cost "
         f"{done.budget.settled.usd} USD in all"
     )
+    say("the page that it wrote:")
     for line in (done.output or {}).get("page", []):
         print(f"            {line}")
     runs = [f"{run.holder} {run.exit_reason}" for run in reversed(done.runs)]
@@ -141,7 +142,7 @@ async def follow(url: str, key: str, directory: Path, stack: ExitStack) -> None:
 
 
 def main() -> int:
-    print("A task, and two adapters that each run an agent:\n")
+    print("A task, and two adapters that each run an agent (seconds since the start of this part):\n")
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-")))
         (directory / "tools.yml").write_text(TOOLS)
