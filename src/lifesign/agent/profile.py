@@ -94,7 +94,12 @@ class AgentProfile:
         if self.drain_timeout_seconds is not None:
             given["drain_timeout_seconds"] = self.drain_timeout_seconds
         # From here on, the value has the validated type.
-        read = build_body(Registration, **given)
+        try:
+            read = build_body(Registration, **given)
+        except InvalidValue as error:
+            # The argument of this class has another name than the member of the API.
+            name = error.name.replace("heartbeat_config", "heartbeat", 1)
+            raise InvalidValue(name, error.given, error.expected, hint=error.hint) from None
         object.__setattr__(self, "heartbeat", read.heartbeat_config)
         if self.capacity is not None and self.capacity < 1:
             raise InvalidValue("capacity", self.capacity, "1 or more concurrent tasks, or None")

@@ -28,7 +28,7 @@ def check_report(checked: HealthCheck) -> dict[str, Any]:
             "url": checked.health_url,
             "result": checked.document_result,
             "reason": checked.document_reason or None,
-            "age_seconds": checked.age_seconds,
+            "age_seconds": _age(checked.age_seconds),
             "latency_ms": None if checked.latency_ms is None else round(checked.latency_ms, 3),
         },
         "server": checked.server and _server_report(checked.server),
@@ -49,3 +49,8 @@ def _server_report(server: DetectedServer) -> dict[str, Any]:
         "name": server.name or None,
         "latency_ms": round(answer.latency_ms, 3),
     }
+
+
+def _age(seconds: float | None) -> float | None:
+    """Return an age without rounding errors of `Date`, which has whole seconds: from -2 to 0 s means 0."""
+    return 0.0 if seconds is not None and -2 < seconds < 0 else seconds

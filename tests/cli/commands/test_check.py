@@ -369,6 +369,12 @@ async def test_age_of_a_document_from_the_future_is_shown_as_future(
     assert re.search(r"^age +10 d 1 h in the future$", capsys.readouterr().out, re.MULTILINE)
 
 
+async def test_document_of_this_second_has_no_negative_age(capsys: pytest.CaptureFixture[str]) -> None:
+    ahead = (datetime.now(UTC) + timedelta(seconds=0.5)).isoformat(timespec="milliseconds")
+    await run({HEALTH_PATH: as_json(document(timestamp=ahead))}, "--json")
+    assert json.loads(capsys.readouterr().out)["health"]["age_seconds"] == 0
+
+
 async def test_assumed_scheme_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     hint = "https:// was assumed"
     async with serving({HEALTH_PATH: as_json(document())}) as server:
@@ -378,6 +384,10 @@ async def test_assumed_scheme_is_reported(capsys: pytest.CaptureFixture[str]) ->
         assert hint in capsys.readouterr().out
         await asyncio.to_thread(main, ["check", server.url.replace("http://", "https://"), *hurry])
         assert hint not in capsys.readouterr().out
+    await asyncio.to_thread(main, ["check", "http//127.0.0.1:1", *hurry])
+    shown = capsys.readouterr().out
+    assert "colon is missing" in shown
+    assert hint not in shown
 
 
 async def test_host_without_a_scheme_means_https(capsys: pytest.CaptureFixture[str]) -> None:

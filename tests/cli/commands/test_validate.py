@@ -160,3 +160,12 @@ def test_refused_connection_has_a_hint(capsys: pytest.CaptureFixture[str]) -> No
     problem, hint = capsys.readouterr().err.splitlines()
     assert problem.startswith("http://127.0.0.1:1/")
     assert hint.startswith("hint: ")
+
+
+def test_definition_that_is_no_document_has_a_hint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "calc.yml"
+    file.write_text("name: calc\n")
+    assert main(["validate", str(file)]) == 1
+    assert f"lifesign doctor --definition {file}" in capsys.readouterr().out

@@ -337,3 +337,8 @@ def test_password_in_a_world_readable_file_is_a_warning(
     complain.cache_clear()
     assert main(["serve", "--config", file, "--show-config"]) == 0
     assert "open to others" not in capsys.readouterr().err
+
+
+def test_misspelt_setting_of_a_file_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--config", write("[server]\nwokers = 2\n")]) == 3
+    assert "is workers meant" in capsys.readouterr().err

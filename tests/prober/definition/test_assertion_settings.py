@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from lifesign.domain.files.validation_messages import expectation
 from lifesign.domain.observation.assertion import Check
 from lifesign.prober.definition.assertion_settings import AssertionSettings, compiled, glob_pattern
+from lifesign.prober.definition.values import FORMS
 
 
 def kinds(**members: Any) -> list[tuple[tuple[int | str, ...], str]]:
@@ -92,3 +94,9 @@ def test_glob_matches_the_whole_value(glob: str, text: str, is_met: bool) -> Non
 def test_pattern_does_not_backtrack_on_a_hostile_text(pattern: str) -> None:
     # An engine that backtracks takes longer than the age of the universe.
     assert compiled(pattern).search("a" * 200_000 + "!") is None
+
+
+def test_invalid_pointer_is_described_in_words() -> None:
+    with pytest.raises(ValidationError) as caught:
+        AssertionSettings.model_validate({"of": "card", "pointer": "state", "equals": "ready"})
+    assert expectation(caught.value.errors()[0], FORMS).startswith("a JSON pointer")

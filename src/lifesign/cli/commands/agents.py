@@ -117,9 +117,10 @@ def list_agents(
 
     \b
     Keys of --json:
-      agents    as the registry lists them   total   number of matches
-      pool      with --pool: its capacity
-      not_active      without --status: number of matches that are not active
+      agents               as the registry lists them
+      total                number of matches
+      pool                 with --pool: its capacity
+      not_active           without --status: number of matches that are not active
       decisions_suspended  whether verdicts are suspended; absent if the key may not know
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     wanted: dict[str, Any] = {
@@ -158,7 +159,10 @@ def list_agents(
         sys.stdout.write(f"{len(found.agents)} of {found.total} (see --limit)\n")
     if not_active:
         verb = plural(not_active, "is", "are")
-        sys.stdout.write(f"{not_active} more {verb} not active (use --status all)\n")
+        more = " more" if found.agents else ""
+        sys.stdout.write(
+            f"{not_active}{more} {verb} not active, for example unhealthy or dead (use --status all)\n"
+        )
     if found.agents and found.pool is not None:
         sys.stdout.write(
             f"the pool has capacity for {pluralize(found.pool.available_capacity, 'more task')}\n"

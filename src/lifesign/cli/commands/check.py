@@ -157,7 +157,7 @@ def check(
 
             write_json(sys.stdout, check_report(checked))
         else:
-            lines = page(checked, is_scheme_assumed=entered != url)
+            lines = page(checked, assumed_for=url if entered != url else None)
             write_page(sys.stdout, lines, colours=has_colours(sys.stdout))
     return EXIT_CODES[checked.decision.status]
 
@@ -181,8 +181,8 @@ def _token(file: Path | None) -> str | None:
     return read_secret(file, "--token-file", "token")
 
 
-def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator[PageLine]:
-    """Return the text that `lifesign check` prints. `is_scheme_assumed`: the URL was given without https."""
+def page(checked: "HealthCheck", *, assumed_for: str | None = None) -> Iterator[PageLine]:
+    """Return the text that `lifesign check` prints. `assumed_for`: the URL if it was given without https."""
     from lifesign.domain.observation.decision import age_text  # noqa: PLC0415 - pydantic takes 60 ms
 
     decision, document = checked.decision, checked.document
@@ -206,11 +206,19 @@ def page(checked: "HealthCheck", *, is_scheme_assumed: bool = False) -> Iterator
         yield PageLine("login", checked.login.text)
     for hint in hints(checked):
         yield PageLine("hint", hint)
-    if is_scheme_assumed and checked.card is None and document is None:
-        yield PageLine("hint", "https:// was assumed; if the agent speaks plain HTTP, write http:// in front")
+    if assumed_for is not None and checked.card is None and document is None:
+        yield PageLine("hint", _scheme_hint(assumed_for))
     yield from listed("finding", map(_finding_text, checked.findings))
     if decision.status != "unknown":
         yield PageLine("", _FOOTER, Colour.FAINT)
+
+
+def _scheme_hint(url: str) -> str:
+    """Return the hint for a URL without a scheme, such as `localhost:8000` or `http//localhost:8000`."""
+    scheme, slashes, _ = url.partition("//")
+    if slashes and scheme.lower() in {"http", "https"}:
+        return f"a colon is missing after {scheme}"
+    return "https:// was assumed; if the agent speaks plain HTTP, write http:// in front"
 
 
 def hints(checked: "HealthCheck") -> Iterator[str]:

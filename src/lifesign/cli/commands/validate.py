@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -137,7 +138,10 @@ def _validate_file(source: str) -> _Verdict:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return _Verdict(source, error=f"cannot be read: {reason or error}")
-    return _validate_bytes(source, raw)
+    verdict = _validate_bytes(source, raw)
+    if verdict.faults and Path(source).suffix in {".yml", ".yaml"}:
+        return replace(verdict, hint=f"for a probe definition: lifesign doctor --definition {quote(source)}")
+    return verdict
 
 
 async def _validate_url(url: str, timeout_seconds: float) -> _Verdict:
@@ -169,3 +173,5 @@ def _page(verdict: _Verdict) -> Iterator[PageLine]:
         yield PageLine("", f"{verdict.source}: a valid health document", Colour.GREEN)
     else:
         yield PageLine("", f"{verdict.source}: {pluralize(len(verdict.faults), 'fault')}", Colour.RED)
+        if verdict.hint:
+            yield PageLine("hint", verdict.hint)

@@ -7,7 +7,7 @@ overrides its variable, a variable the file, and the file the default.
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -103,6 +103,12 @@ def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
         sys.stderr.write(f"{printable(text)}\n")
 
 
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
+    meant = f" (is {near[0]} meant?)" if near else ""
+    return f"no such setting{meant}: see docs/configuration.md"
+
+
 def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
     """Read a table of a settings file, with the line of each setting; InvalidConfig names the fault.
 
@@ -155,7 +161,7 @@ def _defaults(
         place = f"/{table}/{name}"
         parameter = known.get(name)
         if name not in everywhere:
-            faults.append(FileFault(line, place, "no such setting: see docs/configuration.md"))
+            faults.append(FileFault(line, place, _unknown(name, everywhere)))
         elif (read := _as_given(value)) is None:
             faults.append(FileFault(line, place, "expected a text, a number, true, false or a list of texts"))
         elif parameter is not None:

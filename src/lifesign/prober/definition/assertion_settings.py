@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from lifesign.domain.observation.assertion import MAX_POINTER_CHARS, Assertion, Check, Pattern
 from lifesign.domain.parsing.bounded_json import MAX_INTEGER_DIGITS
 from lifesign.prober.definition.layer_settings import DefinitionMapping
-from lifesign.prober.definition.values import FORMS, HEALTH_PATH_PATTERN, check_path
+from lifesign.prober.definition.values import FORMS, HEALTH_PATH_PATTERN, POINTER_PATTERN, check_path
 
 MAX_PATTERN_CHARS: Final = 1000
 MAX_EXPECTED_CHARS: Final = 1000
@@ -95,7 +95,7 @@ class AssertionSettings(DefinitionMapping):
     """The answer: transport, card, health, message, tool, or a path on the target's own origin."""
     status: Annotated[int, Field(strict=True, ge=100, le=599)] | None = None
     """The HTTP status."""
-    pointer: Annotated[str, Field(max_length=MAX_POINTER_CHARS, pattern="^(/[ -~]*)?$")] | None = None
+    pointer: Annotated[str, Field(max_length=MAX_POINTER_CHARS, pattern=POINTER_PATTERN)] | None = None
     """JSON pointer to a value of the body; of a JSON-RPC answer, to a value of its `result`.
 
     Of a tool, to a value of its `structuredContent`, else of its `content`.

@@ -41,11 +41,13 @@ FORMAT_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,63}$"
 HEALTH_PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
 HOST_PATTERN: Final = r"^\.?[A-Za-z0-9_:]([A-Za-z0-9_.:-]*[A-Za-z0-9_:])?$"
 
+POINTER_PATTERN: Final = "^(/[ -~]*)?$"
 FORMS: Final[Mapping[str, str]] = MappingProxyType({
     NAME_PATTERN: "1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
     CONTACT_PATTERN: "an address for the operators of probed agents: mailto:ops@example.org or https://example.org/probe",
     FORMAT_PATTERN: "the name of a format, such as plain_list, or auto",
     HEALTH_PATH_PATTERN: "a path such as /ping",
+    POINTER_PATTERN: "a JSON pointer, such as /state",
     HOST_PATTERN: "a host name, or one with a dot before it for it and all below: .example.org",
 })  # fmt: skip
 """Description of each pattern, for error messages."""
