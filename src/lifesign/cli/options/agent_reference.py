@@ -56,7 +56,8 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
     from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415
 
     url = read_target(given)
-    if is_url(given):
+    # No id has a slash: the registry would read it as a part of another path.
+    if is_url(given) or "/" in given:
         if isinstance(url, AddressRefused):
             shown = without_password(given)
             raise InvalidValue("URL", shown, f"an agent's URL ({url.reason})")
@@ -67,8 +68,8 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
         try:
             return await function(given)
         except (NotFound, TargetNotFound):
-            # A single word is an unknown id; a host has a dot, a port, or a path.
-            if isinstance(url, AddressRefused) or not any(mark in given for mark in ".:/"):
+            # A single word is an unknown id; a host has a dot or a port.
+            if isinstance(url, AddressRefused) or not any(mark in given for mark in ".:"):
                 raise
             known = await _ids_at(url, targets)
             if not known:
