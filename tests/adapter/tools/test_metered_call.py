@@ -18,7 +18,7 @@ from tests.support.tool_proxies import Proxied, connected, proxied, read
 from tests.support.upstream_tools import COST_KEY, HttpUpstream
 
 from lifesign.adapter.tools import metered_call
-from lifesign.adapter.tools.metered_call import reported_cost, without_own_members
+from lifesign.adapter.tools.metered_call import Meter, reported_cost, without_own_members
 from lifesign.adapter.tools.tool_proxy import open_tool_proxy
 from lifesign.adapter.tools.tools_file import Price, Upstreams
 from lifesign.client.registry_errors import Unavailable
@@ -390,6 +390,24 @@ async def test_lease_that_is_lost_while_a_call_is_reserved_stops_the_call(
             assert failed(await model.call_tool("fetch", {}))[0] == "lease_lost"
         assert await work.budget() == {}
     assert upstream.carried_out() == before
+
+
+async def test_cost_is_outstanding_as_soon_as_the_call_returns(
+    registry: RegistryServer, upstream: HttpUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> Any:
+        raise Unavailable("HTTP 502", status=502)
+
+    async def carry_out() -> CallToolResult:
+        return CallToolResult(content=[])
+
+    async with proxied(registry, "outstanding", offering(upstream), budget={"usd": 1.0}) as work:
+        monkeypatch.setattr(work.held.registry.tasks, "settle_call", fail)
+        meter = Meter(work.held)
+        # No other task runs in between, and also not that of the report.
+        await meter.call("fetch", Price(usd_per_call=0.25), carry_out)
+        assert await meter.report_outstanding() == 1
+        await meter.close()
 
 
 @pytest.mark.parametrize(("failures", "code"), [(1, None), (2, "busy")])

@@ -105,7 +105,7 @@ class Meter:
         return await self._settle(call_id, tool, most, result, cost)
 
     async def report_outstanding(self) -> int:
-        """Report outstanding costs now; return the number of calls whose cost is not recorded even so."""
+        """Report outstanding costs now; return the number of calls whose cost is still not recorded."""
         await asyncio.gather(*(self._try_to_report(*one) for one in list(self._outstanding.items())))
         return len(self._outstanding)
 
@@ -166,7 +166,9 @@ class Meter:
             _log.warning(
                 "the cost of a call of tool %s could not be reported, and is reported again: %s", tool, error
             )
-            self._later(self._report_until_recorded(call_id, cost))
+            if self._later(self._report_until_recorded(call_id, cost)):
+                # Not in the task, which begins later: the run may be submitted before.
+                self._outstanding[call_id] = cost
             meta[UNSETTLED_KEY] = True
         else:
             meta[AVAILABLE_KEY] = reported.available.model_dump(mode="json")
@@ -189,7 +191,6 @@ class Meter:
             )
 
     async def _report_until_recorded(self, call_id: str, cost: RequestedAmount) -> None:
-        self._outstanding[call_id] = cost
         try:
             while self._held.is_held() and call_id in self._outstanding:
                 await asyncio.sleep(RETRY_SECONDS)
@@ -207,13 +208,15 @@ class Meter:
                 _log.warning("the registry refused to record the cost of a call: %s", error)
         self._outstanding.pop(call_id, None)
 
-    def _later(self, function: Any) -> None:
+    def _later(self, function: Any) -> bool:
+        """Begin a report to the registry; return False if too many are in progress."""
         if len(self._unreported) >= MAX_UNREPORTED:
             function.close()
-            return
+            return False
         reporting = asyncio.ensure_future(function)
         self._unreported.add(reporting)
         reporting.add_done_callback(self._unreported.discard)
+        return True
 
     @property
     def _run(self) -> HeldRun:
