@@ -1,5 +1,6 @@
 import asyncio
 import errno
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -10,10 +11,11 @@ from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.renewing import LONG_SECONDS, renew_soon
 from tests.support.servers import PATIENCE_SECONDS, until
 
-from lifesign.adapter.main_loop import TaskSelection
+from lifesign.adapter import main_loop
+from lifesign.adapter.main_loop import Adapter, TaskSelection
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.workspaces import Workspaces
-from lifesign.client.registry_errors import Conflict, NotFound
+from lifesign.client.registry_errors import Conflict, NotFound, Unavailable
 from lifesign.domain.tasks import lease_renewal
 
 OF_POOL = TaskSelection(role_id="coder")
@@ -279,3 +281,25 @@ async def test_adapter_without_room_for_a_workspace_claims_no_task(
                 await asyncio.sleep(0.02)
     now = await world.now()
     assert (now.status, now.runs) == ("queued", [])
+
+
+async def test_adapter_reports_a_full_disk_also_after_a_failed_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = itertools.count()
+
+    def full(_: Workspaces) -> None:
+        if next(tries):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def fail(*_: object) -> None:
+        raise Unavailable("HTTP 503", status=503)
+
+    monkeypatch.setattr(Workspaces, "check_room", full)
+    monkeypatch.setattr(Adapter, "_claim", fail)
+    monkeypatch.setattr(main_loop, "next_beat_try_at_s", lambda now_s, *_: now_s + 0.01)
+    async with world.adapting("true", wanted=TaskSelection(role_id="coder", is_once=True)) as adapter:
+        messages = adapter.messages
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not any("No space" in text for _, text in messages()):  # noqa: ASYNC110 - events say nothing of texts
+                await asyncio.sleep(0.02)

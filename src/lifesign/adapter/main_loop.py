@@ -212,19 +212,11 @@ class Adapter:
         self._report(RunEventKind.WAITING, f"waiting for {self._wanted.task_id or 'a task'}")
         failures = 0
         while True:
+            if not await self._wait_for_room(give_up_s):
+                return None
             left_s = CLAIM_WAIT_SECONDS if give_up_s is None else max(0.0, give_up_s - now_s())
             try:
-                # A task that is claimed without room for its workspace loses an attempt.
-                await asyncio.to_thread(self._workspaces.check_room)
                 granted = await self._unless_leaving(self._claim(client, min(CLAIM_WAIT_SECONDS, left_s)))
-            except OSError as error:
-                failures += 1
-                if failures == 1:
-                    self._report(
-                        RunEventKind.WAITING, f"claims no task: could not create a workspace: {error}"
-                    )
-                if not await self._pause(failures):
-                    return None
             except RegistryError as error:
                 failures += 1
                 await self._after(client, error, is_first=failures == 1)
@@ -236,6 +228,27 @@ class Adapter:
                 failures = 0
             if give_up_s is not None and now_s() >= give_up_s:
                 return None
+
+    async def _wait_for_room(self, give_up_s: float | None) -> bool:
+        """Wait until a workspace can be created; return False if it is time to give up, or the agent leaves.
+
+        A task that is claimed without room for its workspace loses an attempt.
+        """
+        failures = 0
+        while True:
+            try:
+                await asyncio.to_thread(self._workspaces.check_room)
+            except OSError as error:
+                failures += 1
+                if failures == 1:
+                    what = f"claims no task: could not create a workspace: {error}"
+                    self._report(RunEventKind.WAITING, what)
+            else:
+                return True
+            if not await self._pause(failures):
+                return False
+            if give_up_s is not None and asyncio.get_running_loop().time() >= give_up_s:
+                return False
 
     async def _claim(self, client: RegistryClient, wait_s: float) -> GrantedTask | None:
         await self._loop.is_registered.wait()
