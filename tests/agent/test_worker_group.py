@@ -55,6 +55,25 @@ def test_fault_of_the_directory_is_never_raised(
     assert group.leave() is None
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOSPC])
+def test_lasting_fault_of_the_directory_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    names = iter(range(100))
+
+    def failing(_: BeatElection) -> None:
+        raise OSError(number, os.strerror(number), f"new-{next(names)}")
+
+    group = joined(tmp_path / "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(BeatElection, "is_in_place", failing)
+        for _ in range(3):
+            group.keep_lead(1)
+            assert not group.can_lead()
+    assert len(caplog.messages) == 1
+    group.leave()
+
+
 def test_last_worker_ends_its_own_incarnation_if_the_stored_one_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,14 +23,15 @@ class WorkerGroup:
         self._election: BeatElection | None = None
         """None before `join` and after `leave`, and if the directory cannot be used."""
         self._load = 0
-        self._last_fault = ""
+        self._last_fault: int | None = None
+        """errno of the last fault, which is logged once: its text may name another file each time."""
         self.inherited: int | None = None
         """Incarnation that the new leader continues; None if there is none."""
         self._has_reported_drain = False
 
     def join(self) -> None:
         """Join the other workers. If the directory cannot be used, this worker leads itself."""
-        self.inherited, self._last_fault, self._has_reported_drain = None, "", False
+        self.inherited, self._last_fault, self._has_reported_drain = None, None, False
         try:
             self._election = BeatElection.join(self._directory)
         except OSError as error:
@@ -71,7 +72,7 @@ class WorkerGroup:
         except OSError as error:
             self._report(error)
             return False
-        self._last_fault = ""
+        self._last_fault = None
         is_drained = self.inherited == HAS_LEFT
         if is_drained and not self._has_reported_drain:
             _log.warning(
@@ -87,10 +88,14 @@ class WorkerGroup:
     def keep_lead(self, incarnation: int | None) -> None:
         """Create the leader's files again if they were removed."""
         try:
-            if self._is_restored() and self._election is not None and self._election.lead():
-                self._election.note_incarnation(incarnation)
+            is_restored = self._is_restored()
+            is_leader = is_restored and self._election is not None and self._election.lead()
         except OSError as error:
             self._report(error)
+            return
+        self._last_fault = None
+        if is_leader:
+            self.note_incarnation(incarnation)
 
     def give_lead(self) -> None:
         """Release the lead, so that another worker gets it."""
@@ -162,8 +167,8 @@ class WorkerGroup:
         )
 
     def _report(self, error: OSError) -> None:
-        if str(error) != self._last_fault:
-            self._last_fault = str(error)
+        if error.errno != self._last_fault:
+            self._last_fault = error.errno
             _log.error(
                 "agent %s: this worker process cannot use its lock directory (%s), and tries again",
                 self._agent_id,
