@@ -47,6 +47,18 @@ def test_key_file_readable_by_others_is_a_warning(tmp_path: Path, caplog: pytest
     assert "ahk_own" not in caplog.text
 
 
+def test_key_file_without_a_key_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "a.key"
+    file.touch(mode=0o644)
+    keys = AgentKeys(key="ahk_given", key_file=file, environment={})
+    # Each request reads the file, until it has a key.
+    assert [keys.current(), keys.current()] == ["ahk_given", "ahk_given"]
+    assert caplog.records == []
+    file.write_text("ahk_own")
+    assert [keys.current(), keys.current()] == ["ahk_own", "ahk_own"]
+    assert len(caplog.records) == 1
+
+
 def test_key_that_cannot_be_stored_is_used_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

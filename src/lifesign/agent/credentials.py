@@ -137,11 +137,9 @@ class AgentKeys:
     def _stored_key(self) -> str | None:
         if self._file is None:
             return None
-        stored_key = find_secret(self._file, "key_file", "key", _log.warning) or None
-        check_key(stored_key)
-        # The file is read again only after a refusal: every call needs the key.
-        self._own = stored_key
-        return stored_key
+        # Every call needs the key: a file with a key is read again only after a refusal.
+        self._own = _key_in(self._file, None)
+        return self._own
 
     def _read_again(self, file: Path | None, former: str | None) -> str | None:
         """Return the key in a file; None if the file was removed, else the former key if there is no other.
@@ -150,20 +148,29 @@ class AgentKeys:
         """
         if file is None:
             return former
-        complaints: list[str] = []
         try:
             if not stat.S_ISREG(file.stat().st_mode):
                 return former
-            key = find_secret(file, "key_file", "key", complaints.append) or former
-            check_key(key)
+            return _key_in(file, former) or former
         except FileNotFoundError:
             return None
         except (InvalidValue, OSError):
             return former
-        if key != former:
-            for complaint in complaints:
-                _log.warning("%s", complaint)
-        return key
+
+
+def _key_in(file: Path, former: str | None) -> str | None:
+    """Return the key in a file; None if there is none.
+
+    Warn if other users may read or change the file, unless it has the former key or none: then the file is
+    read again and again.
+    """
+    complaints: list[str] = []
+    key = find_secret(file, "key_file", "key", complaints.append) or None
+    check_key(key)
+    if key not in {None, former}:
+        for complaint in complaints:
+            _log.warning("%s", complaint)
+    return key
 
 
 def registry_url(given: str | None, environment: Mapping[str, str] = os.environ) -> str:
