@@ -160,7 +160,7 @@ class AgentLink:
         self._workers.note_incarnation(incarnation)
 
     def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has logged it
-        """Clear the workers' incarnation. Requests in progress continue, as no other agent has them.
+        """Clear the workers' incarnation.
 
         Requests in progress continue: no other agent can answer their callers.
         """

@@ -184,7 +184,7 @@ class TaskSource:
                         self._log_result(kept, what, error)
                     await self._wait_to_retry(failures, error)
                     continue
-                what = "was refused" if is_final(error) else "is lost, because the lease ended before"
+                what = "was refused" if is_final(error) else "is lost with its lease"
                 self._log_result(kept, what, error)
             except Exception as error:  # noqa: BLE001 - the methods of a returned object may raise anything
                 what = f"the returned value cannot be read: {_in_a_line(error)}"
