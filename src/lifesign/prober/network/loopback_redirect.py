@@ -16,7 +16,7 @@ HEAD_SECONDS: Final = 5.0
 """Time for the request of a browser to arrive."""
 MAX_CONNECTIONS: Final = 64
 """Maximum number of connections at the same time; the server closes further ones unread."""
-CODE_ARRIVED: Final = "The login is complete. You can close this page and go back to the terminal."
+CODE_ARRIVED: Final = "The answer to the login has arrived. The terminal shows whether the login is complete."
 NOT_THIS_LOGIN: Final = "This is not the answer to the login. See the terminal."
 ANOTHER_USER: Final = (
     "This page was requested by another user of this machine. To log in with the browser of another user, "
