@@ -1,6 +1,7 @@
 import asyncio
 import json
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,14 @@ def test_invalid_use_of_the_decorator_is_reported_at_the_class() -> None:
             def work(self, task: object) -> None: ...
 
 
+def generate(_self: object, task: object) -> Iterator[object]:
+    yield task
+
+
+async def generate_later(_self: object) -> AsyncIterator[None]:
+    yield
+
+
 @pytest.mark.parametrize(
     ("mark", "method", "expected"),
     [
@@ -262,6 +271,8 @@ def test_invalid_use_of_the_decorator_is_reported_at_the_class() -> None:
         (on_drain, lambda self, more: None, r"takes \(self\)"),
         (on_assignment, property(lambda self: None), "a method below @on_assignment"),
         (on_drain, None, "a method below @on_drain"),
+        (on_assignment, generate, "without yield"),
+        (on_drain, generate_later, "without yield"),
         (on_drain, on_assignment(lambda self, task=None: None), "has @on_assignment already"),
     ],
 )
@@ -352,3 +363,45 @@ def test_failure_of_a_concurrent_coroutine_does_not_end_the_agent(
     assert done == [42]
     assert any(record.message.startswith("agent billing-01: ") for record in caplog.records)
     assert "no more input" in caplog.text
+
+
+class Doubling:
+    @on_assignment
+    async def work(self, task: int) -> int:
+        await asyncio.sleep(0.2)
+        return 2 * task
+
+
+@pytest.mark.parametrize("ending", [asyncio.CancelledError(), BaseExceptionGroup("", [SystemExit(5)])])
+def test_cancellation_inside_a_concurrent_coroutine_does_not_end_the_agent(
+    registry: RegistryServer, caplog: pytest.LogCaptureFixture, ending: BaseException
+) -> None:
+    async def fail(runner: AgentRunner) -> None:
+        asyncio.get_running_loop().call_later(0.1, runner.drain)
+        raise ending
+
+    @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])
+    class Billing(Doubling):
+        pass
+
+    assert run_agent(Billing(), beside=fail) is AgentEnd.FINISHED
+    assert "`beside`" in caplog.text
+
+
+def test_exit_of_a_concurrent_coroutine_drains_the_agent(registry: RegistryServer) -> None:
+    done: list[int] = []
+
+    @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])
+    class Billing(Doubling):
+        pass
+
+    async def leave(runner: AgentRunner) -> None:
+        running = asyncio.create_task(runner.assign(1))
+        running.add_done_callback(lambda ended: done.append(ended.result()))
+        await asyncio.sleep(0.05)
+        sys.exit(3)
+
+    with pytest.raises(SystemExit) as left:
+        run_agent(Billing(), beside=leave)
+    assert left.value.code == 3
+    assert done == [2]

@@ -1,5 +1,5 @@
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -23,6 +23,10 @@ SAID: dict[str, Any] = {
     "drain_timeout_seconds": 60.0,
     "metadata": {"version": "1.2.0"},
 }
+
+
+def generate() -> Iterator[None]:
+    yield
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -65,6 +69,7 @@ def test_unknown_setting_is_refused_with_and_without_a_profile(
         ({"key_file": 7}, "key_file"),
         ({"key": 7}, "key: expected text$"),
         ({"on_drain": "leave"}, "on_drain"),
+        ({"on_drain": generate}, "on_drain"),
     ],
 )
 def test_wrong_type_is_refused_in_every_declaration(expected: dict[str, Any], named: str) -> None:

@@ -13,9 +13,10 @@ from typing import Any, Final, Self, TypeVar, Unpack
 from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import AgentEnd
 from lifesign.agent.errors import InvalidAgent
+from lifesign.agent.handler import is_own_failure
 from lifesign.agent.profile import AgentProfile, ProfileSettings, given_profile
 from lifesign.agent.runner import AgentRunner
-from lifesign.agent.settings_validation import check_key_file, check_kinds
+from lifesign.agent.settings_validation import check_key_file, check_kinds, is_generator
 from lifesign.errors import InvalidValue
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ def run_agent(agent: object, beside: Beside | None = None) -> AgentEnd:
     """Run an object of a class with `@Agent` as an agent, until a signal or the registry ends it.
 
     beside: the rest of the program; called with the agent's runner once it is registered, and
-        cancelled when it has left.
+        cancelled when it has left. If it calls `sys.exit`, the agent drains before the program ends.
 
     Events are logged (`lifesign.agent`), and shown on standard error if logging is not set up. Raise
     SystemExit with code 2, after one line there, for an invalid key or registry.
@@ -73,10 +74,13 @@ def _run(agent: object, beside: Beside | None, **settings: Any) -> AgentEnd:
         _warn_without_work(agent, runner, beside, settings)
         accompanying = asyncio.create_task(_accompany(runner, beside))
         try:
-            return await runner.run()
+            end = await runner.run()
         finally:
             accompanying.cancel()
-            await asyncio.gather(accompanying, return_exceptions=True)
+            (left,) = await asyncio.gather(accompanying, return_exceptions=True)
+        if isinstance(left, SystemExit):
+            raise left
+        return end
 
     try:
         return asyncio.run(run())
@@ -101,14 +105,21 @@ def _warn_without_work(
         )
 
 
-async def _accompany(runner: AgentRunner, beside: Beside | None) -> None:
+async def _accompany(runner: AgentRunner, beside: Beside | None) -> SystemExit | None:
+    """Run `beside`. If it ends the program, drain the agent and return the exit."""
     if beside is None:
-        return
+        return None
     await runner.registered()
     try:
         await beside(runner)
-    except Exception:  # noqa: BLE001 - the agent lives on
+    except SystemExit as error:
+        runner.drain("the coroutine `beside` ends the program")
+        return error
+    except BaseException as error:
+        if not is_own_failure(error):
+            raise
         _log.exception("agent %s: the coroutine `beside` raised an exception", runner.agent_id)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +252,8 @@ def _marked(method: F, part: _Part) -> F:
         inspect.signature(method).bind(*wanted)
     except TypeError:
         raise InvalidAgent(method.__qualname__, f"a method that takes ({', '.join(wanted)})") from None
+    if is_generator(method):
+        raise InvalidAgent(method.__qualname__, "a method that returns its result, without yield")
     setattr(method, _MARK, part)
     return method
 

@@ -4,6 +4,7 @@ They are checked in one place for all interfaces (decorator, runner, ASGI link):
 with an unclear message, or be accepted with an unintended meaning.
 """
 
+import inspect
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -31,7 +32,8 @@ def check_kinds(**given: object) -> None:
         if name in _SWITCHES:
             is_right, expected = isinstance(value, bool), "True or False"
         elif name in _HANDLERS:
-            is_right, expected = value is None or callable(value), "a function or a method"
+            is_right = value is None or (callable(value) and not is_generator(value))
+            expected = "a function or a method, without yield"
         else:
             kinds, expected = _KINDS[name]
             is_right = value is None or isinstance(value, kinds)
@@ -47,6 +49,11 @@ def check_key_file(profile: AgentProfile, key_file: str | os.PathLike[str] | Non
             "key cannot register"
         )
         raise InvalidValue("agent_id", None, expected)
+
+
+def is_generator(handler: object) -> bool:
+    """Return whether a handler contains `yield`, so that a call only creates a generator."""
+    return inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler)
 
 
 def _shown(value: object) -> object:

@@ -1,3 +1,4 @@
+from dataclasses import dataclass
 from math import inf, nan
 from sys import float_info
 from typing import Any
@@ -28,11 +29,33 @@ def levels_of(value: Any) -> int:
 @given(OBJECTS)
 def test_json_is_accepted_up_to_its_depth_and_size(value: dict[str, Any]) -> None:
     levels, size = levels_of(value), len(to_json(value))
-    assert check_json_size(value, levels, size) is value
+    assert check_json_size(value, levels, size) == value
     with pytest.raises(PydanticCustomError, match="levels of nesting"):
         check_json_depth(value, levels - 1)
     with pytest.raises(PydanticCustomError, match=f"at most {size - 1} bytes"):
         check_json_size(value, levels, size - 1)
+
+
+@pytest.mark.parametrize("value", [map(str, [1]), (n for n in [1]), ([zip([1])],), [(reversed([1]),)]])
+def test_iterators_are_refused_at_any_depth(value: Any) -> None:
+    with pytest.raises(PydanticCustomError) as refused:
+        check_json_size({"v": value}, 8, 100)
+    assert refused.value.type == "iterator"
+
+
+@dataclass
+class Rows:
+    rows: Any
+
+
+@pytest.mark.parametrize("wrap", [lambda one: (one,), Rows, lambda one: {"v": Rows((one,))}])
+def test_values_are_checked_as_they_are_sent(wrap: Any) -> None:
+    assert check_json_size({"v": (1, {2})}, 3, 100) == {"v": [1, [2]]}
+    for number in (nan, inf, 10**400):
+        with pytest.raises(PydanticCustomError, match="finite"):
+            check_json_size({"v": wrap(number)}, 8, 1_000)
+    with pytest.raises(PydanticCustomError, match="levels of nesting"):
+        check_json_size({"v": wrap([[[]]])}, 3, 1_000)
 
 
 @pytest.mark.parametrize("number", [nan, inf, -inf, 10**309, -(10**400)])

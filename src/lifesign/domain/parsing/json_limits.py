@@ -4,15 +4,17 @@ For pydantic's validators: a refusal is a PydanticCustomError, which shows nothi
 """
 
 import re
+from collections.abc import Iterator
 from json import JSONDecoder
 from sys import float_info
 from typing import Any, Final
 
-from pydantic_core import PydanticCustomError, PydanticSerializationError, to_json
+from pydantic_core import PydanticCustomError, PydanticSerializationError, from_json, to_json
 
 from lifesign.domain.parsing.bounded_json import outside_strings, without_escapes
 
 MAX_NUMBER: Final = float_info.max
+_CONTAINERS: Final = (dict, list, tuple, set, frozenset)
 _LONG_INTEGER: Final = re.compile(rb"(?<![0-9])[0-9]{%d,}" % len(str(int(MAX_NUMBER))))
 """No double is written with this many digits."""
 
@@ -30,28 +32,34 @@ def check_json_depth(value: dict[str, Any], most_levels: int) -> dict[str, Any]:
         if not all(_is_number_to_all(inner) for inner in inside if isinstance(inner, float | int)):
             expected = "expected finite numbers, of at most 1.8e308: most readers of JSON have no other"
             raise PydanticCustomError("not_finite", expected)
-        level = [inner for inner in inside if isinstance(inner, dict | list)]
+        if any(isinstance(inner, Iterator) for inner in inside):
+            expected = "expected a list instead of an iterator or a generator, which can be read only once"
+            raise PydanticCustomError("iterator", expected)
+        level = [inner for inner in inside if isinstance(inner, _CONTAINERS)]
         if not level:
             return value
     raise PydanticCustomError("too_deep", "expected at most {most} levels of nesting", {"most": most_levels})
 
 
 def check_json_size(value: dict[str, Any], most_levels: int, most_bytes: int) -> dict[str, Any]:
-    """Return an object unchanged; ValueError if it is nested too deep, or too large as JSON."""
+    """Return an object as JSON has it; ValueError if it is nested too deep, or too large as JSON.
+
+    A caller's tuples, sets and models become lists and objects: these are checked, and no others are sent.
+    """
     check_json_depth(value, most_levels)
     try:
-        size = len(to_json(value))
+        written = to_json(value, inf_nan_mode="constants")
     except PydanticSerializationError:
         raise PydanticCustomError(
             "not_json", "expected values of JSON, and text in UTF-8 without half of a surrogate pair"
         ) from None
-    if size > most_bytes:
+    if len(written) > most_bytes:
         raise PydanticCustomError("too_large", "expected at most {most} bytes", {"most": most_bytes})
-    return value
+    return check_json_depth(from_json(written), most_levels)
 
 
-def _inside(value: dict[str, Any] | list[Any]) -> list[Any]:
-    return [*value.values()] if isinstance(value, dict) else value
+def _inside(value: Any) -> list[Any]:
+    return [*value.values()] if isinstance(value, dict) else [*value]
 
 
 def _is_number_to_all(number: float) -> bool:
