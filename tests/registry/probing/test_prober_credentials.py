@@ -154,3 +154,17 @@ async def test_a_prober_whose_credential_is_rejected_lacks_one(api: RegistryApi)
         assert await missing(api, "b", rejected) == []
         assert await missing(api, "a", ACME | state) == []
     assert len(await missing(api, "c")) == 1
+
+
+async def test_restarted_prober_with_a_known_fault_lacks_a_credential_until_its_own_works(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await missing(api, "a", ACME | {"state": "works"})
+    await missing(api, "b", ACME | {"state": "credentials_rejected"})
+    clock.advance(15)
+    await api.sweep()
+    # After a restart its state is unknown, and its first answer may be a refusal.
+    assert [each["held_by"] for each in await missing(api, "b", ACME)] == [f"{HOLDER}/a"]
+    assert await missing(api, "b", ACME | {"state": "works"}) == []
+    # One that never had a fault lacks nothing.
+    assert await missing(api, "b", LAB, ACME | {"name": "other"}) == []

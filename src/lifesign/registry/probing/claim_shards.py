@@ -56,6 +56,7 @@ from lifesign.domain.tasks.lease import (
 from lifesign.registry.errors import TooMany, TooManyWorkers
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
+from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.prober_credentials import missing_for
 from lifesign.registry.probing.reachability_witnesses import Recipient, hand_out, news_for_probers
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
@@ -197,7 +198,9 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     drafts += lease_events.shards_granted(new, holder, holder)
     event_log.append(transaction, drafts)
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
-    news = news_for_probers(registry_row.find(transaction), prober_key(call.caller), now_s)
+    row = registry_row.find(transaction)
+    watched = () if row is None or not body.credentials else watched_in(row).credentials
+    news = news_for_probers(row, prober_key(call.caller), now_s)
     offset_s = _offset_s(body, now_s)
     keys = {key_of(prober.holder) for prober in living}
     recipient = Recipient(key=key_of(holder), keys=keys, shards=mine)
@@ -210,7 +213,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
         confirmed_classes=news.confirmed_classes,
         clock_offset_s=offset_s,
         reason=reason,
-        missing_credentials=missing_for(living, holder),
+        missing_credentials=missing_for(living, holder, watched=watched),
     )
     return OperationReply(content=answer)
 

@@ -28,17 +28,27 @@ MAX_SHOWN = 100
 
 
 def missing_for(
-    living: Sequence[StoredProber], holder: str, limit: int = MAX_MISSING
+    living: Sequence[StoredProber],
+    holder: str,
+    limit: int = MAX_MISSING,
+    watched: Sequence[WatchedCredential] = (),
 ) -> list[MissingCredential]:
     """Return the origins and paths for which a prober lacks a credential that another living one has.
 
     If the prober's own credential has a fault, it lacks one only if that of another prober works: the others
-    have not used theirs if no target of theirs needs it.
+    have not used theirs if no target of theirs needs it. A restarted prober does not know the state of its
+    own: until it does, its credential has the fault that `watched` names.
     """
+    key = key_of(holder).removeprefix(KEY_ACTOR_PREFIX)
+    failed = {each.name for each in watched if each.key == key and each.is_lasting}
     others: dict[str, list[OtherCredential]] = {}
     of_holder = [each for prober in living if prober.holder == holder for each in prober.credentials]
-    own = [each.scope for each in of_holder if each.state not in FAULTS]
-    faulty = {each.scope.place for each in of_holder if each.state in FAULTS}
+    faulty = {
+        each.scope.place
+        for each in of_holder
+        if each.state in FAULTS or (each.state is None and each.scope.name in failed)
+    }
+    own = [each.scope for each in of_holder if each.scope.place not in faulty]
     for prober in living:
         if prober.holder != holder and prober.credentials:
             others.setdefault(key_of(prober.holder), []).extend(
