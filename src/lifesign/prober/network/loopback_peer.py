@@ -18,7 +18,7 @@ Place = tuple[str, int]
 
 
 def is_of_another_user(peer: Place, own: Place) -> bool:
-    """Return whether the socket of `peer` belongs to neither this user nor root; False where Linux is needed.
+    """Return whether the socket of `peer` belongs to neither this user nor root; False without Linux.
 
     A socket that its process has closed has no user any more: it counts as another user's.
     """
