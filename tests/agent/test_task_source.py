@@ -18,7 +18,8 @@ from lifesign import boot_clock
 from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment, task_source
 from lifesign.agent.task_source import TaskSource
 from lifesign.client import RegistryClient, registry_connection
-from lifesign.client.registry_errors import Stale, Unavailable, error_of
+from lifesign.client.registry_errors import Stale, Unavailable, Unreachable, error_of
+from lifesign.client.registry_tasks import RegistryTasks
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.agents import HeartbeatConfig
@@ -159,6 +160,27 @@ async def test_agent_without_capacity_gets_one_task_at_a_time(
         assert (await admin.tasks.get(made[1].task_id)).status == "queued"
         bench.may_end.set()
         await becomes(admin, made[1].task_id, "review")
+
+
+async def test_task_whose_grant_was_lost_is_released_for_the_next_claim(
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await admin.tasks.create("lost", agent_id="forgetful")
+    bench, claim, lost = Bench(), RegistryTasks.claim, list[str]()
+
+    async def lose_first(tasks: RegistryTasks, **wanted: Any) -> Any:
+        granted = await claim(tasks, **wanted)
+        if granted is not None and not lost:
+            lost.append(granted.task.task_id)
+            raise Unreachable("the answer is lost", was_sent=True)
+        return granted
+
+    monkeypatch.setattr(RegistryTasks, "claim", lose_first)
+    async with working(registry, "forgetful", bench.work, capacity=1), asyncio.timeout(PATIENCE_SECONDS):
+        task = await bench.begun.get()
+        bench.may_end.set()
+        await becomes(admin, made.task_id, "review")
+    assert lost == [task.task_id]
 
 
 async def test_case_23_next_holder_continues_after_a_crash(

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -17,7 +18,14 @@ from lifesign.agent.errors import WorkDropped
 from lifesign.agent.work_sources import Assignment
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
-from lifesign.client.registry_errors import RegistryError, is_final
+from lifesign.client.registry_errors import (
+    Conflict,
+    Gone,
+    NotFound,
+    RegistryError,
+    is_final,
+    may_have_been_executed,
+)
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.tasks import detail_of
@@ -75,6 +83,8 @@ class TaskSource:
         self._chance = chance
         self._kept: dict[Assignment, _KeptTask] = {}
         self._last_reported = ""
+        self._may_hold_unknown = False
+        """Whether the answer to a claim was lost, which may have granted a task."""
         self.drop: Callable[[Assignment, str], None] = _is_never_dropped
         """Stops the work of a lost lease."""
 
@@ -84,14 +94,17 @@ class TaskSource:
         while True:
             await self._registered()
             requested_at_s = _now_s()
+            incarnation = self._place.incarnation
             try:
-                incarnation = self._place.incarnation
                 granted = await self._place.client.tasks.claim(
                     wait_seconds=WAIT_SECONDS, incarnation=incarnation
                 )
             except RegistryError as error:
                 failures += 1
                 self._log_claims(error)
+                self._may_hold_unknown |= may_have_been_executed(error)
+                if error.code == "too_many" and self._may_hold_unknown:
+                    await self._give_back(incarnation)
                 await self._wait_to_retry(failures, error)
                 continue
             failures = 0
@@ -139,6 +152,18 @@ class TaskSource:
         """Renew the leases of all tasks in progress at once, to learn which of them the agent still holds."""
         for kept in self._kept.values():
             kept.keeper.renew_now()
+
+    async def _give_back(self, incarnation: int | None) -> None:
+        """Release the leases on tasks whose grant was lost: they count against the capacity."""
+        known = {f"task:{assignment.task_id}" for assignment in self._kept}
+        leases = self._place.client.leases
+        with suppress(RegistryError):
+            for lease in (await leases.list(holder=self._agent_id)).leases:
+                if lease.resource.startswith("task:") and lease.resource not in known:
+                    _log.warning("agent %s releases the unknown lease of %s", self._agent_id, lease.resource)
+                    with suppress(Conflict, Gone, NotFound):
+                        await leases.release(lease.lease_id, incarnation=incarnation)
+            self._may_hold_unknown = False
 
     async def _keep(self, granted: GrantedTask, incarnation: int | None) -> Assignment | None:
         """Start to keep a task's lease; None if the lease had already expired."""
