@@ -364,6 +364,20 @@ async def test_leaving_process_keeps_an_incarnation_begun_by_another() -> None:
 
 
 @in_virtual_time
+async def test_agent_that_is_stopped_while_it_registers_leaves() -> None:
+    async with scripted_registry() as registry:
+        registry.takes_s = 4
+        runner = runner_at(registry, Desk())
+        runner.start()
+        # The key is looked up first.
+        await asyncio.sleep(4.5)
+        assert (registry.status, runner.incarnation) == ("active", None)
+        runner.drain()
+        assert await runner.wait() is AgentEnd.FINISHED
+        assert registry.status == "deregistered"
+
+
+@in_virtual_time
 async def test_unreachable_registry_stops_neither_work_nor_shutdown() -> None:
     desk = Desk()
     desk.may_end.set()

@@ -60,6 +60,8 @@ class ScriptedRegistry:
     """Scripted answers by function: "POST" registers, then "beat", "GET", "DELETE"."""
     retry_after: str = ""
     """`Retry-After` of all refusals."""
+    takes_s: float = 0.0
+    """Seconds from the execution of each request to its answer."""
     incarnation: int = 0
     status: str = "deregistered"
     reason: str = "registered"
@@ -107,6 +109,7 @@ class ScriptedRegistry:
         self.asked.append(asked)
         scripted = self.scripted.get(asked.function)
         status, body = scripted.popleft() if scripted else self._lawful(asked)
+        await asyncio.sleep(self.takes_s)
         # Notify the tests only after the answer is sent.
         asyncio.get_running_loop().call_soon(self._has_come.set)
         if status == 0:

@@ -11,6 +11,7 @@ import sys
 from asyncio.subprocess import PIPE
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -41,8 +42,9 @@ def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def census(*arguments: str) -> int:
-    # The command opens a loop of its own.
-    return await asyncio.to_thread(main, ["census", *arguments])
+    # The command opens a loop of its own, and removes the key from the environment.
+    with patch.dict(os.environ):
+        return await asyncio.to_thread(main, ["census", *arguments])
 
 
 async def test_a_list_is_probed_with_the_credentials_of_a_file(

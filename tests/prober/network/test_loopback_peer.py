@@ -11,8 +11,10 @@ from lifesign.prober.network.loopback_peer import TABLES, is_of_another_user, us
 
 PEER, OWN = ("127.0.0.1", 50210), ("127.0.0.1", 45377)
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-LITTLE = pytest.mark.skipif(sys.byteorder != "little", reason="the rows are those of a little-endian machine")
-LINUX = pytest.mark.skipif(not TABLES[0].exists(), reason="only Linux has the table of sockets")
+LITTLE = pytest.mark.skipif(
+    sys.byteorder != "little", reason="NOT RUN: the rows are those of a little-endian machine"
+)
+LINUX = pytest.mark.skipif(not TABLES[0].exists(), reason="NOT RUN: only Linux has the table of sockets")
 
 
 def row(local: str, remote: str, state: str, user: int) -> str:
@@ -49,7 +51,7 @@ def test_connection_of_this_user_is_no_other_users(family: socket.AddressFamily)
 
 
 @LINUX
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can connect as another user")
+@pytest.mark.skipif(os.getuid() != 0, reason="NOT RUN: only root can connect as another user")
 def test_connection_of_another_user_is_recognised() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         own = server.getsockname()
