@@ -70,7 +70,7 @@ async def log_in(
 
     `open_url` shows the provider's page to a person, who has `seconds` for it. `complain` receives warnings
     about the file of the client's secret. `is_shown_to_all`: whether other users of this machine can read the
-    URL, with its `state`, as it is an argument of the browser: only this user may redirect then.
+    URL and its `state`, because it is an argument of the browser. Redirects by other users are then refused.
     """
     client = client_for_login(chosen, definition)
     assert client.token_file is not None  # noqa: S101 - as client_for_login requires

@@ -37,7 +37,7 @@ class TokenReply:
 
 
 class TokenOwner:
-    """Obtains OAuth tokens for all processes of a crawl, in the process that has the client secrets."""
+    """Obtains OAuth tokens for all processes of a crawl, in the process that calls the token endpoints."""
 
     def __init__(self, credentials: CredentialStore, seconds: float) -> None:
         """`seconds`: time limit of a request for a token, the same as for the token endpoint."""
@@ -137,7 +137,7 @@ class _Outbox:
 
 
 class TokenPipe:
-    """Requests OAuth tokens through a pipe from the process that has the client secrets."""
+    """Requests OAuth tokens through a pipe from the process that calls the token endpoints."""
 
     def __init__(self, pipe: Connection) -> None:
         """Within a running loop."""

@@ -14,7 +14,7 @@ MAX_LINKS = 32
 MAX_DIGITS = 9
 """Numbers of seconds with more digits are cut off: 999999999 seconds are 31 years."""
 MAX_TYPE_CHARS = 256
-"""Maximum length of the beginning of a `Content-Type` in which a charset is looked for."""
+"""A charset is read only from so many characters at the beginning of a `Content-Type`."""
 UTF_8 = "utf_8"
 # Others are not decoded: some take quadratic time (punycode), and in some a secret has more than one form.
 _CODECS = frozenset({

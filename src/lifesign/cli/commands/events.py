@@ -124,7 +124,7 @@ def list_events(
 async def _listing(
     client: "RegistryClient", after: int, limit: int | None, wanted: dict[str, Any], *, is_short: bool
 ) -> "tuple[EventPage, bool]":
-    """Return the events, and whether events of shards among them were left out, which `is_short` asks for."""
+    """Return the events, and whether events of shards were left out. `is_short`: leave these out."""
     from lifesign.domain.events.event_type import EventType  # noqa: PLC0415 - pydantic takes 60 ms
 
     if not is_short:

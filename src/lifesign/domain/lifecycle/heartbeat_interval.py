@@ -63,7 +63,7 @@ def next_try_at_s(
 def next_beat_try_at_s(
     now_s: float, interval_s: float, failures: int, chance: float, retry_after_s: float | None
 ) -> float:
-    """Return when to try again after 1 or more requests of an agent's own cycle that failed.
+    """Return when to try again after 1 or more failures of a registration, a heartbeat or a claim of tasks.
 
     A requested wait counts up to a part of the interval: a proxy may name hours for an outage of seconds.
     """

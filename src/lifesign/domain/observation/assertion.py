@@ -106,7 +106,7 @@ class CheckedAnswer:
     certificate_days: float | None = None
     """Days until the certificate ends, below 0 if it has ended; None without one."""
     has_content: bool = True
-    """Whether the body is known: it may require credentials, be too large, or arrive later."""
+    """Whether the body is known: it may be unread, require credentials, be too large, or arrive later."""
     is_gated: bool = False
     """Whether the answer requires credentials, or refuses those that were sent."""
     has_credential_fault: bool = False

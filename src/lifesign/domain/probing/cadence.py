@@ -102,8 +102,10 @@ class Cadence:
 
         `slowdowns` is the number of requests for a slower rate in a row (402, 429), this one included; 0 if
         it is none. A failing target could hide its failure by its wait, and a gateway in front of it that
-        refuses all requests for a minute could request any wait: only one who repeats it gets a long one.
+        refuses all requests for a minute could request any wait. So only repeated requests get a long wait.
         The limit holds until the agent has failed often enough to be dead.
+
+        The time between two readings of a robots.txt that disallows a target grows in the same way.
         """
         first_s = min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
         repeated = min(max(slowdowns - 1, 0), MAX_DOUBLINGS)
@@ -339,9 +341,8 @@ def wants_card(memory: ProbeMemory, cadence: Cadence, now_s: float, *, asks_else
 def wants_robots(subject_id: str, memory: ProbeMemory, cadence: Cadence, now_s: float) -> bool:
     """Return whether the next probe has to request robots.txt.
 
-    It does at first, and then about once a day. After a reading that did not permit an agent which once
-    answered, it does after two intervals, and after four times as long with each further one: a gateway in
-    front of the prober may have answered.
+    The first probe does, then about one a day. If robots.txt disallows an agent, it is read again after
+    two intervals, then after four times as long each time: a gateway on the prober's side may have answered.
     """
     read_at_s = memory.robots_read_at_s
     # A time in the future: some clock was wrong.
@@ -429,7 +430,7 @@ def _robots_due_s(subject_id: str, memory: ProbeMemory, cadence: Cadence, read_a
     """Return from when on a robots.txt has to be read again: within ROBOTS_EVERY_S of the last reading."""
     due_s = _period_due_s(subject_id, read_at_s, ROBOTS_EVERY_S)
     in_row = memory.disallowed_in_row
-    # Nothing is lost if a target that never answered is not probed. A doubt is removed soon for each.
+    # A target that never answered can wait a day, but not for the second reading (0 in a row).
     if not memory.is_disallowed_by_robots or (in_row and not _is_patient(memory, cadence)):
         return due_s
     # It is read with a tick, and the last reading may have been late.

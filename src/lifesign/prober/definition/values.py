@@ -40,8 +40,8 @@ CONTACT_PATTERN: Final = (
 FORMAT_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,63}$"
 HEALTH_PATH_PATTERN: Final = r"^/[A-Za-z0-9._~!$&'()*+,;=:@%/?-]*$"
 HOST_PATTERN: Final = r"^\.?[A-Za-z0-9_:]([A-Za-z0-9_.:-]*[A-Za-z0-9_:])?$"
-
 POINTER_PATTERN: Final = "^(/[ -~]*)?$"
+
 FORMS: Final[Mapping[str, str]] = MappingProxyType({
     NAME_PATTERN: "1 to 64 lower-case letters, digits and . _ -, the first a letter or a digit",
     CONTACT_PATTERN: "an address for the operators of probed agents: mailto:ops@example.org or https://example.org/probe",

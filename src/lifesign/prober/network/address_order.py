@@ -1,7 +1,7 @@
 """The order in which the addresses of a name are tried.
 
-A name may have more addresses than one probe can try. The address that answered last comes first. The others
-take turns, so that the second request after a failure reaches addresses that the first one did not try.
+A name may have more than MAX_ATTEMPTS addresses. Then the address that answered last comes first, and the
+others take turns: the second request after a failure tries addresses that the first one did not try.
 """
 
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from lifesign.domain.net.allowed_addresses import Address
 MAX_ATTEMPTS: Final = 3
 """Addresses of one name that are tried, one after the other, within one deadline."""
 MAX_HOSTS: Final = 10_000
-"""Maximum number of names with more addresses than that whose order is remembered."""
+"""Maximum number of names whose order is remembered; only those with more than MAX_ATTEMPTS addresses are."""
 
 
 @fast_dataclass()
@@ -47,7 +47,7 @@ class AddressOrder:
     def note(
         self, host: str, addresses: Sequence[Address], in_vain: Sequence[Address], answered: Address | None
     ) -> None:
-        """Record which of all addresses of a name were tried in vain, and which one answered then, if any."""
+        """Record which addresses of a name were tried in vain, and which one accepted a connection."""
         if len(addresses) <= MAX_ATTEMPTS:
             return
         before = self._hosts.pop(host, _Tried())

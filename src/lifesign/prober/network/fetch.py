@@ -110,7 +110,7 @@ class Request:
     is_head_enough: bool = False
     """Whether the body is not needed: it is not read."""
     needs_any_body: bool = False
-    """Whether the body is read with every status but that of a redirect; else that of a GET only if `ok`."""
+    """Whether a GET reads the body with every status except redirects; else only if the result is `ok`."""
     is_part_enough: bool = False
     """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes until it broke off."""
     is_enough: Callable[[bytes], bool] | None = None

@@ -18,9 +18,10 @@ Place = tuple[str, int]
 
 
 def is_of_another_user(peer: Place, own: Place) -> bool:
-    """Return whether the socket of `peer` belongs to neither this user nor root; False without Linux.
+    """Return whether the socket of `peer` belongs to neither this user nor root.
 
-    A socket that its process has closed has no user any more: it counts as another user's.
+    A socket that its process has closed has no user any more: it counts as another user's. False if the
+    tables of sockets are absent, as on other systems than Linux, or cannot be read.
     """
     try:
         tables = [path.read_text("ascii") for path in TABLES if path.exists()]

@@ -53,7 +53,7 @@ def check_assertions(
 
 
 def _reason(visit: ProbeSession, layer: LayerResult) -> str:
-    """Return why assertions about an answer may be not measured; empty if unknown."""
+    """Return the reason for assertions about an answer that are not measured; empty if unknown."""
     if layer.result is not ResultClass.OK:
         return layer.reason
     fetched = visit.fetched_for(layer)

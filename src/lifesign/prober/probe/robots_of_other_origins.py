@@ -36,7 +36,7 @@ class _KnownOrigin:
     read_at_s: float
     """Time of the last request, in seconds since the epoch."""
     in_row: int
-    """Number of readings in a row that did not change the rules; 0 if the last one found no rules."""
+    """Number of readings in a row with these rules; 0 if the last one found none in place of them."""
     size: int
     """Approximate size of the rules, in bytes."""
 

@@ -5,9 +5,10 @@ fails, that is the result of the probe: a host that is down is not shown as opte
 request but does not answer has disallowed nothing, and is probed: the check takes at most one request's time,
 a third of the probe's.
 
-A portal or a gateway on the prober's side may answer in place of the target. So a target that is newly
-disallowed is read again soon (`cadence.wants_robots`). If a robots.txt that disallowed the target is missing,
-or has no rules for the prober, the known rules stay in force until the next reading confirms it.
+A portal or a gateway on the prober's side may answer in place of the target. So a robots.txt that begins to
+disallow the target is read again soon (`cadence.wants_robots`). If a robots.txt that disallowed the target is
+missing later, or has no rules for the prober, the target stays disallowed until a second reading finds the
+same.
 """
 
 from yarl import URL
@@ -29,9 +30,9 @@ from lifesign.prober.probe.session import ProbeSession, not_measured
 async def check_robots_rules(visit: ProbeSession, cadence: Cadence) -> LayerResult | None:
     """Read the target's robots.txt if it is due; return why the target must not be probed, else None."""
     entry, at_s = visit.entry, visit.at_s
-    is_asked_for = is_recheck_open(entry.memory, entry.recheck_at_s, at_s)
-    if is_asked_for or wants_robots(entry.subject_id, entry.memory, cadence, at_s):
-        failure = await _read(visit, is_asked_for=is_asked_for)
+    is_recheck = is_recheck_open(entry.memory, entry.recheck_at_s, at_s)
+    if is_recheck or wants_robots(entry.subject_id, entry.memory, cadence, at_s):
+        failure = await _read(visit, is_recheck=is_recheck)
         if failure is not None:
             return failure
     if not visit.recall("is_disallowed_by_robots"):
@@ -41,10 +42,10 @@ async def check_robots_rules(visit: ProbeSession, cadence: Cadence) -> LayerResu
     return not_measured("its robots.txt, which forbade this prober, has no rules now: it is read once more")
 
 
-async def _read(visit: ProbeSession, *, is_asked_for: bool) -> LayerResult | None:
+async def _read(visit: ProbeSession, *, is_recheck: bool) -> LayerResult | None:
     """Read robots.txt; return the failure if it showed that nothing can be requested.
 
-    `is_asked_for`: an operator requested the probe, so that missing rules need no second reading.
+    `is_recheck`: an operator requested the probe, so that missing rules need no second reading.
     """
     place = place_under(visit.given.url, "", ROBOTS_PATH)
     fetched = await visit.ask(
@@ -66,7 +67,7 @@ async def _read(visit: ProbeSession, *, is_asked_for: bool) -> LayerResult | Non
     if memory.is_disallowed_by_robots if robots is None else keeps_out(robots, _paths(visit)):
         visit.note_disallowed()
     elif robots is not None:
-        needs_second = not (robots.rules or is_asked_for) and memory.disallowed_in_row > 0
+        needs_second = not (robots.rules or is_recheck) and memory.disallowed_in_row > 0
         visit.learned |= {"is_disallowed_by_robots": needs_second, "disallowed_in_row": 0}
     return None
 

@@ -361,7 +361,7 @@ class ProbeSession:
             evidence=evidence,
         )
         sent = [number for number, each in enumerate(self.exchanges, 1) if each.fetched is fetched]
-        # A changed copy of a request is one of the last request.
+        # A changed copy of a result is not in the list: it belongs to the last request.
         self._layers.append((layer, fetched, sent[0] if sent else len(self.exchanges)))
         if (state := credential_state(fetched, result)) is not None:
             detail = rejection(fetched) if state is CredentialState.CREDENTIALS_REJECTED else None

@@ -221,7 +221,7 @@ class Prober:
         paths = await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked))
         if asked.message is not None and _is_declared(discovery) and not visit.entry.is_repeat:
             message = await send_message(visit, asked.message.text)
-            await _ask_without_effect(visit, message)
+            await _get_after_failure(visit, message)
             discovery = await _read_after(message, visit, asked, discovery)
         return self._observation(
             visit,
@@ -263,7 +263,7 @@ class Prober:
         found = await probe_server(visit, asked)
         if found is None:
             return self._observation(visit, discovery=nothing_asked(visit))
-        await _ask_without_effect(visit, found.tools.called)
+        await _get_after_failure(visit, found.tools.called)
         return await self._with_health(visit, asked, found)
 
     async def _with_health(
@@ -435,7 +435,7 @@ def _with_hint(
 ) -> LayerResult | None:
     """Return the result of the card, with a hint if only a POST shows that there is a login.
 
-    A 404 to a request without its token shows none.
+    If the prober has no token for the request, a status such as 404 shows no login.
     """
     if discovery is None or found is None or found.discovery.result not in REFUSED_LOGIN:
         return discovery
@@ -451,10 +451,11 @@ def _is_declared(discovery: LayerResult | None) -> bool:
     return discovery is None or discovery.result is not ResultClass.NOT_AN_AGENT
 
 
-async def _ask_without_effect(visit: ProbeSession, message: LayerResult | None) -> None:
+async def _get_after_failure(visit: ProbeSession, message: LayerResult | None) -> None:
     """Request the URL of a failed message or tool call by GET.
 
-    These are not sent a second time. Only an answer to a later request shows that the host could be reached.
+    Messages and calls are not sent a second time, and only an answer to a later request shows that the host
+    could be reached.
     """
     fetched = None if message is None or not message.has_failed else visit.fetched_for(message)
     if fetched is not None and fetched.address is not None:

@@ -89,14 +89,15 @@ class ProbeConnection:
     False if a layer is unreached.
     """
     is_name_failure: bool = False
-    """Whether the name of that host did not resolve."""
+    """Whether the name of that host did not resolve, or led to another address than the last answer."""
     is_date_failure: bool = False
     """Whether only the date of its certificate was wrong."""
     is_tls_failure: bool = False
     """Whether TLS failed for another reason, such as a certificate of an unknown authority."""
     unreached_layers: tuple[str, ...] = ()
-    """Layers that failed in a class of which nothing answered this probe, or by their name, though the target
-    lives.
+    """Layers that failed although another layer shows that the target lives, if the way to them may be cut.
+
+    That is so if nothing in their network class has answered since, or if their name or their TLS failed.
     """
     answered: Answered | None = None
     """An answer over a new connection, of a host that answered itself."""

@@ -41,7 +41,7 @@ from lifesign.prober.registry_exchange.ledger import (
 
 T = TypeVar("T")
 
-# Asked otherwise it might be taken: the batch is at fault, not the way to the registry.
+# Statuses of a request that is at fault itself: the registry may accept a smaller or another batch.
 _OUR_FAULT: Final = frozenset({400, 413, 415, 422})
 MAX_INTERFACES_BYTES: Final = 2_097_152
 """Interfaces in one call, as JSON: a quarter of the registry's limit."""
