@@ -5,7 +5,7 @@ from ipaddress import ip_address
 import pytest
 
 from lifesign.prober.network import address_order as order_file
-from lifesign.prober.network.address_order import AddressOrder
+from lifesign.prober.network.address_order import MAX_IN_VAIN, AddressOrder
 
 HOST = "many.example"
 FOURS = [ip_address(f"192.0.2.{number}") for number in range(1, 6)]
@@ -46,3 +46,10 @@ def test_order_is_remembered_for_a_limited_number_of_names(monkeypatch: pytest.M
         order.note(host, FOURS, FOURS[:3], None)
     order.note("few", FOURS[:3], FOURS[:3], None)
     assert [order.of(host, FOURS)[0] for host in ("a", "b", "c")] == [FOURS[0], FOURS[3], FOURS[3]]
+
+
+def test_failures_of_one_name_are_remembered_up_to_a_limit() -> None:
+    order, addresses = AddressOrder(), [ip_address(f"10.0.{n // 250}.{n % 250}") for n in range(1_000)]
+    for _ in range(100):
+        order.note("a.example", addresses, order.of("a.example", addresses), None)
+    assert len(order._hosts["a.example"].in_vain) == MAX_IN_VAIN

@@ -189,6 +189,23 @@ async def test_concurrent_readers_share_one_read() -> None:
     assert read.count == 1
 
 
+async def test_readings_of_concurrent_probes_count_once() -> None:
+    origins, interval_s = OtherOrigins(Cadence()), Cadence().interval_s
+    reads = 0
+
+    async def read(origin: URL) -> Fetched:
+        nonlocal reads
+        reads += 1
+        return Fetched(url=origin, result=ResultClass.OK, status=200, body=b"User-agent: *\nDisallow: /\n")
+
+    url = ORIGIN / "a2a"
+    for late_s in (5, 4, 3, 2, 1, 0):
+        await origins.rules(url, AT_S - 5 + late_s, read)
+    assert reads == 1
+    await origins.rules(url, AT_S + 2 * interval_s, read)
+    assert reads == 2
+
+
 async def test_absent_answer_is_not_cached_for_the_next_caller() -> None:
     others = OtherOrigins(Cadence())
     gone = Reader(status=None, body=b"", result=ResultClass.REFUSED, is_reached=False)

@@ -132,6 +132,18 @@ def test_failure_of_a_name_that_leads_into_another_class_is_judged_in_the_last_o
     assert (contact.is_name_failure, contact.has_answered_itself) == (True, False)
 
 
+def test_target_without_a_name_is_not_misled() -> None:
+    """A redirect led the last answer to another address, or another prober remembered its class."""
+    refused = fetched("http://10.1.0.5/", "refused", address=TEN)
+    contact = Traces({"discovery": refused}, PUBLIC_IPV4, str(FOUR)).read()
+    assert (contact.network_class, contact.is_name_failure) == ("10.1.0.0/16", False)
+    own = NetworkClasses(read_networks(["10.1.0.0/16"]), {TEN}.__contains__)
+    requests = Traces({"discovery": refused}, "10.1.0.0/16", str(TEN))
+    requests.entry = replace(requests.entry, url="http://10.1.0.5/")
+    requests.deciding = requests.layers["discovery"]
+    assert ContactReader(own).place(requests)[0] == THIS_MACHINE
+
+
 def test_agent_that_answers_in_another_class_has_moved() -> None:
     card = fetched(address=FOUR, status=200)
     contact = Traces({"discovery": card}, "10.1.0.0/16", str(TEN)).read()

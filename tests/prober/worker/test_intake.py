@@ -556,3 +556,41 @@ async def test_a_recheck_that_fails_restarts_the_back_off() -> None:
         discovery="refused", contact=ProbeConnection(network_class=PUBLIC_IPV4, has_answered_itself=True)
     )
     assert desk.slot.recall().failures_in_row == 2
+
+
+@pytest.mark.parametrize(("layers", "is_counted"), [(("message",), True), ((), False)])
+def test_living_result_stands_if_the_second_request_fails_as_a_whole(
+    layers: tuple[str, ...], *, is_counted: bool
+) -> None:
+    """A message may block its process, so that the second request has no answer."""
+
+    @in_virtual_time
+    async def take() -> None:
+        desk = Desk()
+        message = "timeout" if is_counted else "ok"
+        contact = ProbeConnection(network_class=PUBLIC_IPV4, unreached_layers=layers)
+        alive = desk.probed(discovery="ok", transport="ok", message=message, contact=contact)
+        desk.intake.take(alive if is_counted else with_wrong_answer(alive))
+        assert (len(desk.failures), desk.results) == (1, [])
+        desk.take(first=desk.witness(), discovery="timeout")
+        last = desk.last
+        assert (last.result, last.is_liveness_signal, last.has_wrong_answer) == (ResultClass.OK, True, False)
+        assert last.message is not None
+        assert last.message.result is ResultClass(message)
+        assert desk.slot.recall().failures_in_row == 0
+        assert len(desk.failures) == 0
+
+    take()
+
+
+@in_virtual_time
+async def test_wrong_answer_needs_a_witness_also_while_the_prober_is_slow() -> None:
+    desk = Desk()
+    desk.check.note_woken(desk.loop.time())
+    desk.loop.stand_still(5)
+    probed = desk.probed(discovery="ok")
+    assertions = [asserted("assertion_failed", check, "/status") for check in ("status", "latency_below")]
+    observation = probed.report.observation.model_copy(update={"assertions": tuple(assertions)})
+    report = replace(probed.report, observation=observation)
+    desk.intake.take(replace(probed, report=report, began_s=desk.loop.time() - 6))
+    assert (len(desk.failures), desk.results) == (1, [])

@@ -593,3 +593,19 @@ async def test_running_witness_requests_are_cancelled() -> None:
     await bench.witnesses.close()
     await asyncio.sleep(60)
     assert (bench.witnessed, bench.unwitnessed) == ([], [])
+
+
+@in_virtual_time
+async def test_target_with_tls_and_one_with_a_name_are_always_requested() -> None:
+    """A failure of TLS or of a name needs such a witness, and it may not be among the newest."""
+    bench = Bench()
+    for number, url in enumerate(
+        ("https://10.1.0.1/", "http://a.example/", *(f"http://10.1.0.{n}/" for n in (2, 3, 4)))
+    ):
+        answered = Answered(network_class=PRIVATE, url=url, sent_at_s=bench.loop.time())
+        bench.witnesses.note_answer(f"host-{number}", answered)
+        await asyncio.sleep(1)
+    bench.fail(PRIVATE, is_tls_failure=True)
+    await asyncio.sleep(60)
+    assert len(bench.witnessed) == 1
+    assert {*bench.asked[0][2]} == {"https://10.1.0.1/", "http://a.example/", "http://10.1.0.4/"}

@@ -14,6 +14,8 @@ from lifesign.domain.net.allowed_addresses import Address
 
 MAX_ATTEMPTS: Final = 3
 """Addresses of one name that are tried, one after the other, within one deadline."""
+MAX_IN_VAIN: Final = 64
+"""Maximum number of addresses of one name whose failures are remembered."""
 MAX_HOSTS: Final = 10_000
 """Maximum number of names whose order is remembered; only those with more than MAX_ATTEMPTS addresses are."""
 
@@ -53,7 +55,8 @@ class AddressOrder:
         before = self._hosts.pop(host, _Tried())
         if answered is None and before.answered in addresses:
             answered = before.answered
-        earlier = [each for each in before.in_vain if each in addresses and each not in in_vain]
-        self._hosts[host] = _Tried(answered, (*earlier, *in_vain))
+        others = set(addresses).difference(in_vain)
+        earlier = [each for each in before.in_vain if each in others]
+        self._hosts[host] = _Tried(answered, (*earlier, *in_vain)[-MAX_IN_VAIN:])
         if len(self._hosts) > MAX_HOSTS:
             self._hosts.popitem(last=False)

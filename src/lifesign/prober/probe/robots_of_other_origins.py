@@ -82,12 +82,13 @@ class OtherOrigins:
         known = self._known.get(origin)
         if known is None:
             return None
-        fresh_s = ROBOTS_EVERY_S
+        fresh_s, interval_s = ROBOTS_EVERY_S, self._cadence.interval_s
         if not (known.in_row and may_fetch(known.robots, path)):
             # It is read with a tick, and the last reading may have been late.
-            wait_s = self._cadence.longest_wait_s(known.in_row) - MIN_GAP_RATIO * self._cadence.interval_s
-            fresh_s = min(fresh_s, wait_s)
-        if not 0 <= at_s - known.read_at_s < fresh_s:
+            wait_s = self._cadence.longest_wait_s(known.in_row) - MIN_GAP_RATIO * interval_s
+            fresh_s = min(fresh_s, max(wait_s, MIN_GAP_RATIO * interval_s))
+        # Probes that began before the reading use it too: each of theirs would count as a further one.
+        if not -interval_s <= at_s - known.read_at_s < fresh_s:
             return None
         self._known.move_to_end(origin)
         return known

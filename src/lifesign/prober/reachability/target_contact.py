@@ -13,6 +13,7 @@ from lifesign.domain.net.network_class import (
     THIS_MACHINE,
     address_key,
     address_of_key,
+    has_name,
     is_loopback,
     network_class_of,
 )
@@ -260,6 +261,9 @@ class ContactReader:
         """Return whether the address that answered last is not among those that were requested now."""
         if known.address is None or fetched.address is None:
             return False
+        if not has_name(str(fetched.redirected_from or fetched.url)):
+            # No name server led here.
+            return False
         found = (fetched.redirected_by or fetched.address, fetched.address, *fetched.tried)
         return known.address not in map(self._classes.key_of, found)
 
@@ -286,7 +290,7 @@ class ContactReader:
         if has_failed and (route := self._classes.of_route(address)) in self._with_canaries:
             network_class = route
         # A name server that leads to this machine, or into another class, may do so for all names.
-        is_misled = network_class == THIS_MACHINE and not is_loopback(traces.entry.url)
+        is_misled = network_class == THIS_MACHINE and has_name(traces.entry.url)
         if has_failed:
             is_misled = is_misled or self._is_in_other_class(fetched, known)
         if is_misled and known.network_class is not None:

@@ -118,9 +118,14 @@ class Intake:
             probed = replace(probed, report=report)
             unreached = {*report.contact.unreached_layers}
             discounted = report.observation.layers_with(ResultClass.NOT_MEASURED)
-            if not report.observation.is_measured_failure and unreached.issubset(discounted):
+            has_failed = report.observation.is_measured_failure or report.observation.has_wrong_answer
+            if not has_failed and unreached.issubset(discounted):
                 self._settle_or_retry(probed, report)
                 return
+        first = probed.first
+        if first is not None and first.is_alive and report.observation.is_measured_failure:
+            self._settle_first(first, probed.ended_s)
+            return
         match self._witness_need(probed):
             case WitnessNeed.COUNTS:
                 self._settle(probed, report)
@@ -145,24 +150,13 @@ class Intake:
             if slot.is_gone:
                 slot.is_busy = False
                 continue
-            report = ProbeReport(
-                subject_id=slot.subject_id, observation=failure.observation, memory=failure.memory_after
-            )
-            probed = FinishedProbe(
-                slot=slot,
-                memory=failure.memory,
-                report=report,
-                began_at_s=failure.began_at_s,
-                began_s=failure.failed_at_s,
-                ended_s=now_s,
-            )
             is_date = failure.is_date_failure
             if is_date:
                 why = "no witness confirmed this machine's clock"
             elif failure.is_tls_failure:
                 why = "no witness answered over TLS"
             self._settle_unwitnessed(
-                probed,
+                _finished(failure, now_s),
                 why,
                 reason=InconclusiveReason.PROBER_CLOCK if is_date else InconclusiveReason.NO_WITNESS,
                 layers=failure.layers,
@@ -284,6 +278,18 @@ class Intake:
             )
         )
 
+    def _settle_first(self, first: WaitingFailure, ended_s: float) -> None:
+        """Report the first result of a living target whose second request failed as a whole.
+
+        The message of the first may still block its process. The failed layers count, because a witness has
+        answered. A failed assertion does not: the second request could not repeat it.
+        """
+        probed = _finished(first, ended_s)
+        if first.layers is None:
+            self._settle_unwitnessed(probed, "the second request failed", made_at_s=first.made_at_s)
+        else:
+            self._settle(probed, probed.report, made_at_s=first.made_at_s)
+
     def _settle_unwitnessed(
         self,
         probed: FinishedProbe,
@@ -355,3 +361,18 @@ class Intake:
         slot.given_up = 0
         self._tally.missed += count
         self._reporter.add(Result(slot, report, made_at_s=now_s, count=count))
+
+
+def _finished(failure: WaitingFailure, ended_s: float) -> FinishedProbe:
+    """Return the first probe of a target, once its wait for a witness has ended."""
+    report = ProbeReport(
+        subject_id=failure.slot.subject_id, observation=failure.observation, memory=failure.memory_after
+    )
+    return FinishedProbe(
+        slot=failure.slot,
+        memory=failure.memory,
+        report=report,
+        began_at_s=failure.began_at_s,
+        began_s=failure.failed_at_s,
+        ended_s=ended_s,
+    )

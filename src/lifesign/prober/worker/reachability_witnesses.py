@@ -85,11 +85,17 @@ class _Class:
     def candidates(self) -> list[str]:
         """Return the URLs to request as witnesses, first those that answered this worker last.
 
+        One with TLS and one with a name are always among them: some failures need such a witness.
         Other URLs come from two sources in turn, as what one prober reported may be invented: targets that
         the registry handed out, and those of this worker's shards that answered another worker.
         """
         known = sorted(self.known.values(), reverse=True)
-        own = [each.url for each in known if each.is_own][:MAX_ASKED_TARGETS]
+        answered = [each.url for each in known if each.is_own]
+        kinds = [
+            next(filter(is_of_kind, answered), None)
+            for is_of_kind in (lambda url: url.startswith("https:"), has_name)
+        ]
+        own = [*dict.fromkeys(url for url in (*kinds, *answered) if url is not None)][:MAX_ASKED_TARGETS]
         reported = [each.url for each in known if not each.is_own]
         in_turn = chain.from_iterable(zip_longest(self.handed_out, reported))
         others = [url for url in in_turn if url is not None][: MAX_ASKED_TARGETS - len(own)]

@@ -26,6 +26,7 @@ class WaitingFailure:
         "answered_at_s",
         "began_at_s",
         "failed_at_s",
+        "is_alive",
         "is_date_failure",
         "is_name_failure",
         "is_tls_failure",
@@ -70,8 +71,9 @@ class WaitingFailure:
         """Time of the answer, on the monotonic clock."""
         self._observation = report.observation.model_dump_json(exclude_defaults=True)
         self._memory = without_result(memory, report.memory).to_json()
-        is_alive = report.observation.is_liveness_signal
-        self._memory_after = report.memory.to_json() if is_alive else self._memory
+        self.is_alive = report.observation.is_liveness_signal
+        """Whether the target lives, and only a part of it failed."""
+        self._memory_after = report.memory.to_json() if self.is_alive else self._memory
 
     @property
     def observation(self) -> Observation:
