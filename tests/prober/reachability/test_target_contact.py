@@ -132,6 +132,24 @@ def test_failure_of_a_name_that_leads_into_another_class_is_judged_in_the_last_o
     assert (contact.is_name_failure, contact.has_answered_itself) == (True, False)
 
 
+@pytest.mark.parametrize("with_canaries", [(), (PUBLIC_IPV4,)])
+@pytest.mark.parametrize("tried", [(), (ip_address("93.184.216.36"),)])
+def test_hung_message_counts_if_its_interface_answers_at_a_new_address(
+    tried: Any, with_canaries: tuple[str, ...]
+) -> None:
+    """The addresses of a load balancer change; another one of them may be dead."""
+    requests = Traces(
+        {
+            "transport": fetched(address=OTHER_FOUR, status=405),
+            "message": fetched(result="timeout", address=OTHER_FOUR, tried=tried),
+            "readiness": fetched(result="not_an_agent", address=OTHER_FOUR, status=404),
+        },
+        PUBLIC_IPV4,
+        str(FOUR),
+    )
+    assert with_interface_at(str(FOUR), requests).read(with_canaries).unreached_layers == ()
+
+
 def test_target_without_a_name_is_not_misled() -> None:
     """A redirect led the last answer to another address, or another prober remembered its class."""
     refused = fetched("http://10.1.0.5/", "refused", address=TEN)

@@ -129,12 +129,17 @@ class ContactReader:
 
     def interface_address(self, traces: Traces, transport: LayerResult | None) -> str | None:
         """Return the address to remember for an interface that answered as expected; None if it did not."""
+        answer = self._interface_answer(traces, transport)
+        return None if answer is None else answer.address
+
+    def _interface_answer(self, traces: Traces, transport: LayerResult | None) -> _LastAnswer | None:
+        """Return where the interface answered this probe as expected; None if it did not."""
         fetched = None if transport is None else traces.fetched_for(transport)
         if transport is None or transport.result is not ResultClass.OK or fetched is None:
             return None
         if fetched.address is None or fetched.is_foreign:
             return None
-        return self._classes.key_of(fetched.address)
+        return _LastAnswer(self._classes.of(fetched.address), self._classes.key_of(fetched.address))
 
     def is_unproved_answer(self, traces: Traces, observation: Observation) -> bool:
         """Return whether a target seems alive only by answers that another host may have given.
@@ -202,6 +207,8 @@ class ContactReader:
         whose TLS fails: the other answers may come without TLS, and do not confirm the clock.
         """
         known = self._last_interface_answer(traces.entry)
+        if (now := self._interface_answer(traces, observation.transport)) is not None:
+            known = now
         unreached: dict[str | None, list[str]] = {}
         is_name_failure = is_date_failure = is_tls_failure = False
         failed: dict[str, tuple[LayerResult, Fetched]] = {}
@@ -225,7 +232,7 @@ class ContactReader:
             elif _is_tls_failure(fetched):
                 is_tls_failure = True
             elif address is None or self._is_reached(
-                network_class, address, traces.exchanges_after(layer), own
+                network_class, address, fetched, traces.exchanges_after(layer), own
             ):
                 continue
             unreached.setdefault(network_class, []).append(name)
@@ -339,12 +346,18 @@ class ContactReader:
         )
 
     def _is_reached(
-        self, network_class: str | None, address: str, later: Iterable[Exchange], failed: Collection[Fetched]
+        self,
+        network_class: str | None,
+        address: str,
+        fetched: Fetched,
+        later: Iterable[Exchange],
+        failed: Collection[Fetched],
     ) -> bool:
         """Return whether the way to an address works: it is that of this machine, or has answered since.
 
-        `later` are the requests after the failed one: an answer from before shows nothing about the way at
-        that time. In a class without canaries, an answer of another address is enough.
+        `later` are the requests after the failed one, `fetched`: an answer from before shows nothing about
+        the way at that time. If `address` was tried in vain, an answer of the one that was used then is
+        enough in the same class. In a class without canaries, an answer of any address of it is.
         """
         if network_class == THIS_MACHINE:
             return True
@@ -355,8 +368,11 @@ class ContactReader:
         ]
         if network_class not in self._with_canaries:
             return any(self._classes.of(known) == network_class for _, known in answered)
+        addresses = {address}
+        if fetched.address is not None and self._classes.of(fetched.address) == network_class:
+            addresses.add(self._classes.key_of(fetched.address))
         return any(
-            self._classes.key_of(known) == address and all(each is not one for one in failed)
+            self._classes.key_of(known) in addresses and all(each is not one for one in failed)
             for each, known in answered
         )
 
