@@ -584,6 +584,19 @@ def test_living_result_stands_if_the_second_request_fails_as_a_whole(
 
 
 @in_virtual_time
+async def test_each_failure_without_a_witness_has_its_own_reason() -> None:
+    desk = Desk()
+    untrusted = ProbeConnection(network_class=PUBLIC_IPV4, is_tls_failure=True)
+    desk.take(discovery="tls_failure", contact=untrusted)
+    desk.take(discovery="refused")
+    desk.intake.note_unwitnessed(desk.failures.give_up(PUBLIC_IPV4, desk.loop.time()), "no witness answered")
+    reasons = {
+        each.discovery.reason.partition(": ")[2] for each in desk.results if each.discovery is not None
+    }
+    assert reasons == 2
+
+
+@in_virtual_time
 async def test_wrong_answer_needs_a_witness_also_while_the_prober_is_slow() -> None:
     desk = Desk()
     desk.check.note_woken(desk.loop.time())

@@ -56,8 +56,8 @@ async def with_agent_id(function: Callable[[str], Awaitable[T]], targets: ListsT
     from lifesign.registry.errors import TargetNotFound  # noqa: PLC0415
 
     url = read_target(given)
-    # No id has a slash: the registry would read it as a part of another path.
-    if is_url(given) or "/" in given:
+    # The registry would read an id with a slash as a part of another path.
+    if is_url(given):
         if isinstance(url, AddressRefused):
             shown = without_password(given)
             raise InvalidValue("URL", shown, f"an agent's URL ({url.reason})")

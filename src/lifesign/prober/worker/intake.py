@@ -150,14 +150,14 @@ class Intake:
             if slot.is_gone:
                 slot.is_busy = False
                 continue
-            is_date = failure.is_date_failure
+            is_date, reason = failure.is_date_failure, why
             if is_date:
-                why = "no witness confirmed this machine's clock"
+                reason = "no witness confirmed this machine's clock"
             elif failure.is_tls_failure:
-                why = "no witness answered over TLS"
+                reason = "no witness answered over TLS"
             self._settle_unwitnessed(
                 _finished(failure, now_s),
-                why,
+                reason,
                 reason=InconclusiveReason.PROBER_CLOCK if is_date else InconclusiveReason.NO_WITNESS,
                 layers=failure.layers,
                 made_at_s=failure.made_at_s,
