@@ -672,6 +672,7 @@ def test_target_disallowed_by_robots_txt_is_due_only_with_its_robots_txt() -> No
 
 
 @given(IDS, st.integers(1, 7 * 86_400), st.floats(0, 1))
+@example("tgt_515", 3_940, 0.0)
 def test_gateway_that_disallows_probes_delays_them_for_no_more_than_it_lasts_four_times(
     subject_id: str, lasts_s: int, phase: float
 ) -> None:

@@ -428,14 +428,14 @@ def _requests_slowdown(layer: LayerResult) -> bool:
 
 def _robots_due_s(subject_id: str, memory: ProbeMemory, cadence: Cadence, read_at_s: float) -> float:
     """Return from when on a robots.txt has to be read again: within ROBOTS_EVERY_S of the last reading."""
-    due_s = _period_due_s(subject_id, read_at_s, ROBOTS_EVERY_S)
     in_row = memory.disallowed_in_row
     # A target that never answered can wait a day, but not for the second reading (0 in a row).
     if not memory.is_disallowed_by_robots or (in_row and not _is_patient(memory, cadence)):
-        return due_s
-    # It is read with a tick, and the last reading may have been late.
+        return _period_due_s(subject_id, read_at_s, ROBOTS_EVERY_S)
+    # It is read with a tick, and the last reading may have been late. A target's own time of the day would
+    # add readings, each of which makes the next wait longer.
     wait_s = cadence.longest_wait_s(in_row) - MIN_GAP_RATIO * cadence.interval_s
-    return min(due_s, read_at_s + wait_s)
+    return read_at_s + min(wait_s, ROBOTS_EVERY_S)
 
 
 def _is_period_due(key: str, last_s: float, period_s: float, now_s: float) -> bool:
