@@ -59,8 +59,8 @@ async def leave(leaving: DrainContext, timeout_s: float) -> AgentEnd:
     if not has_finished:
         leaving.drop("the agent ends, and the time to drain is over")
         await _within(leaving.hurry, leaving.idle(), DROP_SECONDS)
-    # The event log shows a drain before the end. A registration that was sent is not given up: nobody would
-    # end its incarnation.
+    # The event log shows a drain before the end. A registration that was sent is not given up: its
+    # incarnation would stay registered.
     announce_s = LEAVE_SECONDS if leaving.place.incarnation is None else ANNOUNCE_SECONDS
     await _within(leaving.hurry, announced, announce_s)
     if not await _within(leaving.hurry, _deregister(leaving.place), LEAVE_SECONDS):

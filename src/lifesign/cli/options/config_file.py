@@ -97,16 +97,19 @@ def _warn_of_unknown_variables(context: typer.Context, table: str) -> None:
     known = {f"{prefix}{name.upper()}" for name in _settings_elsewhere(context, table)} | {f"{prefix}CONFIG"}
     unknown = sorted(name for name in os.environ if name.startswith(prefix) and name not in known)
     for name in unknown[:MAX_UNKNOWN_NAMED]:
-        near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
-        meant = f" (is {near[0]} meant?)" if near else ""
-        text = f"lifesign: {name[:MAX_NAME_CHARACTERS]} is not a setting and is ignored{meant}"
+        shown = name[:MAX_NAME_CHARACTERS]
+        text = f"lifesign: {shown} is not a setting and is ignored{_suggestion(name, known)}"
         sys.stderr.write(f"{printable(text)}\n")
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
+    return f"no such setting{_suggestion(name, known)}: see docs/configuration.md"
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most like an unknown one, as a question; empty if none is."""
     near = get_close_matches(name[:MAX_NAME_CHARACTERS], sorted(known), 1)
-    meant = f" (is {near[0]} meant?)" if near else ""
-    return f"no such setting{meant}: see docs/configuration.md"
+    return f" (is {near[0]} meant?)" if near else ""
 
 
 def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:

@@ -42,7 +42,7 @@ class RefreshTokenFile:
             return fault
         try:
             if self._unwritten is not None:
-                self._write(self._unwritten)
+                self.replace(self._unwritten)
             if self._unwritten is not None:
                 return self._unwritten
             return read_secret(SecretPlace(file=self._file), str(self._file), _log.warning)
@@ -66,17 +66,6 @@ class RefreshTokenFile:
 
     def replace(self, token: str) -> None:
         """Replace the token in the file. If it cannot be written, it stays in memory."""
-        self._write(token)
-
-    def close(self) -> None:
-        """Unlock the file. A token that could not be written is tried once more."""
-        if self._lock_fd is not None:
-            if self._unwritten is not None:
-                self._write(self._unwritten)
-            os.close(self._lock_fd)
-            self._lock_fd = None
-
-    def _write(self, token: str) -> None:
         try:
             write_private(self._file, token)
         except OSError as error:
@@ -84,6 +73,14 @@ class RefreshTokenFile:
             _log.error("the new refresh token cannot be written to %s: %s", self._file, error.strerror)
         else:
             self._unwritten = None
+
+    def close(self) -> None:
+        """Unlock the file. A token that could not be written is tried once more."""
+        if self._lock_fd is not None:
+            if self._unwritten is not None:
+                self.replace(self._unwritten)
+            os.close(self._lock_fd)
+            self._lock_fd = None
 
     def _has_locked(self) -> bool:
         if self._lock_fd is None:
