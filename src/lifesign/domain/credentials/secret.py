@@ -124,24 +124,28 @@ class Scrubber:
 
         As `clean_shown`, this finds secrets with invisible characters in them.
         """
-        cleaned = self._cleaned_text(text, _SecretForms.without_beginnings)
-        visible = without_invisible(text)
-        if visible == text:
-            return cleaned
-        shown = self._cleaned_text(visible, _SecretForms.without_beginnings)
-        return cleaned if without_invisible(cleaned) == shown else shown
+        return self._cleaned_as_shown(text, _SecretForms.without_beginnings)
 
     def clean_cut(self, text: str) -> str:
         """Return a text to show, which may be cut within a secret, without secrets.
 
         In doubt, all of it is replaced.
         """
-        cleaned = self._cleaned_text(text, _SecretForms.without_escaped_beginnings)
+        return self._cleaned_as_shown(text, _SecretForms.without_escaped_beginnings, in_doubt=REMOVED)
+
+    def _cleaned_as_shown(self, text: str, then: "_Step", *, in_doubt: str | None = None) -> str:
+        """Return the text with secrets replaced, also those with invisible characters in them.
+
+        `in_doubt`: what replaces a text with such a secret; None: the text without invisible characters.
+        """
+        cleaned = self._cleaned_text(text, then)
         visible = without_invisible(text)
         if visible == text:
             return cleaned
-        shown = self._cleaned_text(visible, _SecretForms.without_escaped_beginnings)
-        return cleaned if without_invisible(cleaned) == shown else REMOVED
+        shown = self._cleaned_text(visible, then)
+        if without_invisible(cleaned) == shown:
+            return cleaned
+        return shown if in_doubt is None else in_doubt
 
     def _cleaned(self, data: bytes, then: "_Step | None" = None) -> bytes | None:
         """Return the bytes with secrets replaced; None if that would take too long, or `then` returns it.
