@@ -1,6 +1,5 @@
 """A login at an OAuth provider: a person's consent gives the prober a refresh token."""
 
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -78,8 +77,7 @@ async def log_in(
     tls = token_tls(client, definition.credentials, complain)
     credential.token_tls = lambda: tls
     # A browser is a child process, and would inherit them.
-    forget_variables(definition.credentials)
-    os.environ.pop(KEY_VARIABLE, None)
+    forget_variables(definition.credentials, others=[KEY_VARIABLE])
     file = RefreshTokenFile(client.token_file)
     try:
         if (fault := file.claim()) is not None:

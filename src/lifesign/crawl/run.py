@@ -8,7 +8,6 @@ other targets.
 
 import asyncio
 import logging
-import os
 import signal
 import threading
 import time
@@ -241,9 +240,8 @@ class Crawl:
         # Several processes get their tokens from this one.
         secrets = self._secrets if len(shares) == 1 else self._secrets.for_worker(credentials)
         shares = [replace(share, log_format=self._progress.log_format, secrets=secrets) for share in shares]
-        forget_variables(credentials)
         # The workers get the key for the registry through a pipe.
-        os.environ.pop(KEY_VARIABLE, None)
+        forget_variables(credentials, others=[KEY_VARIABLE])
         if len(shares) == 1:
             return await probe_all(shares, self._stop, report, statuses.keep_totals)
         async with open_token_owner(self._definition, self._secrets) as tokens:

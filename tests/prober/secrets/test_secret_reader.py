@@ -172,9 +172,11 @@ def test_definition_without_credentials_leaves_the_process_unchanged() -> None:
 
 
 def test_secret_variables_are_removed_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_TOKEN", SECRET)
-    forget_variables([bearer(env="LAB_TOKEN"), bearer(file="lab.token")])
-    assert "LAB_TOKEN" not in os.environ
+    for name in ("LAB_TOKEN", "OTHER_TOKEN", "REGISTRY_KEY"):
+        monkeypatch.setenv(name, SECRET)
+    lab, other, in_file = bearer(env="LAB_TOKEN"), bearer(env="OTHER_TOKEN"), bearer(file="lab.token")
+    forget_variables([lab, other, in_file], needed_by=[other], others=["REGISTRY_KEY"])
+    assert {"LAB_TOKEN", "OTHER_TOKEN", "REGISTRY_KEY"} & set(os.environ) == {"OTHER_TOKEN"}
 
 
 def test_private_key_may_have_several_lines(tmp_path: Path) -> None:

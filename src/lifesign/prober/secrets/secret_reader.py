@@ -174,16 +174,20 @@ def file_stamp(file: Path) -> FileStamp | None:
 
 
 def forget_variables(
-    credentials: Sequence[CredentialSettings], *, needed_by: Sequence[CredentialSettings] = ()
+    credentials: Sequence[CredentialSettings],
+    *,
+    needed_by: Sequence[CredentialSettings] = (),
+    others: Sequence[str] = (),
 ) -> None:
     """Remove environment variables that contain secrets, so that child processes do not inherit them.
 
-    `needed_by`: credentials whose variables stay.
+    `needed_by`: credentials whose variables stay. `others`: names of further variables with secrets.
     """
     needed = {source for _, source in sources_of(needed_by)}
-    for _, source in sources_of(credentials):
-        if source.env is not None and source not in needed:
-            os.environ.pop(source.env, None)
+    of_credentials = [source.env for _, source in sources_of(credentials) if source not in needed]
+    for name in (*of_credentials, *others):
+        if name is not None:
+            os.environ.pop(name, None)
 
 
 def _open_at_once(file: str, flags: int) -> int:
