@@ -27,6 +27,7 @@ from lifesign.domain.tasks.lease_renewal import (
     renewal_due_s,
     try_ends_s,
 )
+from lifesign.domain.text.error_line import error_line
 
 _ENDED: Final[Mapping[str, str]] = MappingProxyType({
     EndReason.RELEASED:           "it was given back",
@@ -199,7 +200,7 @@ class LeaseKeeper:
             _log.exception(
                 "lease %s counts as lost: its renewal ended with an unexpected error", self._lease_id
             )
-            self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {_in_a_line(error)}")
+            self._lose(LossKind.EXPIRED, f"the lease cannot be renewed: {error_line(error)}")
         finally:
             self._lose(LossKind.STOPPED, "its renewal has ended")
 
@@ -285,7 +286,3 @@ def _refused(error: RegistryError) -> str:
     if error.code == "stale_token":
         return "another holder has acquired it meanwhile"
     return _ENDED.get(str(error.details.get("end_reason")), str(error))
-
-
-def _in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}".removesuffix(": ")

@@ -14,6 +14,7 @@ from typing import Final, TextIO
 from lifesign.adapter.run_events import SPOKEN_WITH, Emit, RunEvent, RunEventKind
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.counts import plural, pluralize
+from lifesign.domain.text.error_line import error_line
 from lifesign.domain.text.times import utc_text
 
 _OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "uvicorn", "httpx2")
@@ -111,7 +112,7 @@ class LogForwarder(logging.Handler):
         text = record.getMessage().strip()
         if record.exc_info and record.exc_info[1] is not None:
             # Tracebacks and the further lines of a library are not for people.
-            text = f"{text}: {_in_a_line(record.exc_info[1])}"
+            text = f"{text}: {error_line(record.exc_info[1])}"
         if (server := SPOKEN_WITH.get()) and not _is_lifesign_record(record):
             text = f"{server}: {text}"
         if not self._is_repeated(record, text):
@@ -128,11 +129,6 @@ class LogForwarder(logging.Handler):
 
 def _is_lifesign_record(record: logging.LogRecord) -> bool:
     return record.name.partition(".")[0] == "lifesign"
-
-
-def _in_a_line(error: BaseException) -> str:
-    first = next(iter(str(error).strip().splitlines()), "")
-    return f"{type(error).__name__}: {first}".removesuffix(": ")
 
 
 def _json_line(at: str, event: RunEvent) -> str:
