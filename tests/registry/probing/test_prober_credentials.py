@@ -164,7 +164,10 @@ async def test_restarted_prober_with_a_known_fault_lacks_a_credential_until_its_
     clock.advance(15)
     await api.sweep()
     # After a restart its state is unknown, and its first answer may be a refusal.
-    assert [each["held_by"] for each in await missing(api, "b", ACME)] == [f"{HOLDER}/a"]
+    lacked = await missing(api, "b", ACME)
+    assert [each["held_by"] for each in lacked] == [f"{HOLDER}/a"]
+    assert await shown(api) == lacked
     assert await missing(api, "b", ACME | {"state": "works"}) == []
+    assert await shown(api) == []
     # One that never had a fault lacks nothing.
     assert await missing(api, "b", LAB, ACME | {"name": "other"}) == []

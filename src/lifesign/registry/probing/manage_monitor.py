@@ -153,6 +153,7 @@ def _lost_evidence(watched: EvidenceWatchState) -> LostEvidence | None:
 def _shown(
     transaction: Transaction, monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy
 ) -> MonitorRecord:
+    watched = EvidenceWatchState() if row is None else watched_in(row)
     excluded_downtime = ExcludedTime() if row is None else excluded_time_in(row)
     spans = [
         *excluded_downtime.spans,
@@ -166,10 +167,10 @@ def _shown(
         tracks={track: _track(monitor, policy) for track, monitor in tracks.items()},
         silent_classes={} if row is None else _moments(mass_silence_in(row).classes),
         confirmed_classes={} if row is None else _moments(confirmed_in(row)),
-        lost_evidence=None if row is None else _lost_evidence(watched_in(row)),
-        disallowed_targets=[] if row is None else [_disallowed(each) for each in watched_in(row).unreached],
-        credential_faults=[] if row is None else shown_faults(watched_in(row).credentials),
-        missing_credentials=all_missing(probers.running(transaction, SHARDS)),
+        lost_evidence=_lost_evidence(watched),
+        disallowed_targets=[_disallowed(each) for each in watched.unreached],
+        credential_faults=shown_faults(watched.credentials),
+        missing_credentials=all_missing(probers.running(transaction, SHARDS), watched.credentials),
         excluded_downtime=[
             ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)
         ],

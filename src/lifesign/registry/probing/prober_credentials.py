@@ -60,12 +60,14 @@ def missing_for(
     return missing_of(holder, missing_credentials(own, others, limit))
 
 
-def all_missing(living: Sequence[StoredProber]) -> list[MissingCredential]:
+def all_missing(
+    living: Sequence[StoredProber], watched: Sequence[WatchedCredential]
+) -> list[MissingCredential]:
     """Return the credentials that a living prober lacks and another one has, by the lacking prober's name."""
     found: list[MissingCredential] = []
     for prober in sorted(living, key=lambda each: each.holder):
         if len(found) < MAX_SHOWN:
-            found += missing_for(living, prober.holder, MAX_SHOWN - len(found))
+            found += missing_for(living, prober.holder, MAX_SHOWN - len(found), watched)
     return found
 
 
