@@ -224,6 +224,16 @@ def test_intact_log_is_reported_with_its_checkpoint(registry: RegistryServer, ca
     assert report["checkpoint"] == {"sequence": 4, "hash": last["hash"]}
 
 
+def test_erased_events_are_counted_with_archived_ones(registry: RegistryServer, capsys: Captured) -> None:
+    register(capsys, "a", "b")
+    assert "erased" not in verify(capsys, registry.database_url)
+    shown_by(capsys, "agents", "erase", "a", "--yes")
+    (line,) = [line for line in verify(capsys, registry.database_url).splitlines() if "erased" in line]
+    assert "archived ones" in line
+    report = json.loads(verify(capsys, registry.database_url, "--json"))
+    assert [int(number) for number in re.findall(r"\d+", line)] == [report["events"], report["erased"]]
+
+
 def test_archives_that_still_contain_erased_agents_are_reported(
     registry: RegistryServer, capsys: Captured
 ) -> None:

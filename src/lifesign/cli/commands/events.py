@@ -285,7 +285,7 @@ def _report(report: "LogReport") -> Iterator[PageLine]:
     yield PageLine(
         "events",
         f"{report.events} in the database, "
-        + ("all with their payload" if not report.erased else f"{report.erased} of them erased"),
+        + (f"{report.erased} erased with archived ones" if report.erased else "all with their payload"),
     )
     numbers = {
         "agent": report.agents, "leased resource": report.leases, "task": report.tasks, "key": report.keys,

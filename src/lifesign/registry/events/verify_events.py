@@ -26,7 +26,7 @@ class LogReport:
     """Number of resources in the log."""
     tasks: int
     keys: int
-    """Number of agents in the log."""
+    """Number of keys in the log."""
     archived: Checkpoint
     """End of the archived files and start of the database."""
     last: Checkpoint
