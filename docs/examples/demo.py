@@ -41,6 +41,10 @@ AGENTS = {
     "half": ("its model fails every second time", {"degraded", "unhealthy"}),
     "crash": ("raises after it has begun to work", {"unhealthy"}),
 }
+NOTE = (
+    "In a document, `excluded` is the number of requests that count in no ratio, such as for the card.\n"
+    "`first-byte` has the time until streamed answers begin."
+)
 
 
 @contextmanager
@@ -164,6 +168,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the agents running until Ctrl-C")
     is_kept = parser.parse_args().keep
     print("Three agents, built with the A2A SDK; one line in each publishes its health.")
+    print(NOTE)
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lifesign-demo-")))
         urls = {kind: stack.enter_context(agent_process(kind, logs / kind)) for kind in AGENTS}

@@ -69,6 +69,9 @@ def test_demo_reports_three_agents_correctly_and_leaves_no_process(demo: Demo) -
     assert re.findall(r"should I call it\? (\w+)", shown) == ["PROCEED", "PROCEED_WITH_CAUTION", "AVOID"]
     assert re.findall(r'"response_ratio": ([\d.]+)', shown) == ["1.0", "0.5", "0.0"]
     assert '{"answered": 20, "task_failed": 20, ' in shown
+    introduction = shown.partition("{")[0]
+    assert "`excluded`" in introduction
+    assert "`first-byte`" in introduction
     assert demo.nothing_is_left()
 
 
