@@ -32,7 +32,8 @@ from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.network.connection_pool import WAIT_SECONDS
-from lifesign.prober.network.fetch import Fetcher, Request
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.request import Request
 from lifesign.prober.network.resolver import Resolver
 
 SHARES = {"refused": 0.25, "unknown_name": 0.25}

@@ -18,7 +18,8 @@ from yarl import URL
 
 from lifesign.crawl.oauth_login import token_tls
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.secrets.client_tls import ClientCertificate
 from lifesign.prober.secrets.credential_store import CredentialStore
 from lifesign.prober.secrets.secret_reader import read_secrets

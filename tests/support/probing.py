@@ -12,7 +12,9 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import read_target, target_id
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.probe.session import EvidenceSink
 from lifesign.prober.probe.steps import Prober

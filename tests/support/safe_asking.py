@@ -11,7 +11,9 @@ from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.definition.pacing_settings import Timeouts
-from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.network.resolver import Resolver
 
 LOOPBACK = ("127.0.0.0/8", "::1/128")

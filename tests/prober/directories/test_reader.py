@@ -43,7 +43,8 @@ from lifesign.prober.directories.reader import (
 )
 from lifesign.prober.directories.source import Get, Got, WantedDocument
 from lifesign.prober.network.exclusion_list import read_opt_outs
-from lifesign.prober.network.fetch import Fetched, Fetcher
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.secrets.secret_reader import read_secrets
 

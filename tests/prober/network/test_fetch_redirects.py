@@ -10,7 +10,7 @@ from tests.support.safe_asking import HERE, asking
 from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.network.fetch import HARMLESS_HEADERS
+from lifesign.prober.network.request import HARMLESS_HEADERS
 
 
 @on_both_loops

@@ -21,7 +21,8 @@ from tests.support.probing import Played, definition, entry, fetched_as, fetchin
 from lifesign.domain.observation.assertion import NOT_JSON, TOO_COMPLEX, AssertionOutcome
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.registry_exchange.ledger import ProbeReport
 

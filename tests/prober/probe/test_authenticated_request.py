@@ -25,7 +25,8 @@ from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.authenticated_request import (
     send_after_refusal,
     send_with_credential,

@@ -13,7 +13,8 @@ from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import fault_advice
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.credential_trial import Trial, try_credential
 from lifesign.prober.secrets.credential_store import CredentialStore
 from lifesign.prober.secrets.secret_reader import Secrets

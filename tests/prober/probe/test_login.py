@@ -10,8 +10,9 @@ from tests.support.probing import Played, always, definition, entry, probing
 
 from lifesign.domain.observation.login import METADATA_PATH, MetadataResult
 from lifesign.domain.observation.results import Observation, ResultClass
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.steps import Prober
 
 RPC, ELSEWHERE = "/rpc", "https://login.example"

@@ -16,7 +16,7 @@ from lifesign.domain.mcp.tools import MAX_LIST_BYTES, MAX_PAGES, MAX_TOOLS
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
 from lifesign.prober.probe.mcp_tools import ask_tools
 from lifesign.prober.probe.session import ProbeSession

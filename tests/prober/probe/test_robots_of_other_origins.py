@@ -18,7 +18,7 @@ from yarl import URL
 
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.domain.probing.cadence import Cadence
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.robots_of_other_origins import OtherOrigins
 from lifesign.prober.probe.robots_rules import RobotsRules
 from lifesign.prober.probe.session import MAX_OTHER_ORIGINS

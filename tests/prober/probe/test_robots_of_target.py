@@ -34,7 +34,8 @@ from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
 from lifesign.domain.probing.cadence import Cadence, next_probe_at_s
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.robots_of_target import check_robots_rules
 from lifesign.prober.probe.session import ProbeSession
 

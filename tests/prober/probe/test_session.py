@@ -31,8 +31,9 @@ from yarl import URL
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import MAX_REASON_CHARS, Observation, ResultClass
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.session import MAX_TIMEOUTS, ProbeSession, not_measured
 from lifesign.prober.probe.steps import Prober
 

@@ -39,8 +39,10 @@ from yarl import URL
 from lifesign.crawl.directory_import import opt_outs_of
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
-from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.registry_exchange.ledger import TargetEntry
 

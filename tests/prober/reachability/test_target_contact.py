@@ -14,7 +14,7 @@ from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MAC
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
 from lifesign.domain.targets.target import target_id
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.reachability import target_contact as contact_file
 from lifesign.prober.reachability.target_contact import ContactReader, Exchange, NetworkClasses
 from lifesign.prober.registry_exchange.ledger import ProbeConnection, TargetEntry

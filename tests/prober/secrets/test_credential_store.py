@@ -35,7 +35,8 @@ from lifesign.domain.credentials.token import AccessToken
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
-from lifesign.prober.network.fetch import Request, _Hop
+from lifesign.prober.network.fetch import _Hop
+from lifesign.prober.network.request import Request
 from lifesign.prober.secrets.credential_store import (
     GONE_SECONDS,
     MAX_PAST_SECRETS,

@@ -10,7 +10,9 @@ from yarl import URL
 
 from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories.source import DOCUMENT_TIMEOUT_S, Get, WantedDocument
-from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 
 TIMEOUTS: Final = Timeouts(first_byte_seconds=30, total_seconds=DOCUMENT_TIMEOUT_S)
 """Time limits of requests to directories: a list of a million agents takes longer than a card."""

@@ -7,20 +7,17 @@ of the peer is a `ResultClass`, never an exception.
 
 import asyncio
 import contextlib
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import aiohttp
 from yarl import URL
 
-from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import NO_SECRETS, SEPARATOR, Scrubber, scrubber_of, united
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, scrubber_of, united
 from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.allowed_addresses import (
     Address,
@@ -30,32 +27,27 @@ from lifesign.domain.net.allowed_addresses import (
     is_in,
     vet_address,
 )
-from lifesign.domain.observation.results import MAX_ETAG_CHARS, Phases, ResultClass
+from lifesign.domain.observation.results import MAX_ETAG_CHARS, ResultClass
 from lifesign.errors import InvalidValue
 from lifesign.http_client.address_guard import AddressGuard
-from lifesign.http_client.answer import (
-    Answer,
-    classify_status,
-    head_without_secrets,
-    in_ms,
-    read_head,
-    unread_coding,
-)
+from lifesign.http_client.answer import classify_status, in_ms, read_head, unread_coding
 from lifesign.http_client.bounded_body import read_beginning, read_bounded, read_until
-from lifesign.http_client.failures import (
-    FAILURES,
-    MAX_CERTIFICATE_PAGE_BYTES,
-    certificate_alert,
-    classify_failure,
-    is_certificate_page,
-    too_large,
-)
+from lifesign.http_client.failures import FAILURES, MAX_CERTIFICATE_PAGE_BYTES, is_certificate_page, too_large
 from lifesign.http_client.headers import media_type
 from lifesign.http_client.redirects import REDIRECTS, next_hop
 from lifesign.prober.network.connection import HttpConnection, ReplyHead
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.exclusion_list import OptOuts
+from lifesign.prober.network.fetched import Fetched, failed, phases_of, scrubbed, unreached
+from lifesign.prober.network.request import (
+    HARMLESS_HEADERS,
+    MAX_TIME_CHARS,
+    Request,
+    accept_field,
+    echoable,
+    header_fields,
+)
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
@@ -63,141 +55,16 @@ from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 if TYPE_CHECKING:
     from lifesign.prober.definition.pacing_settings import Timeouts
 
-Method = Literal["GET", "POST", "OPTIONS", "DELETE"]
-
-HARMLESS_HEADERS: Final = frozenset({
-    "accept", "content-type", "a2a-version", "a2a-extensions", "mcp-method", "mcp-protocol-version",
-})  # fmt: skip
-"""Headers that may be sent to another origin.
-
-Any other header may contain a secret and stays with its origin.
-"""
 KEEPS_METHOD: Final = frozenset({307, 308})
 """A POST that is redirected otherwise would become a GET."""
 ACCEPT_ENCODING: Final = "gzip, deflate"
 """Encodings that aiohttp unpacks in pieces of bounded size without further packages."""
 MAX_ADDRESSES: Final = 4_096
 """Maximum number of addresses of which it is cached whether they are private."""
-MAX_ACCEPTED: Final = 16
-"""Maximum number of cached `Accept` fields."""
 BAD_REQUEST: Final = 400
 WANTS_CERTIFICATE: Final = "it demands a client certificate, or does not accept that of the request"
-UNSEARCHED: Final = "the answer has too many escapes to be searched for secrets of the prober"
-MAX_TIME_CHARS: Final = 64
-"""Maximum length of a time in a header."""
-
-_FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_FIELD_VALUE: Final = re.compile(r"[ -~]*")
 _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 """Errors of a connection that the server closed while it was idle. They are normal."""
-
-
-@fast_dataclass(kw_only=True)
-class Request:
-    """One HTTP request, with its limits of size and time."""
-
-    url: URL
-    method: Method = "GET"
-    body: bytes | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """Headers besides those of every request."""
-    etag: str | None = None
-    """ETag of the known version: the answer that it has not changed is `ok`, without a body."""
-    modified_since: str | None = None
-    """The same by `Last-Modified`, as sent, if there is no entity tag."""
-    max_bytes: int
-    """The largest body that is read, after decompression."""
-    is_head_enough: bool = False
-    """Whether the body is not needed: it is not read."""
-    needs_any_body: bool = False
-    """Whether a GET reads the body with every status except redirects; else only if the result is `ok`."""
-    is_part_enough: bool = False
-    """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes until it broke off."""
-    is_enough: Callable[[bytes], bool] | None = None
-    """Called with each piece of an event stream: whether nothing more need be read; None: all is read."""
-    deadline_s: float
-    """Deadline on the event loop's clock; `total_seconds` from now if that is sooner."""
-    may_leave_origin: bool = False
-    """Whether a redirect may lead to another origin; from http to https of one host it always may."""
-    accept: str = "application/json"
-    credential: Credential | None = None
-    """Sent as far as its scope allows, and never to another origin."""
-    card_schemes: Sequence[str] = ()
-    """Security schemes of the agent card, which name the place of an API key."""
-    target: URL | None = None
-    """URL of the probed target: its secrets are removed from answers of all origins."""
-    own_secret: str | None = None
-    """Secret in its headers that is no credential: it is removed from all answers."""
-    is_shown: bool = False
-    """Whether parts of the body are shown without invisible characters, which may split a secret."""
-    has_secret: bool = False
-    """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
-    tls: ClientTls | None = None
-    """TLS settings of its connection; None: those of the credentials."""
-    needs_new_connection: bool = False
-    """Whether no open connection is used, so that all addresses are tried again."""
-    kept_out: Callable[[URL], Awaitable[str | None]] | None = None
-    """Called with the target of a redirect before it is followed: returns why it is excluded, None if it is
-    not.
-    """
-
-
-@fast_dataclass(kw_only=True)
-class Fetched(Answer):
-    """Result of a request, with its answer."""
-
-    etag: str | None = None
-    """ETag as sent; None if it is too long for an observation."""
-    last_modified: str | None = None
-    """`Last-Modified`, as sent; None if it is too long to be a time."""
-    is_part: bool = False
-    """Whether `body` is only the beginning of the whole body."""
-    is_body_unread: bool = False
-    """Whether the body was not read, or dropped: `body` is empty."""
-    is_unchanged: bool = False
-    """Whether the server answered that nothing changed since `etag` or `modified_since` (304)."""
-    phases: Phases | None = None
-    """Phases of the last request; None if none was tried."""
-    address: Address | None = None
-    """Address of the last request."""
-    certificate_expires_at: datetime | None = None
-    """Expiry of the last connection's certificate, also if it is past; None without a trusted certificate."""
-    is_reached: bool = True
-    """Whether the request was sent: False if there was no connection, or none was tried."""
-    is_resolver_fault: bool = False
-    """Whether it failed because all name servers failed."""
-    is_network_fault: bool = False
-    """Whether it failed because name servers, this machine or its network are or may be at fault."""
-    is_date_fault: bool = False
-    """Whether only the date of the certificate was wrong, by this machine's calendar."""
-    tried: tuple[Address, ...] = ()
-    """Addresses to which no connection could be made, for this URL or for those that redirected to it.
-
-    Another address may have accepted the connection afterwards. If the connection was used before, they were
-    tried when it was made.
-    """
-    redirected_from: URL | None = None
-    """URL of the request, if redirects led to `url`."""
-    redirected_by: Address | None = None
-    """Address that sent a redirect without TLS to another host; anybody on the route may have sent it."""
-    is_opted_out: bool = False
-    """Whether nothing was sent because of an opt-out."""
-    allow: str = ""
-    """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
-    credential: str | None = None
-    """Name of the credential that the last request carried."""
-    token_fault: str | None = None
-    """Why there was no token: the request was sent without its credential, or with a rejected token."""
-    is_certificate_refused: bool = False
-    """Whether the server demands a client certificate, or refuses that of `credential`.
-
-    It says so by a TLS alert, or by a page of nginx.
-    """
-
-    @property
-    def is_foreign(self) -> bool:
-        """Whether a redirect over plain HTTP led to another host, which may not belong to the target."""
-        return self.redirected_by is not None
 
 
 @dataclass(slots=True)
@@ -252,7 +119,7 @@ class Fetcher:
         self._lines = ConnectionPool()
         self._credential_fields: dict[str, tuple[tuple[str, str], str]] = {}
         """The newest header of each credential, and its wire form."""
-        self._common_header = _header(
+        self._common_header = header_fields(
             {"User-Agent": user_agent, "Accept-Encoding": ACCEPT_ENCODING}, "user_agent"
         )
 
@@ -294,7 +161,7 @@ class Fetcher:
             if own:
                 scrubber = united((own, scrubber))
             if scrubber:
-                fetched = _scrubbed(fetched, scrubber, is_shown=request.is_shown)
+                fetched = scrubbed(fetched, scrubber, is_shown=request.is_shown)
             if location is None:
                 return fetched
             target = await self._next_hop(hop, fetched, location, followed, scrubber)
@@ -356,7 +223,7 @@ class Fetcher:
             # The caller's fault, though it is a ValueError too.
             raise
         except FAILURES as error:
-            return _failed(hop.url, error, line, credential, self._tls_of(hop)), None
+            return failed(hop.url, error, line, credential, self._tls_of(hop)), None
 
     async def _open(
         self, hop: _Hop, target: TargetUrl, credential: Credential | None
@@ -364,7 +231,7 @@ class Fetcher:
         """Return a new connection, or why there is none."""
         opened = await self.connector.open(target, hop.deadline_s, self._tls_of(hop))
         if isinstance(opened, Unreached):
-            return _unreached(hop.url, opened, credential)
+            return unreached(hop.url, opened, credential)
         self._lines.add(opened)
         if hop.request.has_secret and not self._keeps_secrets(hop.url, opened.address):
             self._lines.cut(opened)
@@ -435,13 +302,13 @@ class Fetcher:
             reason=reason,
             body=body or b"",
             latency_ms=in_ms(ended_s - hop.began_s),
-            etag=_short(reply.headers.get("ETag"), MAX_ETAG_CHARS),
-            last_modified=_short(reply.headers.get("Last-Modified"), MAX_TIME_CHARS),
+            etag=echoable(reply.headers.get("ETag"), MAX_ETAG_CHARS),
+            last_modified=echoable(reply.headers.get("Last-Modified"), MAX_TIME_CHARS),
             is_part=is_part,
             is_body_unread=body is None,
             is_unchanged=is_unchanged,
             allow=reply.headers.get("Allow", ""),
-            phases=_phases(line, ended_s),
+            phases=phases_of(line, ended_s),
             address=line.address,
             tried=line.tried,
             certificate_expires_at=line.certificate_expires_at,
@@ -465,16 +332,16 @@ class Fetcher:
     def _written(self, hop: _Hop, credential: Credential | None) -> bytes:
         """Return a request in its wire form; InvalidValue for invalid headers."""
         url, request = hop.url, hop.request
-        fields = _accept_header(request.accept) + _header(request.headers, "headers")
+        fields = accept_field(request.accept) + header_fields(request.headers, "headers")
         target = url.raw_path_qs
         if credential is not None:
             target = credential.request_target(target, request.card_schemes)
         if credential is not None and (header := credential.header(request.card_schemes)) is not None:
             fields += self._credential_field(credential.name, header)
         # A value that came from a peer, or from stored memory, may be an invalid header.
-        if etag := _short(request.etag, MAX_ETAG_CHARS):
+        if etag := echoable(request.etag, MAX_ETAG_CHARS):
             fields += f"If-None-Match: {etag}\r\n"
-        elif modified := _short(request.modified_since, MAX_TIME_CHARS):
+        elif modified := echoable(request.modified_since, MAX_TIME_CHARS):
             fields += f"If-Modified-Since: {modified}\r\n"
         if request.body is not None:
             fields += f"Content-Length: {len(request.body)}\r\n"
@@ -486,7 +353,7 @@ class Fetcher:
         """Return the header of a credential in its wire form; it is checked once for each value."""
         known = self._credential_fields.get(name)
         if known is None or known[0] != header:
-            known = header, _header(dict([header]), f"credentials.{name}")
+            known = header, header_fields(dict([header]), f"credentials.{name}")
             self._credential_fields[name] = known
         return known[1]
 
@@ -508,118 +375,3 @@ def _covering(hop: _Hop) -> Credential | None:
     """Return the credential of a request if it covers the present URL."""
     credential = hop.request.credential
     return credential if credential is not None and credential.scope.covers(str(hop.url)) else None
-
-
-def _header(fields: Mapping[str, str], setting: str) -> str:
-    """Return header fields in their wire form; InvalidValue for line breaks in them."""
-    for name, value in fields.items():
-        if not (_FIELD_NAME.fullmatch(name) and _FIELD_VALUE.fullmatch(value)):
-            raise InvalidValue(setting, None, "header fields of printable ASCII")
-    return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-
-
-@lru_cache(maxsize=MAX_ACCEPTED)
-def _accept_header(types: str) -> str:
-    """Return the `Accept` field: the same few values in all requests."""
-    return _header({"Accept": types}, "headers")
-
-
-def _scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetched:
-    """Return an answer without the secrets that the peer may have sent back."""
-    if is_shown and (shown := scrubber.clean_shown(fetched.body)) != fetched.body:
-        fetched = replace(fetched, body=shown)
-    usual = SEPARATOR.join((fetched.reason, fetched.content_type, fetched.allow))
-    body = fetched.body
-    if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
-        texts = (fetched.etag or "", fetched.last_modified or "", *fetched.status_links, *fetched.challenges)
-        body = SEPARATOR.join(("", *texts)).encode("utf-8", "surrogatepass") + SEPARATOR.encode() + body
-    if not (scrubber.may_be_in_cached(usual) or scrubber.may_be_in(body)):
-        # Nearly all answers: a copy takes longer than the search.
-        return fetched
-    cleaned = scrubber.cleaned(fetched.body)
-    if cleaned is None and fetched.result is ResultClass.OK:
-        # What is wrong with the answer is unknown: it is not at fault.
-        fetched = replace(fetched, result=ResultClass.NOT_MEASURED, reason=UNSEARCHED)
-    return replace(
-        fetched,
-        **head_without_secrets(fetched, scrubber),
-        body=cleaned or b"",
-        is_body_unread=fetched.is_body_unread or cleaned is None,
-        etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
-        last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
-        allow=scrubber.clean_text(fetched.allow),
-    )
-
-
-def _short(text: str | None, max_chars: int) -> str | None:
-    """Return a value that can be sent back unchanged; None if it is too long or has odd characters."""
-    return text if text is not None and len(text) <= max_chars and _FIELD_VALUE.fullmatch(text) else None
-
-
-def _phases(line: HttpConnection, ended_s: float) -> Phases:
-    """Return the time of each phase of the last request."""
-    is_first = line.asked == 1
-    first_byte_at_s = line.first_byte_at_s or ended_s
-    return Phases(
-        dns_ms=line.dns_ms if is_first else None,
-        connect_ms=line.connect_ms if is_first else None,
-        tls_ms=line.tls_ms if is_first else None,
-        first_byte_ms=in_ms(max(0.0, first_byte_at_s - line.sent_at_s)),
-        last_byte_ms=in_ms(max(0.0, ended_s - first_byte_at_s)),
-    )
-
-
-def _unreached(url: URL, why: Unreached, credential: Credential | None) -> Fetched:
-    is_ours = why.is_certificate_refused and credential is not None
-    return Fetched(
-        url=url,
-        result=why.result,
-        reason=why.reason,
-        phases=why.phases,
-        address=why.address,
-        certificate_expires_at=why.certificate_expires_at,
-        credential=credential.name if is_ours and credential is not None else None,
-        is_certificate_refused=why.is_certificate_refused,
-        is_reached=why.is_certificate_refused,
-        is_resolver_fault=why.is_resolver_fault,
-        is_network_fault=why.is_resolver_fault or why.is_given_up or why.is_local_fault,
-        is_date_fault=why.is_date_fault,
-        tried=why.tried,
-    )
-
-
-def _failed(
-    url: URL,
-    error: BaseException,
-    line: HttpConnection | None,
-    credential: Credential | None,
-    tls: ClientTls | None = None,
-) -> Fetched:
-    """Return the failure after a connection was established."""
-    if line is None:
-        result, reason = classify_failure(url, error)
-        return Fetched(url=url, result=result, reason=reason)
-    # A connection that the prober itself cancelled did not break.
-    result, reason = classify_failure(url, TimeoutError() if line.is_late else error)
-    refusal = certificate_alert(error, has_sent_one=credential is not None and credential.has_certificate)
-    if refusal is None and tls is not None and line.first_byte_at_s is None and not line.is_late:
-        # With TLS 1.3, a server looks at the certificate after the handshake, and some send no alert.
-        refusal = tls.expiry_text
-    if refusal is not None:
-        result, reason = ResultClass.GATED, refusal
-    is_first = line.asked == 1
-    return Fetched(
-        url=url,
-        result=result,
-        reason=reason,
-        phases=Phases(
-            dns_ms=line.dns_ms if is_first else None,
-            connect_ms=line.connect_ms if is_first else None,
-            tls_ms=line.tls_ms if is_first else None,
-        ),
-        address=line.address,
-        tried=line.tried,
-        certificate_expires_at=line.certificate_expires_at,
-        credential=credential.name if refusal is not None and credential is not None else None,
-        is_certificate_refused=refusal is not None,
-    )

@@ -28,7 +28,9 @@ from lifesign.domain.credentials.token import (
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.redirects import REDIRECTS
 from lifesign.prober.definition.credentials import AuthMethod, OAuthClient
-from lifesign.prober.network.fetch import Fetched, Fetcher, Request
+from lifesign.prober.network.fetch import Fetcher
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.secrets.client_assertion import client_assertion
 from lifesign.prober.secrets.credential_store import Credential
 from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile

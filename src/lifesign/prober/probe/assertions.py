@@ -26,7 +26,7 @@ from lifesign.domain.observation.results import (
 from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_bounded
 from lifesign.domain.targets.target import TargetKind
 from lifesign.http_client.redirects import is_same_origin
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.missing_credential import missing_text
 from lifesign.prober.probe.session import ProbeSession
 

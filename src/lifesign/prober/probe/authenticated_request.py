@@ -13,7 +13,7 @@ from lifesign.domain.credentials.challenge import bearer_error
 from lifesign.domain.credentials.request_scope import REJECTED
 from lifesign.domain.observation.results import CREDENTIAL_FAULTS, ResultClass
 from lifesign.http_client.redirects import is_same_origin
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.secrets.credential_store import Credential
 
 UNAUTHORIZED: Final = 401

@@ -14,7 +14,8 @@ from lifesign.domain.credentials.acceptance import FAULTS, CredentialState
 from lifesign.domain.credentials.advice import fault_advice
 from lifesign.domain.credentials.request_scope import REJECTED
 from lifesign.domain.observation.results import ResultClass
-from lifesign.prober.network.fetch import Fetched, Request
+from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.network.request import Request
 from lifesign.prober.probe.authenticated_request import credential_state, with_credential_fault
 from lifesign.prober.probe.session import Fetches
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore

@@ -27,7 +27,7 @@ from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, Res
 from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.redirects import parsed, resolve_url
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.assertions import needs_body
 from lifesign.prober.probe.interface_reading import note_card, note_same_interface
 from lifesign.prober.probe.session import ProbeSession

@@ -24,7 +24,7 @@ from lifesign.domain.observation.login import (
 from lifesign.domain.observation.results import REFUSED_LOGIN, Observation, ResultClass
 from lifesign.domain.observation.served_body import is_absent
 from lifesign.http_client.redirects import is_same_origin, resolve_url
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 UNAUTHORIZED: Final = 401

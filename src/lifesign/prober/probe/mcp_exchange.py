@@ -8,7 +8,7 @@ from yarl import URL
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import ACCEPT, FIRST_ID, McpReply, McpRequest, read_reply
 from lifesign.domain.mcp.event_reader import ReplyReader
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024

@@ -29,7 +29,7 @@ from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.domain.observation.server_answer import NO_SERVER, READ_RESULTS, classify_failed_discovery
 from lifesign.http_client.mcp_event_stream import NO_ENDPOINT, OTHER_ORIGIN
 from lifesign.prober.definition.layer_settings import LayerSettings
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
 from lifesign.prober.probe.mcp_stream import open_stream
 from lifesign.prober.probe.mcp_tools import NO_TOOLS, ToolLayers, ask_tools

@@ -13,7 +13,7 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.answer import in_ms
 from lifesign.http_client.headers import UTF_8
 from lifesign.http_client.mcp_event_stream import ACCEPTED, NO_ANSWER, McpEventStream
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES, McpAnswer, McpExchange
 from lifesign.prober.probe.session import ProbeSession
 

@@ -26,7 +26,7 @@ from lifesign.domain.observation.tool_answer import classify_tool_answer
 from lifesign.domain.parsing.event_framing import has_event_id
 from lifesign.domain.text.counts import pluralize
 from lifesign.prober.definition.layer_settings import LayerSettings, ToolCallSettings
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.interface_reading import note_tools
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
 from lifesign.prober.probe.session import ProbeSession, not_measured

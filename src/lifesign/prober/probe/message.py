@@ -14,7 +14,7 @@ from lifesign.domain.a2a.task_poll import unfinished_task
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
 from lifesign.prober.probe.task_poll import NotFinished, poll_task
 

@@ -13,7 +13,7 @@ from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.decision import age_seconds, is_stale, stale_reason
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
 from lifesign.domain.observation.served_body import classify_document, is_absent
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.session import ProbeSession, not_measured
 
 MAX_SHOWN_FINDINGS: Final = 5

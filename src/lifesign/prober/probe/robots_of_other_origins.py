@@ -16,7 +16,7 @@ from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.probing.cadence import MIN_GAP_RATIO, ROBOTS_EVERY_S, Cadence
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.robots_rules import RobotsRules, may_fetch, rules_in
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024

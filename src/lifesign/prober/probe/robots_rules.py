@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.models import PRODUCT
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 
 ROBOTS_PATH: Final = "/robots.txt"
 ROBOTS_ACCEPT: Final = "text/plain, */*;q=0.1"

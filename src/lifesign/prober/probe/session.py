@@ -29,8 +29,9 @@ from lifesign.domain.observation.results import (
 from lifesign.domain.targets.target import TargetKind, is_on_origin_of
 from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.network.fetch import Fetched, Method, Request
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.host_limiter import AddressBusy
+from lifesign.prober.network.request import Method, Request
 from lifesign.prober.probe.authenticated_request import (
     credential_state,
     rejection,

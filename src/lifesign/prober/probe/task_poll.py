@@ -14,7 +14,7 @@ from lifesign.domain.common.backoff import Backoff
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.text.counts import pluralize
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 MAX_POLLS: Final = 6

@@ -18,7 +18,7 @@ from lifesign.domain.net.network_class import (
     network_class_of,
 )
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
-from lifesign.prober.network.fetch import Fetched
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.source_address import is_own_address
 from lifesign.prober.registry_exchange.ledger import Answered, ProbeConnection, TargetEntry
 
