@@ -17,6 +17,8 @@ MAX_LEVELS: Final = 3
 """Maximum number of nested escapes, such as JSON in a JSON string in a URL."""
 MIN_FOUND_BYTES: Final = 6
 """A shorter text, which is left of a secret that looks like escapes itself, would be found everywhere."""
+DROPPED: Final = b" \t\r\n\0\\;"
+"""Characters that are left out of the secret and of the searched bytes."""
 MAX_ENTITIES: Final = 20_000
 """Maximum of decimal and named HTML entities of ASCII characters; a text with more is not searched."""
 MIN_WORK_BYTES: Final = 1_048_576
@@ -27,7 +29,6 @@ REACH_FACTOR: Final = 12
 STEM_BYTES: Final = 8
 """First bytes of a form that are searched for in all answers; by chance they are in none."""
 
-_DROPPED: Final = b" \t\r\n\0\\;"
 MARKS: Final = (b"%", b"\\", b"&")
 """Each escape begins with one of these."""
 _BETWEEN: Final = b" \t\r\n"
@@ -90,14 +91,14 @@ class Disguises:
         longest = max(map(len, (*self._needles, *self._digits)), default=0)
         self._reach = REACH_FACTOR * longest
         searched = (*self._needles, *self._digits, *beginnings)
-        stems = {text.translate(_TO_LOWER, _DROPPED)[:STEM_BYTES] for text in searched}
+        stems = {text.translate(_TO_LOWER, DROPPED)[:STEM_BYTES] for text in searched}
         # Without repetitions, it takes linear time. RE2 needs tables that leave the processor's cache between
         # two probes, and took twice as long in them.
         self._stems = re.compile(b"|".join(map(re.escape, sorted(stems))))
 
     def may_be_in(self, data: bytes) -> bool:
         """Return whether the bytes may contain a secret or its beginning. Only False is certain."""
-        if self._stems.search(data.translate(_TO_LOWER, _DROPPED)) is not None:
+        if self._stems.search(data.translate(_TO_LOWER, DROPPED)) is not None:
             return True
         if not any(map(data.__contains__, MARKS)):
             # Most answers have no escapes, and a level of decoding takes longer than the search.
@@ -108,7 +109,7 @@ class Disguises:
                 return True
             if decoded == data:
                 return False
-            if self._stems.search(decoded.translate(_TO_LOWER, _DROPPED)) is not None:
+            if self._stems.search(decoded.translate(_TO_LOWER, DROPPED)) is not None:
                 return True
             data = decoded
         return False
@@ -116,7 +117,7 @@ class Disguises:
     def are_in(self, data: bytes) -> bool | None:
         """Return whether the bytes contain a secret; None if they have too many entities to find out."""
         # Decoding may leave too little of a secret that itself looks escaped.
-        if self._is_in(data.translate(None, _DROPPED)):
+        if self._is_in(data.translate(None, DROPPED)):
             return True
         if not any(map(data.__contains__, MARKS)):
             return False
@@ -124,7 +125,7 @@ class Disguises:
             decoded, entities = _decoded(data)
             if entities > MAX_ENTITIES:
                 return None
-            if self._is_in(decoded.translate(None, _DROPPED)):
+            if self._is_in(decoded.translate(None, DROPPED)):
                 return True
             if decoded == data:
                 return False
@@ -200,7 +201,7 @@ def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
     for form in forms:
         decoded = form
         for _ in range(MAX_LEVELS + 1):
-            found.add(decoded.translate(None, _DROPPED))
+            found.add(decoded.translate(None, DROPPED))
             decoded, _ = _decoded(decoded)
     return frozenset(needle for needle in found if len(needle) >= MIN_FOUND_BYTES)
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, quote_plus
 
-from lifesign.domain.credentials.disguise import MARKS, MIN_FOUND_BYTES, Disguises, needles_of
+from lifesign.domain.credentials.disguise import DROPPED, MARKS, MIN_FOUND_BYTES, Disguises, needles_of
 from lifesign.domain.text.safe_text import OF_WRITING
 
 MIN_SECRET_CHARS: Final = 8
@@ -46,6 +46,8 @@ def secret_fault(text: str) -> str | None:
         return "a secret of printable ASCII characters"
     if not MIN_SECRET_CHARS <= len(text) <= MAX_SECRET_CHARS:
         return f"a secret of {MIN_SECRET_CHARS} to {MAX_SECRET_CHARS} characters"
+    if len(text.encode().translate(None, DROPPED)) < MIN_FOUND_BYTES:
+        return f"a secret with {MIN_FOUND_BYTES} characters besides spaces, semicolons and backslashes"
     return None
 
 
