@@ -160,6 +160,15 @@ def test_fault_of_a_credential_decides_no_assertion(
     assert evaluate(asserted(Check.STATUS, expected), answer).result is result
 
 
+@pytest.mark.parametrize("actual", [100.0, 1200.0])
+def test_latency_of_a_refused_credential_is_not_measured(actual: float) -> None:
+    limit = asserted(Check.LATENCY_BELOW, 800.0)
+    refused = CheckedAnswer(status=401, latency_ms=actual, has_content=False, has_credential_fault=True)
+    assert evaluate(limit, refused).result is NOT_MEASURED
+    gated = CheckedAnswer(status=401, latency_ms=actual, has_content=False, is_gated=True)
+    assert evaluate(limit, gated).is_measured
+
+
 def test_values_are_shown_and_cut() -> None:
     answer = CheckedAnswer(status=200, value={"a": "\x1b" + "x" * 500})
     result = evaluate(asserted(Check.EQUALS, "y" * 500, "/a"), answer)
