@@ -315,14 +315,19 @@ async def test_configured_target_that_refuses_only_post_is_gated_or_has_a_hint(
     assert len(serving.posted) == 1
 
 
-async def test_missing_url_is_no_login_of_a_post_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_token(serving: Agent, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return a credential whose token endpoint refuses it."""
     monkeypatch.setenv("CLIENT_SECRET", "client-canary")
+    secret = {"env": "CLIENT_SECRET"}
+    oauth2 = {"token_url": f"{serving.url}/token", "client_id": "a", "client_secret": secret}
+    return {"name": "acme", "origin": serving.url, "oauth2": oauth2}
+
+
+async def test_missing_url_is_no_login_of_a_post_without_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
     async with agent(lambda _: Says(status=404), {}) as serving:
         serving.others = lambda _: Says(status=404)
         url = f"{serving.url}/mcp"
-        secret = {"env": "CLIENT_SECRET"}
-        oauth2 = {"token_url": f"{serving.url}/token", "client_id": "a", "client_secret": secret}
-        credential = {"name": "acme", "origin": serving.url, "oauth2": oauth2}
+        credential = without_token(serving, monkeypatch)
         observation = await see(url, targets=[url], credentials=[credential], ask={"health": False})
     assert "POST" in {got.method for got in serving.got}
     assert "--kind mcp" not in layer(observation.discovery).reason
@@ -376,6 +381,30 @@ async def test_agent_with_a_card_gets_no_post() -> None:
         observation = await see(serving.url, targets=[serving.url])
     assert observation.kind is None
     assert serving.posted == []
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 405, 500])
+async def test_server_that_gets_no_token_is_alive(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with agent(lambda _: Says(b"no", status=status, content_type="text/plain"), {}) as serving:
+        serving.others = lambda _: Says(status=404)
+        url = f"{serving.url}/mcp"
+        credential = without_token(serving, monkeypatch)
+        target = {"url": url, "kind": "mcp"}
+        observation = await see(url, targets=[target], credentials=[credential], ask={"health": False})
+    assert results(observation) == {"discovery": "token_error", "transport": "token_error"}
+    assert observation.is_liveness_signal
+
+
+async def test_server_that_is_gated_for_a_get_only_is_alive() -> None:
+    async with agent(lambda _: Says(status=405), {}) as serving:
+        serving.others = lambda _: Says(status=401)
+        url = f"{serving.url}/sse"
+        async with probing(targets=[{"url": url, "kind": "mcp"}], ask={"health": False}) as probes:
+            unknown = await probes.see(url, at_s=DAY_S)
+            known = ProbeMemory(mcp_generation=Generation.EVENT_STREAM, mcp_generation_at_s=DAY_S)
+            probes.memory = known
+            seen = await probes.see(url, at_s=DAY_S + 1)
+    assert [results(each) for each in (unknown, seen)] == [{"discovery": "gated", "transport": "gated"}] * 2
 
 
 # ── real servers ──

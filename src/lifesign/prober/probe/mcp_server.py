@@ -25,7 +25,7 @@ from lifesign.domain.mcp.conversation import (
     server_name,
     usable_session,
 )
-from lifesign.domain.observation.results import LayerResult, ResultClass
+from lifesign.domain.observation.results import REFUSED_LOGIN, LayerResult, ResultClass
 from lifesign.domain.observation.server_answer import NO_SERVER, READ_RESULTS, classify_failed_discovery
 from lifesign.http_client.mcp_event_stream import NO_ENDPOINT, OTHER_ORIGIN
 from lifesign.prober.definition.layer_settings import LayerSettings
@@ -118,6 +118,9 @@ async def _follow_stream(
     async with open_stream(visit) as (exchange, get):
         if exchange.stream.endpoint is None:
             fetched = await get
+            if fetched is not None and fetched.result is ResultClass.GATED:
+                # Its answer to a POST may be 405 with any credential.
+                return ServerLayers(visit.layer(fetched), visit.layer(fetched))
             if is_known and fetched is not None and fetched.result not in READ_RESULTS:
                 return ServerLayers(visit.layer(fetched), None)
             return _without_endpoint(visit, fetched, is_misled=exchange.stream.is_misled)
@@ -199,12 +202,12 @@ def _answered(
 def _failed(visit: ProbeSession, answer: McpAnswer) -> ServerLayers:
     fetched = answer.fetched
     visit.server_reply = answer.reply
-    if fetched.result is ResultClass.GATED:
-        return ServerLayers(visit.layer(fetched), visit.layer(fetched))
     result, reason = classify_failed_discovery(fetched.result, fetched.status, fetched.reason, answer.reply)
     is_odd = reason == NO_SERVER or result is ResultClass.INVALID_DOCUMENT
     evidence = visit.keep(fetched.body) if is_odd else None
-    return ServerLayers(visit.layer(fetched, result, reason, evidence), None)
+    discovery = visit.layer(fetched, result, reason, evidence)
+    is_refused = discovery.result in REFUSED_LOGIN
+    return ServerLayers(discovery, visit.layer(fetched, result, reason) if is_refused else None)
 
 
 def nothing_asked(visit: ProbeSession) -> LayerResult:

@@ -55,7 +55,7 @@ from lifesign.prober.secrets.credential_store import CredentialStore
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""
 
-_LOGIN_OF_POST: Final = "a POST asks for a login: if this is an MCP server, set kind: mcp (--kind mcp)"
+_LOGIN_OF_SERVER: Final = "its URL asks for a login: if this is an MCP server, set kind: mcp (--kind mcp)"
 
 _log = logging.getLogger("lifesign")
 
@@ -433,7 +433,7 @@ def _is_server(visit: ProbeSession, found: ServerLayers) -> bool:
 def _with_hint(
     visit: ProbeSession, discovery: LayerResult | None, found: ServerLayers | None
 ) -> LayerResult | None:
-    """Return the result of the card, with a hint if only a POST shows that there is a login.
+    """Return the result of the card, with a hint if only a request of MCP shows that there is a login.
 
     If the prober has no token for the request, a status such as 404 shows no login.
     """
@@ -442,7 +442,7 @@ def _with_hint(
     if found.discovery.status_code not in GATED_STATUSES:
         return discovery
     return visit.changed(
-        discovery, discovery.result, f"{discovery.reason}; {_LOGIN_OF_POST}"[:MAX_REASON_CHARS]
+        discovery, discovery.result, f"{discovery.reason}; {_LOGIN_OF_SERVER}"[:MAX_REASON_CHARS]
     )
 
 
