@@ -12,6 +12,7 @@ from lifesign.filesystem.changeable_path import (
     PathWeakness,
     is_managed,
     path_weakness,
+    target_of,
 )
 
 OTHER = 65534
@@ -106,6 +107,35 @@ def test_symbolic_link_of_another_user_is_a_weakness(file: Path, tmp_path: Path)
         assert weakness_of(place) is None
         os.lchown(link, OTHER, -1)
         assert remedies(place) == f"chown -h 0 {link}"
+
+
+@needs_root
+@pytest.mark.parametrize("is_there", [True, False])
+def test_target_of_a_path_is_not_where_a_link_of_another_user_leads(file: Path, *, is_there: bool) -> None:
+    if not is_there:
+        file.unlink()
+    shared = file.parent.parent / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    link = shared / "link"
+    link.symlink_to(Path("..", "directory", file.name))
+    assert target_of(link) == target_of(file) == file.resolve()
+    os.lchown(link, OTHER, -1)
+    found = target_of(link)
+    assert isinstance(found, PathWeakness)
+    assert found.remedy == f"chown -h 0 {link}"
+
+
+def test_target_below_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        target_of(tmp_path / "missing" / "file")
+
+
+def test_target_in_a_managed_directory_is_not_examined(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.chmod(0o666)
+    assert isinstance(target_of(file), PathWeakness)
+    monkeypatch.setenv(SYSTEMD_DIRECTORY, str(file.parent))
+    assert target_of(file) == file.resolve()
 
 
 def test_mount_of_kubernetes_has_no_weakness(tmp_path: Path) -> None:

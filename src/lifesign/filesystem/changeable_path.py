@@ -46,6 +46,8 @@ def path_weakness(file: Path, opened: os.stat_result) -> PathWeakness | None:
     managed, found = _managed_directories(), None
     try:
         for place, found in _steps(file):
+            if found is None:
+                break
             if place in managed or _is_unnamed(place, found):
                 return None
             if (weakness := _weakness(place, found)) is not None:
@@ -55,6 +57,20 @@ def path_weakness(file: Path, opened: os.stat_result) -> PathWeakness | None:
     if found is not None and os.path.samestat(found, opened):
         return None
     return PathWeakness(f"{file} was replaced while it was read", f"ls -l {quote(str(file))}")
+
+
+def target_of(file: Path) -> Path | PathWeakness:
+    """Return the file to which a path leads, or what lets other users change or replace it.
+
+    The file may be missing: it is for a file that is going to be written. OSError for a missing directory.
+    """
+    managed, place = _managed_directories(), file
+    for place, found in _steps(file):
+        if place in managed:
+            return file.resolve()
+        if found is not None and (weakness := _weakness(place, found)) is not None:
+            return weakness
+    return place
 
 
 def is_managed(file: Path, environment: Mapping[str, str] = os.environ) -> bool:
@@ -105,8 +121,11 @@ def _has_access_list(place: Path) -> bool:
         return False
 
 
-def _steps(file: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield each directory, link and file on the way to a file, links included. OSError if one is missing."""
+def _steps(file: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
+    """Yield each directory, link and file on the way to a file, links included.
+
+    None for a file that is missing; OSError for a missing directory.
+    """
     place, links = Path("/"), 0
     left = [*reversed(file.absolute().parts[1:])]
     yield place, place.lstat()
@@ -116,7 +135,13 @@ def _steps(file: Path) -> Iterator[tuple[Path, os.stat_result]]:
             place = place.parent
             continue
         step = place / name
-        found = step.lstat()
+        try:
+            found = step.lstat()
+        except FileNotFoundError:
+            if left:
+                raise
+            yield step, None
+            return
         yield step, found
         if not stat.S_ISLNK(found.st_mode):
             place = step

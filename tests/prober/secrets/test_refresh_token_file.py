@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def test_symbolic_link_to_a_refresh_token_file_is_kept(file: Path) -> None:
     link = file.with_name("link")
     link.symlink_to(file)
     tokens = RefreshTokenFile(link)
+    assert tokens.claim() is None
     tokens.replace(SECOND)
     assert link.is_symlink()
     assert tokens.read() == SECOND
@@ -131,3 +133,16 @@ def test_missing_directory_is_a_fault_before_the_login(tmp_path: Path) -> None:
     file = RefreshTokenFile(tmp_path / "missing" / "acme.refresh")
     assert isinstance(file.claim(), TokenFault)
     assert isinstance(file.store("refresh-canary"), TokenFault)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: only root can give links to another user")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_link_of_another_user_is_a_fault_before_the_login(file: Path, *, is_there: bool) -> None:
+    """Anyone can create a link in a directory such as /tmp."""
+    if not is_there:
+        file.unlink()
+    link = file.with_name("link")
+    link.symlink_to(file)
+    os.lchown(link, 65534, -1)
+    assert isinstance(RefreshTokenFile(link).claim(), TokenFault)
+    assert file.exists() == is_there

@@ -14,6 +14,7 @@ from typing import Final
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import PathWeakness, target_of
 from lifesign.filesystem.file_lock import open_lock_file, try_lock
 from lifesign.filesystem.private_file import remove_unfinished, write_private
 from lifesign.prober.secrets.secret_reader import read_secret
@@ -28,10 +29,12 @@ class RefreshTokenFile:
     """File that stores the refresh token of one OAuth 2 client."""
 
     def __init__(self, file: Path) -> None:
-        """A symbolic link counts as the file that it leads to."""
+        """A symbolic link counts as the file that it leads to, unless it belongs to another user."""
         self.turn = asyncio.Lock()
         """Held while a token is used and replaced."""
-        self._file = file.resolve()
+        self._given = file
+        self._file = file
+        """The file that the path leads to, once it is locked."""
         self._lock_fd: int | None = None
         self._unwritten: str | None = None
         """A token that replaced the one in the file, and could not be written."""
@@ -50,14 +53,23 @@ class RefreshTokenFile:
             return _fault(str(error))
 
     def claim(self) -> TokenFault | None:
-        """Lock the file until `close`, even if it does not exist yet; return why that failed, else None."""
+        """Lock the file until `close`, even if it does not exist yet; return why that failed, else None.
+
+        It fails if another user could choose, by a symbolic link, which file is written.
+        """
+        if self._lock_fd is not None:
+            return None
         try:
+            target = target_of(self._given)
+            if isinstance(target, PathWeakness):
+                return _fault(f"others can change {self._given} ({target.reason}): {target.remedy}")
+            self._file = target
             return None if self._has_locked() else _fault(f"another process uses {self._file}")
         except OSError as error:
-            return _fault(f"{self._file} cannot be locked ({error.strerror})")
+            return _fault(f"{self._given} cannot be locked ({error.strerror})")
 
     def store(self, token: str) -> TokenFault | None:
-        """Write the first token after a login; return why that failed, else None."""
+        """Write the first token after a login, to the locked file; return why that failed, else None."""
         try:
             write_private(self._file, token)
         except OSError as error:
@@ -83,15 +95,15 @@ class RefreshTokenFile:
             self._lock_fd = None
 
     def _has_locked(self) -> bool:
-        if self._lock_fd is None:
-            fd = open_lock_file(self._file.with_name(self._file.name + LOCK_SUFFIX))
-            if not try_lock(fd):
-                os.close(fd)
-                return False
-            self._lock_fd = fd
-            # They may contain refresh tokens. If they cannot be removed, the file can be used nevertheless.
-            with suppress(OSError):
-                remove_unfinished(self._file)
+        """Lock the file; return whether no other process has locked it."""
+        fd = open_lock_file(self._file.with_name(self._file.name + LOCK_SUFFIX))
+        if not try_lock(fd):
+            os.close(fd)
+            return False
+        self._lock_fd = fd
+        # They may contain refresh tokens. If they cannot be removed, the file can be used nevertheless.
+        with suppress(OSError):
+            remove_unfinished(self._file)
         return True
 
 
