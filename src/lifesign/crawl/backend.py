@@ -21,6 +21,7 @@ from lifesign.client.registry_errors import NotPermitted
 from lifesign.crawl.database_lock import locked_database
 from lifesign.crawl.directory_import import TakesLists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
+from lifesign.crawl.local_sweeps import local_sweeper
 from lifesign.crawl.process import registry_client
 from lifesign.crawl.worker_config import RegistryAddress, WorkerConfig, worker_name
 from lifesign.domain.access.permissions import Role
@@ -38,8 +39,6 @@ from lifesign.registry.history_pruning import (
 )
 from lifesign.registry.probing.begin_pass import begin_or_join, may_resume
 from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
-from lifesign.registry.settings import RegistrySettings
-from lifesign.registry.sweep import Sweeper
 from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.sqlite_path import sqlite_file
@@ -49,8 +48,6 @@ from lifesign.storage.targets import census_counts
 
 NOT_ALLOWED: Final = "not_allowed"
 """Code of a registry that refuses a valid key."""
-SWEEP_SECONDS: Final = 2.0
-"""Interval at which silent agents are searched. Deadlines of probed agents are never close."""
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files in which SQLite stores a database."""
 REPORT_SECONDS: Final = 3600.0
@@ -200,8 +197,7 @@ class LocalBackend:
 
     async def tend(self) -> None:
         """Run sweeps, which assess the agents whose deadlines have passed, until cancelled."""
-        settings = RegistrySettings.read(database=self._url, sweep_seconds=SWEEP_SECONDS)
-        await Sweeper(self.database, settings, time.monotonic).run()
+        await local_sweeper(self.database, time.monotonic).run()
 
     def jobs(self) -> Mapping[str, tuple[float, JobFunction]]:
         """Return the periodic jobs: finishing imports, pruning, and the report if one was requested."""

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -75,8 +75,13 @@ ASSESSMENTS_PER_CADENCE = 4
 """Number of times per cadence that a suspended monitor counts all waiting agents."""
 FAULT_SECONDS = 60.0
 """Delay before an agent is assessed again after an internal error."""
+SERVER_PREFIX = "sweeper_"
+"""Beginning of the names under which server processes sweep."""
 
 _log = logging.getLogger("lifesign.registry")
+
+MaySweep = Callable[[Transaction, RegistryRow], bool]
+"""Returns whether a process may sweep now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,8 @@ class Sweeper:
         policy: MonitorPolicy | None = None,
         counts: WorkCounts | None = None,
         heard: HeardAgents | None = None,
+        prefix: str = SERVER_PREFIX,
+        may_sweep: MaySweep | None = None,
     ) -> None:
         self._counts = counts or WorkCounts()
         self._heard = heard or HeardAgents(monotonic_s)
@@ -143,7 +150,8 @@ class Sweeper:
         self._monotonic_s = monotonic_s
         self._policies = settings.policies
         self._policy = policy or self._policies.mass_exit
-        self._name = f"sweeper_{str(ULID()).lower()}"
+        self._name = f"{prefix}{str(ULID()).lower()}"
+        self._may_sweep = may_sweep
         self._reference: Reference | None = None
         self._durations_s = {kind: deque[float](maxlen=COUNTED_SWEEPS) for kind in (False, True)}
         """Durations of the last sweeps that this process completed, by whether they counted evidence."""
@@ -192,6 +200,8 @@ class Sweeper:
             return None
         now_s, monotonic_s = transaction.now_s, self._monotonic_s()
         if row.sweeper != self._name and _is_claimed(row, now_s):
+            return None
+        if self._may_sweep is not None and not self._may_sweep(transaction, row):
             return None
         reference = Reference(now_s, monotonic_s)
         last_s = now_s if row.swept_at_s is None else row.swept_at_s

@@ -98,6 +98,12 @@ def of_agent(transaction: Transaction, agent_id: str) -> list[StoredKey]:
     ]
 
 
+def is_any_of_an_agent(transaction: Transaction) -> bool:
+    """Return whether any key, valid or not, belongs to an agent."""
+    wanted = select(keys.c.agent_id).where(keys.c.agent_id > "").limit(1)
+    return transaction.connection.scalar(wanted) is not None
+
+
 def add(transaction: Transaction, key: StoredKey) -> None:
     """Store a new key."""
     transaction.connection.execute(
