@@ -181,7 +181,50 @@ async def test_agent_drained_by_another_program_deregisters_permanently() -> Non
         agent.registry.status, agent.registry.reason = "deregistered", "drain_completed"
         await agent.loop.has_left.wait()
         assert agent.registry.functions().count("POST") == 1
+        # It held no lease: its own work continues.
+        assert [event[0] for event in agent.events] == ["life", "drain"]
+
+
+@in_virtual_time
+async def test_timeout_of_a_drain_drops_the_work() -> None:
+    async with running_agent() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.status, agent.registry.reason = "deregistered", "drain_timeout"
+        await agent.loop.has_left.wait()
         assert [event[0] for event in agent.events] == ["life", "lost", "drain"]
+
+
+@pytest.mark.parametrize("status", [0, 429, 502])
+def test_drained_agent_does_not_register_again_after_a_lost_answer(status: int) -> None:
+    async def test() -> None:
+        async with running_agent() as agent:
+            await agent.registry.until_beats(1)
+            agent.registry.status, agent.registry.reason = "deregistered", "drain_completed"
+            # Enough for all attempts of one call.
+            agent.registry.answers("GET", *[refusal(status, "away") if status else NO_ANSWER] * 10)
+            async with asyncio.timeout(1000):
+                await agent.loop.has_left.wait()
+            assert agent.registry.functions().count("POST") == 1
+            # It was unknown whether the incarnation had ended by a drain.
+            assert [event[0] for event in agent.events] == ["life", "lost", "drain"]
+
+    in_virtual_time(test)()
+
+
+@in_virtual_time
+async def test_agent_of_a_later_incarnation_than_a_restored_backup_returns_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with running_agent() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.status = "dead"
+        await agent.registry.until(lambda: agent.registry.incarnation == 2)
+        await agent.registry.until_beats(1)
+        agent.registry.incarnation = 1
+        await agent.registry.until_beats(2)
+        assert [event[0] for event in agent.events] == ["life", "lost", "life", "lost", "life"]
+        assert not agent.loop.is_displaced
+        assert "another process" not in caplog.text
 
 
 @in_virtual_time

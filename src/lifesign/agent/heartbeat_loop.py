@@ -21,6 +21,7 @@ from lifesign.client.registry_errors import (
     NotFound,
     RegistryError,
     RegistryFailure,
+    is_final,
     may_have_been_executed,
 )
 from lifesign.domain.lifecycle.heartbeat_interval import (
@@ -32,7 +33,7 @@ from lifesign.domain.lifecycle.heartbeat_interval import (
     next_heartbeat_at_s,
     next_try_at_s,
 )
-from lifesign.domain.lifecycle.status_table import ALIVE, Status
+from lifesign.domain.lifecycle.status_table import ALIVE, Reason, Status
 from lifesign.domain.models.agents import RENEW_LEASES, HeartbeatReply, PendingCommand
 from lifesign.errors import InvalidValue
 
@@ -210,20 +211,27 @@ class HeartbeatLoop:
         return next_heartbeat_at_s(sent_at_s, _now_s(), self._rhythm.interval_seconds, self._chance())
 
     async def _lose_incarnation(self, error: RegistryError) -> float:
-        """Drop the work in progress (RFC-0016 4.6), and register again unless the agent leaves."""
-        was_drained = not self.is_draining and await self._was_drained()
+        """Drop the work in progress (RFC-0016 4.6), and register again unless the agent leaves.
+
+        A completed drain drops nothing: the agent held no lease. Its own work has the time of a drain.
+        """
+        drain_end = None if self.is_draining else await self._drain_end(error)
+        is_restored = self._is_behind(error)
         self._place.incarnation = None
+        if not self.is_draining and drain_end is not Reason.DRAIN_COMPLETED:
+            self._drop_work(error)
         self.is_registered.clear()
-        if was_drained:
+        if drain_end is not None:
             self.is_draining = True
-            self._on_reply.on_incarnation_lost(str(error))
             self._on_reply.on_drain_requested(
                 "the registry drained this agent before it could report that", None
             )
         if self.is_draining:
             self.has_left.set()
             return _now_s()
-        if error.details.get("status") in ALIVE:
+        # No other process began the older incarnation: it comes from a backup.
+        self._supersedes |= is_restored
+        if error.details.get("status") in ALIVE and not is_restored:
             _log.warning(
                 (
                     "agent %s: another process has registered as this agent; hint: give each process its own "
@@ -233,16 +241,33 @@ class HeartbeatLoop:
             )
         else:
             _log.warning("agent %s: registers again: %s", self._place.agent_id, error)
-        self._on_reply.on_incarnation_lost(str(error))
         # Spread the return of many agents that died together.
         return next_try_at_s(_now_s(), self._rhythm.interval_seconds, 1, self._chance())
 
-    async def _was_drained(self) -> bool:
-        """Return whether the agent was drained while idle: then it was deregistered at once."""
+    async def _drain_end(self, gone: RegistryError) -> Reason | None:
+        """Return how a drain ended this incarnation; None if there was no drain.
+
+        An agent that was drained while idle is deregistered at once. Without an answer, drop the work and
+        raise: the next heartbeat leads here again. To register meanwhile could undo the drain.
+        """
         try:
-            return await self._place.was_drained()
-        except RegistryError:
-            return False
+            return await self._place.drain_end()
+        except RegistryError as error:
+            if is_final(error):
+                return None
+            self._drop_work(gone)
+            raise
+
+    def _drop_work(self, gone: RegistryError) -> None:
+        """Report once that the incarnation has ended."""
+        if self.is_registered.is_set():
+            self.is_registered.clear()
+            self._on_reply.on_incarnation_lost(str(gone))
+
+    def _is_behind(self, gone: RegistryError) -> bool:
+        """Return whether the registry knows only an earlier incarnation: an older backup was restored."""
+        known, own = gone.details.get("incarnation"), self._place.incarnation
+        return type(known) is int and own is not None and known < own
 
     async def _obey(self, reply: HeartbeatReply) -> None:
         for command in reply.pending_commands:

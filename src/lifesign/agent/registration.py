@@ -139,10 +139,11 @@ class RegistrySession:
             incarnation=self.incarnation,
         )
 
-    async def was_drained(self) -> bool:
-        """Return whether this incarnation ended by a drain that another caller requested."""
+    async def drain_end(self) -> Reason | None:
+        """Return how a drain by another caller ended this incarnation; None if no drain did."""
         record = await self.client.agents.get(self.agent_id)
-        return record.incarnation == self.incarnation and record.reason in _DRAINED
+        is_drained = record.incarnation == self.incarnation and record.reason in _DRAINED
+        return Reason(record.reason) if is_drained else None
 
     async def drain_left_s(self, now: datetime) -> float | None:
         """Return the time that the registry leaves to a drain, at `now` by its clock; None if unknown."""
