@@ -30,7 +30,7 @@ FACTS = st.builds(
     has_answered_itself=st.booleans(),
     confirmed_at_s=st.one_of(st.none(), TIMES),
     has_canaries=st.booleans(),
-    is_class_silent=st.booleans(),
+    is_without_witness=st.booleans(),
 )
 ANSWERS = st.builds(
     WitnessAnswer,
@@ -62,7 +62,7 @@ def test_canaries_are_the_only_witnesses_of_their_network_class(facts: FailureFa
 
 @given(FACTS)
 def test_in_a_silent_class_without_canaries_no_target_is_a_witness(facts: FailureFacts) -> None:
-    found = witness_need(replace(facts, has_canaries=False, is_class_silent=True))
+    found = witness_need(replace(facts, has_canaries=False, is_without_witness=True))
     assert found in {WitnessNeed.COUNTS, WitnessNeed.NO_WITNESS}
 
 
@@ -71,18 +71,18 @@ def test_in_a_silent_class_without_canaries_no_target_is_a_witness(facts: Failur
     [
         ({}, WitnessNeed.ASK_TARGETS),
         ({"has_canaries": True}, WitnessNeed.ASK_CANARIES),
-        ({"is_class_silent": True}, WitnessNeed.NO_WITNESS),
-        ({"is_class_silent": True, "has_canaries": True}, WitnessNeed.ASK_CANARIES),
+        ({"is_without_witness": True}, WitnessNeed.NO_WITNESS),
+        ({"is_without_witness": True, "has_canaries": True}, WitnessNeed.ASK_CANARIES),
         ({"alive_at_s": None}, WitnessNeed.COUNTS),
         ({"has_answered_itself": True}, WitnessNeed.COUNTS),
-        ({"has_answered_itself": True, "is_class_silent": True}, WitnessNeed.COUNTS),
+        ({"has_answered_itself": True, "is_without_witness": True}, WitnessNeed.COUNTS),
         # A gateway, or a proxy that inspects TLS, may answer for all hosts.
         ({"has_answered_itself": True, "has_canaries": True}, WitnessNeed.ASK_CANARIES),
         ({"network_class": THIS_MACHINE}, WitnessNeed.COUNTS),
         ({"confirmed_at_s": 101.0}, WitnessNeed.COUNTS),
         # An answer that is newer than what was confirmed: nothing has to be undone.
         ({"confirmed_at_s": 100.0}, WitnessNeed.ASK_TARGETS),
-        ({"confirmed_at_s": 101.0, "is_class_silent": True}, WitnessNeed.COUNTS),
+        ({"confirmed_at_s": 101.0, "is_without_witness": True}, WitnessNeed.COUNTS),
     ],
 )
 def test_witness_need_of_a_failure(changes: dict[str, object], expected: WitnessNeed) -> None:

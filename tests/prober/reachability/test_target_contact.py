@@ -10,7 +10,7 @@ import pytest
 from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE, UNKNOWN_CLASS
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, Phases, ResultClass
 from lifesign.domain.targets.target import target_id
@@ -41,6 +41,7 @@ class Traces:
     entry: TargetEntry = field(init=False)
     exchanges: list[Exchange] = field(init=False)
     deciding: LayerResult | None = None
+    learned: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         memory = ProbeMemory(
@@ -53,6 +54,9 @@ class Traces:
             Exchange(each, 100.0 + number) for number, each in enumerate(self.requests.values())
         ]
         self.layers = {name: LayerResult(result=each.result) for name, each in self.requests.items()}
+
+    def recall(self, name: str) -> Any:
+        return self.learned.get(name, getattr(self.entry.memory, name))
 
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         return next((self.requests[name] for name, each in self.layers.items() if each is layer), None)
@@ -263,7 +267,7 @@ def test_interface_whose_name_leads_to_another_address_fails_like_one_that_leads
     ("result", "members", "found"),
     [
         ("ok", {"address": TEN}, str(TEN)),
-        ("ok", {"address": SIX}, "2606:2800::/64"),
+        ("ok", {"address": SIX}, "2606:2800::1"),
         ("ok", {"address": TEN, "redirected_by": FOUR}, None),
         ("ok", {}, None),
         ("http_error", {"address": TEN}, None),
@@ -275,6 +279,61 @@ def test_address_of_an_interface_is_that_of_its_last_good_answer(
     requests = Traces({"transport": fetched(result=result, **members)})
     assert ContactReader(CLASSES).interface_address(requests, requests.layers["transport"]) == found
     assert ContactReader(CLASSES).interface_address(requests, None) is None
+
+
+@pytest.mark.parametrize(
+    ("known_class", "known", "allowed", "found"),
+    [
+        ("10.1.0.0/16", TEN, ["10.0.0.0/8"], "10.0.0.0/8"),
+        ("10.1.0.0/16", TEN, [], UNKNOWN_CLASS),
+        ("10.1.0.0/16", None, ["10.0.0.0/8"], UNKNOWN_CLASS),
+        ("93.184.216.0/24", FOUR, [], PUBLIC_IPV4),
+        (PUBLIC_IPV6, SIX, [], PUBLIC_IPV6),
+    ],
+)
+def test_class_that_is_no_longer_allowed_is_unknown_unless_its_address_is_in_another(
+    known_class: str, known: Any, allowed: list[str], found: str
+) -> None:
+    lost = fetched(result="dns_failure", is_reached=False)
+    requests = Traces({"discovery": lost}, known_class, None if known is None else str(known))
+    requests.deciding = requests.layers["discovery"]
+    reader = ContactReader(NetworkClasses(read_networks(allowed)))
+    assert reader.place(requests)[0] == found
+
+
+@pytest.mark.parametrize(
+    ("allowed", "found"),
+    [(["fd12::/48"], "fd12::/48"), (["fd12::/48", "fd12::1:0/112"], "fd12::1:0/112"), ([], UNKNOWN_CLASS)],
+)
+def test_class_of_an_interface_is_that_of_its_address(allowed: list[str], found: str) -> None:
+    """An entry of `networks.allow` may be narrower than the /64 network of the address."""
+    requests = Traces(
+        {
+            "transport": fetched(result="dns_failure", is_reached=False),
+            "discovery": fetched(address=FOUR, status=200),
+        },
+        PUBLIC_IPV4,
+        str(FOUR),
+    )
+    reader = ContactReader(NetworkClasses(read_networks(allowed)))
+    observation = Observation(target_url=URL_HERE, observed_at=datetime.now(UTC), **requests.layers)  # type: ignore[arg-type]  # layers alone
+    contact = reader.read(with_interface_at("fd12::1:5", requests), observation)
+    assert (contact.network_class, contact.unreached_layers) == (found, ("transport",))
+
+
+def test_interface_that_the_card_has_just_changed_has_no_last_answer() -> None:
+    requests = Traces(
+        {
+            "transport": fetched(result="http_error", status=404, address=FOUR),
+            "discovery": fetched(address=FOUR, status=200),
+        },
+        PUBLIC_IPV4,
+        str(FOUR),
+    )
+    with_interface_at(str(TEN), requests)
+    assert requests.read().network_class == "10.1.0.0/16"
+    requests.learned["interface_address"] = None
+    assert requests.read().unreached_layers == ()
 
 
 def test_memory_of_addresses_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,13 @@ import pytest
 from tests.support.assertions import asserted
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.domain.net.network_class import PUBLIC_CLASSES, PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.net.network_class import (
+    PUBLIC_CLASSES,
+    PUBLIC_IPV4,
+    PUBLIC_IPV6,
+    THIS_MACHINE,
+    UNKNOWN_CLASS,
+)
 from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, Observation, ResultClass
@@ -607,3 +613,12 @@ async def test_wrong_answer_needs_a_witness_also_while_the_prober_is_slow() -> N
     report = replace(probed.report, observation=observation)
     desk.intake.take(replace(probed, report=report, began_s=desk.loop.time() - 6))
     assert (len(desk.failures), desk.results) == (1, [])
+
+
+@in_virtual_time
+async def test_failure_in_an_unknown_class_is_not_measured() -> None:
+    desk = Desk()
+    desk.take(discovery="dns_failure", contact=ProbeConnection(network_class=UNKNOWN_CLASS))
+    assert len(desk.failures) == 0
+    (result,) = desk.results
+    assert result.inconclusive_reason is InconclusiveReason.NO_WITNESS

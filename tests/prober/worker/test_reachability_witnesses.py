@@ -8,7 +8,7 @@ import pytest
 from tests.prober.worker.test_waiting_failures import failure
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
-from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE
+from lifesign.domain.net.network_class import PUBLIC_IPV4, PUBLIC_IPV6, THIS_MACHINE, UNKNOWN_CLASS
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.prober.network.host_limiter import HostLimiter, admit
 from lifesign.prober.reachability.witness_requests import WitnessReply
@@ -568,12 +568,12 @@ async def test_witness_round_for_a_claim_also_resolves_waiting_failures() -> Non
 
 
 @in_virtual_time
-async def test_unknown_network_class_counts_as_public() -> None:
+async def test_missing_network_class_counts_as_public_and_an_unknown_one_has_no_witness() -> None:
     bench = Bench()
-    assert bench.witnesses.class_for(PRIVATE) == PRIVATE
-    assert bench.witnesses.class_for(THIS_MACHINE) == THIS_MACHINE
-    for unknown in (None, "10.9.0.0/16"):
-        assert bench.witnesses.class_for(unknown) == PUBLIC_IPV4
+    for known in (PRIVATE, THIS_MACHINE, UNKNOWN_CLASS):
+        assert bench.witnesses.class_for(known) == known
+    assert [bench.witnesses.is_without_witness(each) for each in (PRIVATE, UNKNOWN_CLASS)] == [False, True]
+    assert bench.witnesses.class_for(None) == PUBLIC_IPV4
     bench.answer("six.example", PUBLIC_IPV6)
     assert bench.witnesses.class_for(None) == PUBLIC_IPV6
     # Answers of this network class are not kept.

@@ -15,6 +15,8 @@ THIS_MACHINE: Final = "this_machine"
 PUBLIC_IPV4: Final = "public_ipv4"
 PUBLIC_IPV6: Final = "public_ipv6"
 PUBLIC_CLASSES: Final = (PUBLIC_IPV4, PUBLIC_IPV6)
+UNKNOWN_CLASS: Final = "unknown"
+"""The class of an address that `networks.allow` no longer contains: it has no witness."""
 IPV6_KEY_BITS: Final = 64
 """One customer usually gets a /64 network: all of its addresses are one for counting."""
 

@@ -106,7 +106,7 @@ class ProbeMemory(BaseModel):
     """The card's first interface that we can ask."""
     interface_binding: Annotated[str, Field(max_length=64)] | None = None
     interface_address: ProbedAddress | None = None
-    """Address at which the interface answered last, IPv6 as its /64 network; None before the first answer."""
+    """Address at which the interface answered last; None before the first answer."""
     interface_tenant: Annotated[str, Field(max_length=128)] | None = None
     """Tenant in requests, for an interface with several."""
     protocol_version: Annotated[str, Field(max_length=64)] | None = None

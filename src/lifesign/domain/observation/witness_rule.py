@@ -91,8 +91,8 @@ class FailureFacts:
     """When an operator last confirmed the target or its class, by the registry's clock; None: never."""
     has_canaries: bool = False
     """Whether canaries are configured for the class."""
-    is_class_silent: bool = False
-    """Whether the registry reports that the class is in mass silence."""
+    is_without_witness: bool = False
+    """Whether no target can be a witness: the class is in mass silence, or not one of the prober's."""
 
 
 def witness_need(facts: FailureFacts) -> WitnessNeed:
@@ -110,7 +110,7 @@ def witness_need(facts: FailureFacts) -> WitnessNeed:
         return WitnessNeed.ASK_CANARIES
     if facts.has_answered_itself:
         return WitnessNeed.COUNTS
-    return WitnessNeed.NO_WITNESS if facts.is_class_silent else WitnessNeed.ASK_TARGETS
+    return WitnessNeed.NO_WITNESS if facts.is_without_witness else WitnessNeed.ASK_TARGETS
 
 
 @fast_dataclass(kw_only=True)

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.net.allowed_addresses import Address, Network
+from lifesign.domain.net.allowed_addresses import Address, Network, vet_address
 from lifesign.domain.net.network_class import (
     PUBLIC_CLASSES,
     THIS_MACHINE,
+    UNKNOWN_CLASS,
     address_key,
     address_of_key,
     has_name,
@@ -57,6 +58,11 @@ class NetworkClasses:
         """
         return network_class_of(address, self._allowed)
 
+    def of_earlier(self, address: Address) -> str:
+        """Return the network class of an address that was requested earlier, with another `networks.allow`."""
+        is_refused = vet_address(address, self._allowed) is not None
+        return UNKNOWN_CLASS if is_refused else self.of(address)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Network classes in which a failure counts only if a witness answers."""
@@ -90,6 +96,10 @@ class Traces(Protocol):
     entry: TargetEntry
     exchanges: list[Exchange]
     deciding: LayerResult | None
+
+    def recall(self, name: str) -> Any:
+        """Return a value of the target's memory, or what this probe has learned in its place."""
+        ...
 
     def fetched_for(self, layer: LayerResult) -> Fetched | None:
         """Return the request from which a layer's result comes; None if there is none."""
@@ -125,21 +135,19 @@ class ContactReader:
             # The address of the other host says nothing about the route to the target.
             fetched = None
         has_failed = layer is not None and layer.has_failed
-        return self._place_of(traces, fetched, _last_answer(traces.entry), has_failed=has_failed)
+        return self._place_of(traces, fetched, self._last_answer(traces.entry), has_failed=has_failed)
 
     def interface_address(self, traces: Traces, transport: LayerResult | None) -> str | None:
         """Return the address to remember for an interface that answered as expected; None if it did not."""
         answer = self._interface_answer(traces, transport)
-        return None if answer is None else answer.address
+        return None if answer is None else str(answer)
 
-    def _interface_answer(self, traces: Traces, transport: LayerResult | None) -> _LastAnswer | None:
+    def _interface_answer(self, traces: Traces, transport: LayerResult | None) -> Address | None:
         """Return where the interface answered this probe as expected; None if it did not."""
         fetched = None if transport is None else traces.fetched_for(transport)
         if transport is None or transport.result is not ResultClass.OK or fetched is None:
             return None
-        if fetched.address is None or fetched.is_foreign:
-            return None
-        return _LastAnswer(self._classes.of(fetched.address), self._classes.key_of(fetched.address))
+        return None if fetched.is_foreign else fetched.address
 
     def is_unproved_answer(self, traces: Traces, observation: Observation) -> bool:
         """Return whether a target seems alive only by answers that another host may have given.
@@ -160,9 +168,9 @@ class ContactReader:
         )
 
     def _has_left_its_class(self, traces: Traces, fetched: Fetched) -> bool:
-        known = self._last_interface_answer(traces.entry)
+        known = self._last_interface_answer(traces)
         if known.address is None and fetched.url.host == URL(traces.entry.url).host:
-            known = _last_answer(traces.entry)
+            known = self._last_answer(traces.entry)
         return self._is_in_other_class(fetched, known)
 
     def read(self, traces: Traces, observation: Observation) -> ProbeConnection:
@@ -170,7 +178,7 @@ class ContactReader:
         answered = self._last_witness_answer(traces.exchanges)
         layer = traces.deciding
         fetched = None if layer is None else traces.fetched_for(layer)
-        known = _last_answer(traces.entry)
+        known = self._last_answer(traces.entry)
         has_answered_itself = (
             fetched is not None
             and self._has_answered_itself(fetched)
@@ -206,9 +214,9 @@ class ContactReader:
         the last answer, or to another address, unless card or document come from there. And it holds for one
         whose TLS fails: the other answers may come without TLS, and do not confirm the clock.
         """
-        known = self._last_interface_answer(traces.entry)
+        known = self._last_interface_answer(traces)
         if (now := self._interface_answer(traces, observation.transport)) is not None:
-            known = now
+            known = _LastAnswer(self._classes.of(now), self._classes.key_of(now))
         unreached: dict[str | None, list[str]] = {}
         is_name_failure = is_date_failure = is_tls_failure = False
         failed: dict[str, tuple[LayerResult, Fetched]] = {}
@@ -319,15 +327,25 @@ class ContactReader:
             return None
         return next((each for each in fetched.tried if self._classes.of(each) == known.network_class), None)
 
-    def _last_interface_answer(self, entry: TargetEntry) -> _LastAnswer:
+    def _last_answer(self, entry: TargetEntry) -> _LastAnswer:
+        """Return where a target answered last."""
+        network_class, address = entry.memory.network_class, entry.memory.address
+        if network_class not in {None, THIS_MACHINE, *self._classes.names}:
+            # `networks.allow` has changed since.
+            known = None if address is None else address_of_key(address)
+            network_class = UNKNOWN_CLASS if known is None else self._classes.of_earlier(known)
+        return _LastAnswer(_trusted(network_class, entry.url), address)
+
+    def _last_interface_answer(self, traces: Traces) -> _LastAnswer:
         """Return where a target's interface answered last; its host may be another than that of the card."""
-        memory = entry.memory
-        address = None if memory.interface_address is None else address_of_key(memory.interface_address)
+        # None if this probe's card names another interface than the one before.
+        known = traces.recall("interface_address")
+        address = None if known is None else address_of_key(known)
         if address is None:
-            return _LastAnswer(_last_answer(entry).network_class, None)
-        return _LastAnswer(
-            _trusted(self._classes.of(address), memory.interface_url or ""), memory.interface_address
-        )
+            return _LastAnswer(self._last_answer(traces.entry).network_class, None)
+        network_class = self._classes.of_earlier(address)
+        url = traces.recall("interface_url") or ""
+        return _LastAnswer(_trusted(network_class, url), self._classes.key_of(address))
 
     def _last_witness_answer(self, exchanges: Iterable[Exchange]) -> Answered | None:
         """Return the last answer that can be a witness: of the host itself, over a new connection."""
@@ -389,11 +407,6 @@ class ContactReader:
 def _is_tls_failure(fetched: Fetched) -> bool:
     """Return whether TLS failed, and not only by a date: perhaps for all hosts that this machine reaches."""
     return fetched.result is ResultClass.TLS_FAILURE and not fetched.is_date_fault
-
-
-def _last_answer(entry: TargetEntry) -> _LastAnswer:
-    """Return where a target answered last."""
-    return _LastAnswer(_trusted(entry.memory.network_class, entry.url), entry.memory.address)
 
 
 def _trusted(network_class: str | None, url: str) -> str | None:

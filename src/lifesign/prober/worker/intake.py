@@ -229,7 +229,7 @@ class Intake:
             has_answered_itself=contact.has_answered_itself,
             confirmed_at_s=max((at_s for at_s in moments if at_s is not None), default=None),
             has_canaries=self.witnesses.has_canaries(network_class),
-            is_class_silent=self.witnesses.is_silent(network_class),
+            is_without_witness=self.witnesses.is_without_witness(network_class),
         )
         found = witness_need(facts)
         if found in _ASKING and self._is_second_failure(probed, network_class):

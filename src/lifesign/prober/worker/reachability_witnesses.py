@@ -18,7 +18,6 @@ from lifesign.domain.net.network_class import (
     PUBLIC_CLASSES,
     PUBLIC_IPV4,
     PUBLIC_IPV6,
-    THIS_MACHINE,
     has_name,
 )
 from lifesign.domain.observation.witness_rule import (
@@ -149,7 +148,7 @@ class ReachabilityWitnesses:
 
     def class_for(self, network_class: str | None) -> str:
         """Return the network class whose witnesses count for a failure; None: a public one."""
-        if network_class is not None and (network_class == THIS_MACHINE or network_class in self._classes):
+        if network_class is not None:
             return network_class
         four, six = self._classes[PUBLIC_IPV4], self._classes[PUBLIC_IPV6]
         is_six_better = (six.canaries or six.known) and not (four.canaries or four.known)
@@ -163,6 +162,10 @@ class ReachabilityWitnesses:
     def is_silent(self, network_class: str) -> bool:
         """Return whether a network class is in mass silence, as the registry reports."""
         return network_class in self._news.silent_classes
+
+    def is_without_witness(self, network_class: str) -> bool:
+        """Return whether no target can be a witness: the class is in mass silence, or not of this prober."""
+        return self.is_silent(network_class) or network_class not in self._classes
 
     def confirmed_at_s(self, network_class: str) -> float | None:
         """Return when an operator last confirmed the outage of a network class; None if never."""
