@@ -105,11 +105,19 @@ class Cadence:
         refuses all requests for a minute could request any wait. So only repeated requests get a long wait.
         The limit holds until the agent has failed often enough to be dead.
 
-        The time between two readings of a robots.txt that disallows a target grows in the same way.
         """
         first_s = min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
         repeated = min(max(slowdowns - 1, 0), MAX_DOUBLINGS)
         return min(first_s * REPEATED_WAIT_FACTOR**repeated, MAX_RETRY_AFTER_S)
+
+    def robots_wait_s(self, disallowed_in_row: int) -> float:
+        """Return the time until a robots.txt that disallows a request is read again.
+
+        It grows like `longest_wait_s`: a gateway on the prober's side may have answered. The file is read with
+        a tick, and the last reading may have been late.
+        """
+        least_s = MIN_GAP_RATIO * self.interval_s
+        return min(max(self.longest_wait_s(disallowed_in_row) - least_s, least_s), ROBOTS_EVERY_S)
 
     @property
     def failures_until_dead(self) -> int:
@@ -432,10 +440,8 @@ def _robots_due_s(subject_id: str, memory: ProbeMemory, cadence: Cadence, read_a
     # A target that never answered can wait a day, but not for the second reading (0 in a row).
     if not memory.is_disallowed_by_robots or (in_row and not _is_patient(memory, cadence)):
         return _period_due_s(subject_id, read_at_s, ROBOTS_EVERY_S)
-    # It is read with a tick, and the last reading may have been late. A target's own time of the day would
-    # add readings, each of which makes the next wait longer.
-    wait_s = cadence.longest_wait_s(in_row) - MIN_GAP_RATIO * cadence.interval_s
-    return read_at_s + min(wait_s, ROBOTS_EVERY_S)
+    # A target's own time of the day would add readings, each of which makes the next wait longer.
+    return read_at_s + cadence.robots_wait_s(in_row)
 
 
 def _is_period_due(key: str, last_s: float, period_s: float, now_s: float) -> bool:

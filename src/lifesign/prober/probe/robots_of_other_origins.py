@@ -15,9 +15,9 @@ from typing import Final
 from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.probing.cadence import MIN_GAP_RATIO, ROBOTS_EVERY_S, Cadence
+from lifesign.domain.probing.cadence import ROBOTS_EVERY_S, Cadence
 from lifesign.prober.network.fetched import Fetched
-from lifesign.prober.probe.robots_rules import RobotsRules, may_fetch, rules_in
+from lifesign.prober.probe.robots_rules import RobotsRules, may_fetch, needs_second_reading, rules_in
 
 MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
 """Approximate maximum of all origins with their rules; the least recently used are dropped and read again."""
@@ -82,13 +82,10 @@ class OtherOrigins:
         known = self._known.get(origin)
         if known is None:
             return None
-        fresh_s, interval_s = ROBOTS_EVERY_S, self._cadence.interval_s
-        if not (known.in_row and may_fetch(known.robots, path)):
-            # It is read with a tick, and the last reading may have been late.
-            wait_s = self._cadence.longest_wait_s(known.in_row) - MIN_GAP_RATIO * interval_s
-            fresh_s = min(fresh_s, max(wait_s, MIN_GAP_RATIO * interval_s))
+        is_permitted = known.in_row and may_fetch(known.robots, path)
+        fresh_s = ROBOTS_EVERY_S if is_permitted else self._cadence.robots_wait_s(known.in_row)
         # Probes that began before the reading use it too: each of theirs would count as a further one.
-        if not -interval_s <= at_s - known.read_at_s < fresh_s:
+        if not -self._cadence.interval_s <= at_s - known.read_at_s < fresh_s:
             return None
         self._known.move_to_end(origin)
         return known
@@ -107,7 +104,7 @@ def _after_reading(known: _KnownOrigin | None, robots: RobotsRules | None, at_s:
     if known is not None and (robots is None or robots == known.robots):
         return replace(known, read_at_s=at_s, in_row=known.in_row + 1)
     robots = robots or RobotsRules()
-    if known is not None and known.in_row and not robots.rules:
+    if known is not None and needs_second_reading(robots, known.in_row):
         return replace(known, read_at_s=at_s, in_row=0)
     return _KnownOrigin(robots, at_s, 1, _size(robots))
 

@@ -22,6 +22,7 @@ from lifesign.prober.probe.robots_rules import (
     ROBOTS_ACCEPT,
     ROBOTS_PATH,
     keeps_out,
+    needs_second_reading,
     rules_in,
 )
 from lifesign.prober.probe.session import ProbeSession, not_measured
@@ -67,7 +68,7 @@ async def _read(visit: ProbeSession, *, is_recheck: bool) -> LayerResult | None:
     if memory.is_disallowed_by_robots if robots is None else keeps_out(robots, _paths(visit)):
         visit.note_disallowed()
     elif robots is not None:
-        needs_second = not (robots.rules or is_recheck) and memory.disallowed_in_row > 0
+        needs_second = not is_recheck and needs_second_reading(robots, memory.disallowed_in_row)
         visit.learned |= {"is_disallowed_by_robots": needs_second, "disallowed_in_row": 0}
     return None
 

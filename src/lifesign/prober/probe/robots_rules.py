@@ -93,6 +93,14 @@ def rules_in(fetched: Fetched) -> RobotsRules | None:
     return read_robots(None if is_unread else fetched.status, fetched.body, is_part=fetched.is_part)
 
 
+def needs_second_reading(robots: RobotsRules, in_row: int) -> bool:
+    """Return whether a file without rules replaces known rules only if the next reading finds none either.
+
+    `in_row`: number of readings in a row with the known rules; 0 if the last reading found none.
+    """
+    return in_row > 0 and not robots.rules
+
+
 def may_fetch(robots: RobotsRules, path: str) -> bool:
     """Return whether robots.txt permits to request a path, given with its query."""
     path = _normal(path or "/", plain=_PLAIN)[:MAX_PATH_CHARS]
