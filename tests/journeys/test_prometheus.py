@@ -42,7 +42,7 @@ def promtool(*arguments: str) -> str:
 
 
 def test_promtool_accepts_rules_and_configuration() -> None:
-    assert "25 rules found" in promtool("check", "rules", "alerts.yml")
+    assert "26 rules found" in promtool("check", "rules", "alerts.yml")
     promtool("check", "config", "--syntax-only", "prometheus.yml")
 
 
