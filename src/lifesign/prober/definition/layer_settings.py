@@ -76,7 +76,7 @@ class LayerSettings(DefinitionMapping):
         Field(max_length=MAX_PATHS),
         AfterValidator(drop_duplicates),
     ] = ()
-    """More GETs, such as /ping: shown, they decide nothing."""
+    """More GETs, such as /ping: shown with their queries, they decide nothing."""
 
     @model_validator(mode="after")
     def _require_a_layer(self) -> Self:
