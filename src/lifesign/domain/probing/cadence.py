@@ -113,8 +113,8 @@ class Cadence:
     def robots_wait_s(self, disallowed_in_row: int) -> float:
         """Return the time until a robots.txt that disallows a request is read again.
 
-        It grows like `longest_wait_s`: a gateway on the prober's side may have answered. The file is read with
-        a tick, and the last reading may have been late.
+        It grows like `longest_wait_s`: a gateway on the prober's side may have answered. The file is read
+        with a tick, and the last reading may have been late.
         """
         least_s = MIN_GAP_RATIO * self.interval_s
         return min(max(self.longest_wait_s(disallowed_in_row) - least_s, least_s), ROBOTS_EVERY_S)

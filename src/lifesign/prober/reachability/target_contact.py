@@ -59,7 +59,7 @@ class NetworkClasses:
         return network_class_of(address, self._allowed)
 
     def of_earlier(self, address: Address) -> str:
-        """Return the class of an address that was requested earlier, perhaps with another `networks.allow`."""
+        """Return the class of an address that was requested earlier, under an older `networks.allow`."""
         is_refused = vet_address(address, self._allowed) is not None
         return UNKNOWN_CLASS if is_refused else self.of(address)
 
