@@ -111,6 +111,72 @@ async def test_a_new_token_that_is_rejected_is_not_replaced() -> None:
             assert (tokens.issued, request_count(server, RPC)) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("location", "sent"),
+    [
+        ("/a/other", "secret-of-a"),
+        ("/a/special/rpc", "secret-of-special"),
+        ("/b", "secret-of-origin"),
+        ("/a/../b", "secret-of-origin"),
+        ("/bearer", "access-1"),
+    ],
+)
+async def test_redirect_carries_the_credential_of_its_own_path(
+    location: str, sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = {"a": "/a", "special": "/a/special", "origin": "/"}
+    for name in paths:
+        monkeypatch.setenv(f"SECRET_{name}", f"secret-of-{name}")
+    tokens, heads = Tokens(lambda _: True), []
+
+    async def note(writer: Any, head: str) -> None:
+        heads.append(head)
+        await answer(405)(writer, head)
+
+    async with serving({TOKEN_PATH: tokens.issue}) as server:
+        server.replies |= {
+            CARD_PATH: as_json(card(url=f"{server.url}/a/rpc")),
+            "/a/rpc": redirect(location),
+            str(URL(server.url).join(URL(location)).path): note,
+        }
+        given = settings(server)
+        given["credentials"][0]["path"] = "/bearer"
+        given["credentials"] += [
+            {"name": name, "origin": server.url, "path": path, "bearer": {"env": f"SECRET_{name}"}}
+            for name, path in paths.items()
+        ]
+        async with probing(**given) as probes:
+            assert await transport(probes, server.url) == "ok"
+    assert [re.findall("Authorization: Bearer (.*)\r", head) for head in heads] == [[sent]]
+
+
+async def test_redirect_to_a_path_whose_token_fails_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_a", "secret-of-a")
+    async with serving({TOKEN_PATH: answer(503)}) as server:
+        server.replies |= {
+            CARD_PATH: as_json(card(url=f"{server.url}/a/rpc")),
+            "/a/rpc": redirect("/bearer"),
+            "/bearer": answer(404),
+        }
+        given = settings(server)
+        given["credentials"][0]["path"] = "/bearer"
+        own = {"name": "a", "origin": server.url, "path": "/a", "bearer": {"env": "SECRET_a"}}
+        async with probing(**given | {"credentials": [*given["credentials"], own]}) as probes:
+            assert await transport(probes, server.url) == NO_TOKEN
+
+
+async def test_a_token_is_kept_if_another_credential_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_a", "secret-of-a")
+    tokens = Tokens(lambda _: True)
+    async with serving({TOKEN_PATH: tokens.issue, "/a": answer(401), RPC: redirect("/a")}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        given = settings(server)
+        other = {"name": "a", "origin": server.url, "path": "/a", "bearer": {"env": "SECRET_a"}}
+        async with probing(**given | {"credentials": [*given["credentials"], other]}) as probes:
+            assert [await transport(probes, server.url) for _ in range(2)] == [REJECTED] * 2
+    assert tokens.issued == 1
+
+
 async def test_a_fault_at_a_login_page_ends_when_the_interface_answers() -> None:
     tokens = Tokens(lambda _: True)
     async with serving({TOKEN_PATH: tokens.issue, "/login": answer(401)}) as server:

@@ -78,7 +78,9 @@ class _Hop:
     began_s: float
     """Start of the first hop, by the performance counter."""
     credential: Credential | None = None
-    """The request's credential, if it covers `url`."""
+    """The credential that is sent to `url`."""
+    token_fault: str | None = None
+    """Why the credential of `url` is not sent: it has no token."""
 
     @property
     def is_redirect(self) -> bool:
@@ -153,7 +155,11 @@ class Fetcher:
             if hop.is_redirect:
                 tried = (*tried, *fetched.tried)
                 fetched = replace(
-                    fetched, redirected_from=request.url, redirected_by=redirected_by, tried=tried
+                    fetched,
+                    redirected_from=request.url,
+                    redirected_by=redirected_by,
+                    tried=tried,
+                    token_fault=hop.token_fault,
                 )
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)
@@ -203,10 +209,10 @@ class Fetcher:
         target = self._admitted(hop.url, is_redirect=hop.is_redirect)
         if isinstance(target, Fetched):
             return target, None
-        # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
-        credential = hop.credential = _covering(hop)
+        credential = hop.credential = await self._credential_at(hop)
         owner = "" if credential is None or credential.shares_connections else credential.name
         place = (target.scheme, target.host, target.port, owner)
+        # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
         line = self._lines.waiting_at(place) if is_shared else None
         try:
@@ -224,6 +230,20 @@ class Fetcher:
             raise
         except FAILURES as error:
             return failed(hop.url, error, line, credential, self._tls_of(hop)), None
+
+    async def _credential_at(self, hop: _Hop) -> Credential | None:
+        """Return the credential of the present URL; a redirect may lead to another path."""
+        request, url = hop.request, str(hop.url)
+        given, hop.token_fault = request.credential, None
+        if given is None or not hop.is_redirect:
+            return given if given is not None and given.scope.covers(url) else None
+        found = self._credentials.for_url(url)
+        if found is None or not found.scope.is_for_target(str(request.target or request.url)):
+            return None
+        if found.tokens is None or await found.tokens.prepare(hop.deadline_s - self._loop.time()):
+            return found
+        hop.token_fault = found.missing_token_text
+        return None
 
     async def _open(
         self, hop: _Hop, target: TargetUrl, credential: Credential | None
@@ -369,9 +389,3 @@ async def _is_certificate_refused(reply: ReplyHead, body: bytes | None) -> bool:
 def _is_private(address: Address, *, networks: Sequence[Network]) -> bool:
     """Return whether an address is private, and lies in an allowed network."""
     return is_in(address, networks) and vet_address(address) is not None
-
-
-def _covering(hop: _Hop) -> Credential | None:
-    """Return the credential of a request if it covers the present URL."""
-    credential = hop.request.credential
-    return credential if credential is not None and credential.scope.covers(str(hop.url)) else None
