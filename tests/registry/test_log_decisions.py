@@ -13,6 +13,7 @@ from tests.support.fleet import add_agents
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
 
+from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.agent_payloads import AgentLifecycle
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import PAYLOADS, EventType
@@ -104,6 +105,15 @@ async def test_a_refused_call_is_one_line_with_its_reason_and_no_key(api: Regist
     ]
     assert set(lines[0]) == {*FIRST, "method", "path", "status", "reason", "client"}
     assert "secret-name" not in log.text
+
+
+async def test_answers_to_an_agent_that_looks_for_its_record_are_not_logged(
+    api: RegistryApi, log: Log
+) -> None:
+    other = await api.add_agent_key("agent-2")
+    for key, status in ((Role.ENROLL, 403), (Role.COORDINATOR, 404), (other, 403)):
+        assert (await api.ask("GET", f"{AGENTS}/agent-1", key=key)).status == status
+    assert [line["status"] for line in log.lines("call.refused")] == [403], "the key of another agent"
 
 
 async def test_no_key_or_secret_is_ever_in_the_log(api: RegistryApi, log: Log) -> None:

@@ -283,7 +283,9 @@ async def _count_answer(
             method, path = scope["method"], _path_taken(registry, taker, scope)
             place = registry.counts.place_of(method, path)
             registry.counts.note_request(place, status, time.perf_counter() - began_s)
-            if (code := scope.get(REFUSAL_MEMBER)) is not None:
+            code = scope.get(REFUSAL_MEMBER)
+            # A new agent looks for its record before it registers.
+            if code is not None and (method, code) != ("GET", "agent_not_found"):
                 client = (scope.get("client") or ("",))[0]
                 registry.decisions.note_refusal(method, path or "other", status, code, client)
 

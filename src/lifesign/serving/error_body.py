@@ -23,14 +23,18 @@ def problem(
     hint: str = "",
     details: Mapping[str, Any] = MappingProxyType({}),
     headers: Mapping[str, str] | None = None,
+    is_expected: bool = False,
     **members: Any,
 ) -> Response:
-    """Return an error: `{"error": {"code", "message", "details", "hint"?}, "message"}` and other members."""
+    """Return an error: `{"error": {"code", "message", "details", "hint"?}, "message"}` and other members.
+
+    `is_expected`: whether callers that behave correctly get it, so that the access log does not name it.
+    """
     error: dict[str, Any] = {"code": code, "message": message, "details": dict(details)}
     if hint:
         error["hint"] = hint
     return RefusalResponse(
-        code,
+        None if is_expected else code,
         to_json({"error": error, "message": message, **members}),
         status,
         {**(headers or {}), "Cache-Control": "no-store"},
@@ -39,9 +43,11 @@ def problem(
 
 
 class RefusalResponse(Response):
-    """A response that also gives the access log the reason of the refusal."""
+    """A response that also gives the access log the reason of the refusal; `code` None: it is not logged."""
 
-    def __init__(self, code: str, content: bytes, status: int, headers: Mapping[str, str], kind: str) -> None:
+    def __init__(
+        self, code: str | None, content: bytes, status: int, headers: Mapping[str, str], kind: str
+    ) -> None:
         super().__init__(content, status, headers, kind)
         self._code = code
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.responses import Response
 
 from lifesign.domain import errors as domain_errors
-from lifesign.domain.access.permissions import Permission, permission_hint, role_hint
+from lifesign.domain.access.permissions import Permission, Role, permission_hint, role_hint
 from lifesign.errors import LifesignError
 from lifesign.registry import errors
 from lifesign.serving.error_body import RETRY_SECONDS, problem
@@ -103,8 +103,17 @@ def error_response(error: LifesignError) -> Response:
         hint=hint_of(error),
         details=_details(error),
         headers=headers_of(error),
+        is_expected=_is_expected(error),
         **members,
     )
+
+
+def _is_expected(error: LifesignError) -> bool:
+    """Return whether a new agent gets this answer: it looks for its record before it registers."""
+    match error:
+        case domain_errors.NotAllowed(role=Role.ENROLL, action=Permission.READ_AGENT):
+            return True
+    return False
 
 
 def hint_of(error: LifesignError) -> str:
