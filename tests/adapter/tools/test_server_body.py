@@ -148,3 +148,74 @@ async def test_retry_of_less_than_a_second_is_omitted(end: str) -> None:
         assert await events_of(event(f"retry: {short}{end}"), 10_000) == event("")
     long = event(f"retry: 1000{end}")
     assert await events_of(long, 10_000) == long
+
+
+def answer_to(call: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", "id": call, "result": {}}).encode()
+
+
+async def answers(
+    asked: list[tuple[str, dict[str, Any]]], bodies: list[bytes], media_type: str = "text/event-stream"
+) -> list[bytes]:
+    """Return what is passed on of these bodies, one for each request: its method and id, or its headers."""
+    left = iter(bodies)
+
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, headers={"content-type": media_type}, stream=_InParts(next(left), 7))
+
+    url, found = "http://tools.example/", []
+    transport = BoundedBodies(httpx2.MockTransport(answer), 10_000, "acme")
+    async with httpx2.AsyncClient(transport=transport) as http:
+        for method, given in asked:
+            if method == "GET":
+                found.append((await http.get(url, headers=given)).content)
+            else:
+                found.append((await http.post(url, json={"method": method, **given})).content)
+    return found
+
+
+@pytest.mark.parametrize("method", ["tools/call", "tools/list"])
+@pytest.mark.parametrize("media_type", ["application/json", "text/event-stream"])
+@pytest.mark.parametrize(
+    ("named", "is_own"), [(7, True), ("7", True), (8, False), (None, False), ("x", False)]
+)
+async def test_answer_that_names_another_request_becomes_an_error(
+    method: str, media_type: str, named: Any, *, is_own: bool
+) -> None:
+    body = answer_to(named)
+    if media_type == "text/event-stream":
+        body = b"event: message\ndata: " + body + b"\n\n"
+    (found,) = await answers([(method, {"id": 7})], [body], media_type)
+    if is_own:
+        assert found == body
+    else:
+        error = json.loads(found.rpartition(b"data: ")[2])
+        assert (error["id"], error["error"]["code"]) == (7, UNREADABLE)
+
+
+async def test_stream_of_a_get_request_answers_only_the_call_whose_stream_it_continues() -> None:
+    begun = b"id: a-1\ndata:\n\nid: a-2\ndata:\n\n"
+    ping = b'data: {"jsonrpc": "2.0", "id": 7, "method": "ping"}\n\n'
+    own, other = (b"data: " + answer_to(call) + b"\n\n" for call in (7, 8))
+    first, alone, unknown, continued, wrong = await answers(
+        [
+            ("tools/call", {"id": 7}),
+            ("GET", {}),
+            ("GET", {"last-event-id": "a-1"}),
+            ("GET", {"last-event-id": "a-2"}),
+            ("GET", {"last-event-id": "a-2"}),
+        ],
+        [begun, ping + own + ping, own, own, other],
+    )
+    assert (first, alone, unknown, continued) == (begun, ping + ping, b"", own)
+    assert json.loads(wrong.partition(b"data: ")[2])["error"]["code"] == UNREADABLE
+
+
+async def test_number_of_interrupted_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_body, "MAX_INTERRUPTED", 1)
+    asked = [("tools/call", {"id": call}) for call in (1, 2)]
+    streams = [f"id: {call}\ndata:\n\n".encode() for call in (1, 2)]
+    results = [b"data: " + answer_to(call) + b"\n\n" for call in (1, 2)]
+    continued = [("GET", {"last-event-id": str(call)}) for call in (1, 2)]
+    found = await answers([*asked, *continued], [*streams, *results])
+    assert found == [*streams, b"", results[1]]

@@ -6,17 +6,21 @@ not MCP: the SDK's own errors do not distinguish these from a refusal. A refusal
 that names the status. Compressed answers are not accepted:
 they could become arbitrarily large. For an event stream, all events together are bounded, and so is each of
 them; each is passed on once it is complete, and an error in it counts as the server's own.
+
+The SDK finds the call of an answer by the id in the answer. Therefore an answer that names another request
+than its own is replaced by an error here. A GET stream may only answer the call whose stream it continues.
 """
 
 import json
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
 from mcp_types import INTERNAL_ERROR, JSONRPCError
+from pydantic_core import from_json
 
 from lifesign.adapter.tools.server_line import (
     MAX_UNANSWERED,
@@ -35,10 +39,15 @@ AS_IT_IS: Final = "identity"
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\r|\n){2}")
 _MAX_END_BYTES: Final = 4
 _DATA: Final = b"data:"
+_ID: Final = b"id:"
 # A wait of less than a second before the stream is requested again.
 _SHORT_RETRY: Final = re.compile(rb"retry:[ ]?0*[0-9]{1,3}[\r\n]*")
 MAX_WAIT_CHARS: Final = 40
 """Maximum length of a server's `Retry-After` in an error."""
+MAX_INTERRUPTED: Final = 1_000
+"""Maximum number of event streams of calls that the SDK may still continue by a GET request."""
+_LAST_EVENT_HEADER: Final = "last-event-id"
+_OTHER_CALL: Final = "the answer names another request"
 _SESSION_HEADER: Final = "mcp-session-id"
 _SESSION_ENDED: Final = "its session has ended"
 
@@ -55,6 +64,8 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         self._name = name
         self._is_unauthorized = False
         self._unanswered = 0
+        self._calls: dict[str, Any] = {}
+        """Request that each event stream answers, by the id of the stream's last event; the newest last."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the answer. A JSON answer is read completely before this returns.
@@ -98,7 +109,29 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             await response.aclose()
             return _status_response(request, response)
         instead = _event(request, self._too_long()) if _is_of(response, "text/event-stream") else b""
-        return _bounded(response, self._max_bytes, instead)
+        return _bounded(response, self._max_bytes, instead, self._relay_to(self._call_of(request)))
+
+    def _call_of(self, request: httpx2.Request) -> Any:
+        """Return the JSON-RPC id that answers to an HTTP request must name; None: there is no such answer."""
+        if request.method == "POST":
+            return _call_in(request)
+        return self._calls.get(request.headers.get(_LAST_EVENT_HEADER, ""))
+
+    def _relay_to(self, call: Any) -> Callable[[bytes], bytes]:
+        """Return a function that prepares the events of one stream, which may only answer this call."""
+        last_id = ""
+
+        def relayed(event: bytes) -> bytes:
+            nonlocal last_id
+            if call is not None and (event_id := _event_id(event)):
+                self._calls.pop(last_id, None)
+                last_id = event_id
+                self._calls[last_id] = call
+                if len(self._calls) > MAX_INTERRUPTED:
+                    del self._calls[next(iter(self._calls))]
+            return _relayed_event(event, call)
+
+        return relayed
 
     async def _accepted_json(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
         try:
@@ -114,6 +147,8 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             return _error_response(request, UNREADABLE, f"the answer has status {response.status_code}")
         if response.is_client_error and error is None:
             return _status_response(request, response)
+        if response.is_success and _answers_another(body, _call_in(request)):
+            return _error_response(request, UNREADABLE, _OTHER_CALL)
         content = body if error is None else _written(error)
         return httpx2.Response(response.status_code, headers=_without_length(response), content=content)
 
@@ -144,10 +179,17 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
 class _BoundedStream(httpx2.AsyncByteStream):
     """A body of which so much is read, event for event, and then something else in place of the rest."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, instead: bytes) -> None:
+    def __init__(
+        self,
+        stream: httpx2.AsyncByteStream,
+        max_bytes: int,
+        instead: bytes,
+        relayed: Callable[[bytes], bytes],
+    ) -> None:
         self._stream = stream
         self._max_bytes = max_bytes
         self._instead = instead
+        self._relayed = relayed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         read_bytes = 0
@@ -160,21 +202,23 @@ class _BoundedStream(httpx2.AsyncByteStream):
             seen_bytes = len(begun)
             begun += part
             while end := _EVENT_END.search(begun, max(0, seen_bytes - _MAX_END_BYTES)):
-                yield _relayed_event(bytes(begun[: end.end()]))
+                yield self._relayed(bytes(begun[: end.end()]))
                 del begun[: end.end()]
                 seen_bytes = 0
-        yield _relayed_event(bytes(begun))
+        yield self._relayed(bytes(begun))
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
 
-def _bounded(response: httpx2.Response, max_bytes: int, instead: bytes) -> httpx2.Response:
+def _bounded(
+    response: httpx2.Response, max_bytes: int, instead: bytes, relayed: Callable[[bytes], bytes]
+) -> httpx2.Response:
     assert isinstance(response.stream, httpx2.AsyncByteStream)  # noqa: S101 - it came over a socket
     return httpx2.Response(
         response.status_code,
         headers=response.headers,
-        stream=_BoundedStream(response.stream, max_bytes, instead),
+        stream=_BoundedStream(response.stream, max_bytes, instead, relayed),
         extensions=response.extensions,
     )
 
@@ -233,8 +277,31 @@ def _event(request: httpx2.Request, words: str) -> bytes:
     return b"" if call is None else _event_of([b"event: message"], substitute_error(call, TOO_LONG, words))
 
 
-def _relayed_event(event: bytes) -> bytes:
+def _event_id(event: bytes) -> str:
+    """Return the id of an event; empty if it has none."""
+    ids = [line[len(_ID) :].removeprefix(b" ") for line in event.splitlines() if line.startswith(_ID)]
+    return ids[-1].decode(errors="replace") if ids else ""
+
+
+def _answers_another(body: bytes, call: Any) -> bool:
+    """Return whether a JSON-RPC answer belongs to another request. An error may name none."""
+    try:
+        message = from_json(body)
+    except ValueError:
+        return False
+    if not isinstance(message, dict) or not {"result", "error"} & message.keys():
+        return False
+    named = message.get("id")
+    if named is None and "error" in message:
+        return False
+    # As in the SDK, for which the texts of numbers are numbers.
+    return str(named) != str(call)
+
+
+def _relayed_event(event: bytes, call: Any) -> bytes:
     """Return a server's event for the SDK: only its error and half surrogate pairs may be changed.
+
+    An answer to another request than `call` becomes an error, or nothing if `call` is None.
 
     A `retry` of less than a second is omitted: the SDK would request the stream again without a pause.
     """
@@ -243,6 +310,10 @@ def _relayed_event(event: bytes) -> bytes:
     lines = event.splitlines()
     data = b"\n".join(line[len(_DATA) :].removeprefix(b" ") for line in lines if line.startswith(_DATA))
     error = error_in(data)
+    if _answers_another(data, call):
+        error = None if call is None else substitute_error(call, UNREADABLE, _OTHER_CALL)
+        if error is None:
+            return b""
     if error is None:
         return event
     return _event_of([line for line in lines if line and not line.startswith(_DATA)], error)
