@@ -434,18 +434,35 @@ async def test_end_is_reported_again_after_the_refusal_of_a_proxy(
     assert len(found.runs) == 1
 
 
-async def test_wait_that_a_proxy_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    due_s: list[float] = []
+async def test_result_that_waits_is_submitted_when_a_drain_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, is_waiting = Bench(), asyncio.Event()
 
-    async def note(at_s: float) -> None:
-        due_s.append(at_s)
+    def in_an_hour(now_s: float, *_: Any) -> float:
+        is_waiting.set()
+        return now_s + 3600
 
+    monkeypatch.setattr(task_source, "next_beat_try_at_s", in_an_hour)
+    with registry_server(tmp_path) as registry:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
+            made = await admin.tasks.create("patient", agent_id="drains")
+            async with working(registry, "drains", bench.work) as runner:
+                await bench.begun.get()
+                await asyncio.to_thread(registry.stop)
+                bench.may_end.set()
+                await is_waiting.wait()
+                await asyncio.to_thread(registry.start)
+                runner.drain()
+                assert (await becomes(admin, made.task_id, "review")).output == {"done": "patient"}
+
+
+async def test_wait_that_a_proxy_requests_is_bounded() -> None:
     async def registered() -> None: ...
 
-    monkeypatch.setattr(task_source, "_sleep_until", note)
     source = TaskSource("a", None, registered)  # type: ignore[arg-type]
-    await source._wait_to_retry(1, Unavailable("HTTP 503", retry_after_s=3600))
-    assert due_s[0] - asyncio.get_running_loop().time() <= 2 * task_source.RETRY_SECONDS
+    due_s = source._retry_at_s(1, Unavailable("HTTP 503", retry_after_s=3600))
+    assert due_s - asyncio.get_running_loop().time() <= 2 * task_source.RETRY_SECONDS
 
 
 async def test_failure_is_reported_when_the_registry_returns(

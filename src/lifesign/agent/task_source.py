@@ -30,6 +30,7 @@ from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.task_states import ExitReason
+from lifesign.domain.text.error_line import error_line
 from lifesign.errors import InvalidValue
 
 WAIT_SECONDS: Final = 25.0
@@ -85,6 +86,7 @@ class TaskSource:
         self._last_reported = ""
         self._may_hold_unknown = False
         """Whether the answer to a claim was lost, which may have granted a task."""
+        self._is_closed = asyncio.Event()
         self.drop: Callable[[Assignment, str], None] = _is_never_dropped
         """Stops the work of a lost lease."""
 
@@ -105,7 +107,7 @@ class TaskSource:
                 self._may_hold_unknown |= may_have_been_executed(error)
                 if error.code == "too_many" and self._may_hold_unknown:
                     await self._give_back(incarnation)
-                await self._wait_to_retry(failures, error)
+                await _sleep_until(self._retry_at_s(failures, error))
                 continue
             failures = 0
             self._log_claims(None)
@@ -139,14 +141,15 @@ class TaskSource:
                 reason, detail = ExitReason.KILLED, error.why
             else:
                 _log.error("agent %s: task %s failed", self._agent_id, kept.task.task_id, exc_info=error)
-                reason, detail = ExitReason.CRASH, _in_a_line(error)
+                reason, detail = ExitReason.CRASH, error_line(error)
             if is_ours:
                 await self._release(kept, reason, detail)
         finally:
             await self._stop_keeping(assignment)
 
-    def close(self, why: str) -> None:
-        """Stop claiming tasks."""
+    def close(self, why: str) -> None:  # noqa: ARG002 - only work that has not begun would need it
+        """Try to hand in each waiting result at once: the agent is about to end."""
+        self._is_closed.set()
 
     def renew_leases(self) -> None:
         """Renew the leases of all tasks in progress at once, to learn which of them the agent still holds."""
@@ -207,12 +210,12 @@ class TaskSource:
                     what = "could not be submitted, and is submitted again"
                     if failures == 1:
                         self._log_result(kept, what, error)
-                    await self._wait_to_retry(failures, error)
+                    await self._wait_to_hand_in(failures, error)
                     continue
                 what = "was refused" if is_final(error) else "is lost with its lease"
                 self._log_result(kept, what, error)
             except Exception as error:  # noqa: BLE001 - the methods of a returned object may raise anything
-                what = f"the returned value cannot be read: {_in_a_line(error)}"
+                what = f"the returned value cannot be read: {error_line(error)}"
                 _log.exception("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
                 await self._release(kept, ExitReason.CRASH, what)
             return
@@ -233,7 +236,7 @@ class TaskSource:
             except RegistryError as error:
                 if not is_final(error) and reason is ExitReason.CRASH and kept.keeper.is_held():
                     failures += 1
-                    await self._wait_to_retry(failures, error)
+                    await self._wait_to_hand_in(failures, error)
                     continue
                 _log.info(
                     "agent %s could not release task %s, whose lease ends when it expires: %s",
@@ -243,11 +246,19 @@ class TaskSource:
                 )
             return
 
-    async def _wait_to_retry(self, failures: int, error: RegistryError) -> None:
-        """Wait before the next try after so many failures in a row."""
-        await _sleep_until(
-            next_beat_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
-        )
+    async def _wait_to_hand_in(self, failures: int, error: RegistryError) -> None:
+        """Wait before the next try to report the end of a run; the begin of a drain ends the wait."""
+        due_s = self._retry_at_s(failures, error)
+        if self._is_closed.is_set():
+            await _sleep_until(due_s)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(due_s):
+                await self._is_closed.wait()
+
+    def _retry_at_s(self, failures: int, error: RegistryError) -> float:
+        """Return the time of the next try after so many failures in a row."""
+        return next_beat_try_at_s(_now_s(), RETRY_SECONDS, failures, self._chance(), error.retry_after_s)
 
     async def _stop_keeping(self, assignment: Assignment) -> None:
         kept = self._kept.pop(assignment)
@@ -260,18 +271,6 @@ class TaskSource:
         if error is not None and text != self._last_reported:
             _log.warning("agent %s: could not claim a task, and tries again: %s", self._agent_id, error)
         self._last_reported = text
-
-
-def _in_a_line(error: BaseException) -> str:
-    """Return the exception of a handler in one line: its class, and the first line of its text.
-
-    The class alone if the exception has no text, or if its `__str__` raises.
-    """
-    try:
-        text = str(error).partition("\n")[0]
-    except Exception:  # noqa: BLE001 - the method belongs to the handler's author
-        text = ""
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _is_never_dropped(_assignment: Assignment, _why: str) -> None:
