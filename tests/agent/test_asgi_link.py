@@ -381,6 +381,28 @@ async def test_workers_whose_lock_directory_is_removed_continue_the_incarnation(
         assert registry.status == "deregistered"
 
 
+def remove_lead(directory: str) -> None:
+    Path(directory, "crew", "lead").unlink()
+
+
+@in_directory
+async def test_worker_that_stood_still_steps_back_if_another_one_leads(directory: str) -> None:
+    async with scripted_registry() as registry:
+        former, other = [link_to(registry, Desk().app, directory) for _ in range(2)]
+        servers = [Server(former), Server(other)]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        # As if the first process were stopped meanwhile.
+        remove_lead(directory)
+        assert other._workers.can_lead()
+        await asyncio.sleep(30)
+        assert (former._place.incarnation, other._place.incarnation, registry.incarnation) == (None, 1, 1)
+        for server in servers:
+            await server.stop()
+        assert registry.status == "deregistered"
+
+
 @in_directory
 async def test_worker_that_could_not_open_files_takes_over_later(directory: str) -> None:
     async with scripted_registry() as registry:

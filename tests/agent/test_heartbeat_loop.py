@@ -473,6 +473,16 @@ async def test_incarnation_of_another_worker_continues() -> None:
 
 
 @in_virtual_time
+async def test_loop_ends_before_the_next_heartbeat_if_another_process_sends_them() -> None:
+    is_sender = True
+    async with running_agent(is_sender=lambda: is_sender) as agent:
+        await agent.registry.until_beats(2)
+        is_sender = False
+        await agent.loop.has_left.wait()
+        assert len(agent.registry.beats()) == 2
+
+
+@in_virtual_time
 async def test_conflict_despite_supersede_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     async with running_agent() as agent:
         agent.registry.answers("POST", CONFLICT)

@@ -33,6 +33,22 @@ def test_leader_restores_removed_files_before_another_worker_can_lead(tmp_path: 
     assert other.leave() == 7
 
 
+def test_leader_that_stood_still_steps_back_if_another_worker_leads(tmp_path: Path) -> None:
+    former, other = joined(tmp_path / "a"), joined(tmp_path / "a")
+    assert former.can_lead()
+    assert former.keep_lead(7)
+    shutil.rmtree(tmp_path / "a")
+    assert not other.can_lead()
+    assert other.can_lead()
+    other.note_incarnation(8)
+    assert not former.keep_lead(7)
+    assert not former.keep_lead(7)
+    assert other.keep_lead(8)
+    other.give_lead()
+    assert former.can_lead()
+    assert former.inherited == 8
+
+
 @pytest.mark.parametrize(
     "method", ["lead", "incarnation", "is_alone", "total_load", "is_in_place", "workers"]
 )

@@ -193,8 +193,9 @@ class AgentLink:
     async def _live(self) -> None:
         try:
             self._workers.join()
-            if await self._has_lead():
-                await self._heartbeat_until_left()
+            while await self._has_lead():
+                if await self._heartbeat_until_left():
+                    break
             await self._ends.wait()
             await self._run_idle()
             await self._shut_down()
@@ -222,13 +223,13 @@ class AgentLink:
                 await self._leaves.wait()
         return self._leaves.is_set()
 
-    async def _heartbeat_until_left(self) -> None:
-        """Send heartbeats until this worker has to leave.
+    async def _heartbeat_until_left(self) -> bool:
+        """Send heartbeats until this worker has to leave; False if another worker sends them before.
 
         Deregister the agent unless another worker continues it.
         """
         incarnation = self._workers.inherited
-        loop = HeartbeatLoop(self._place, self, self._load)
+        loop = HeartbeatLoop(self._place, self, self._load, is_sender=self._is_sender)
         if incarnation is not None:
             _log.info(
                 "agent %s: this worker process now sends the heartbeats of incarnation %s",
@@ -239,11 +240,16 @@ class AgentLink:
         beating = asyncio.create_task(loop.run())
         try:
             while not await self._must_leave_within(KEEP_SECONDS):
-                self._workers.keep_lead(self._place.incarnation)
+                if loop.has_left.is_set() or not self._is_sender():
+                    _log.warning(
+                        "agent %s: another worker process now sends the heartbeats", self.profile.agent_id
+                    )
+                    self._place.incarnation = None
+                    return False
             if not self._is_asked_to_leave and not self._workers.is_alone():
                 # Before its own requests have ended: heartbeats must continue meanwhile.
                 self._workers.give_lead()
-                return
+                return True
             workers = self._workers.names()
             leaving = DrainContext(
                 loop=loop,
@@ -260,9 +266,14 @@ class AgentLink:
                 self._workers.note_drain(workers)
             else:
                 self._workers.note_incarnation(None)
+            return True
         finally:
             beating.cancel()
             await asyncio.gather(beating, return_exceptions=True)
+
+    def _is_sender(self) -> bool:
+        """Return whether this worker still sends the heartbeats: another one may, if files were removed."""
+        return self._workers.keep_lead(self._place.incarnation)
 
     async def _run_idle(self) -> None:
         with suppress(TimeoutError):

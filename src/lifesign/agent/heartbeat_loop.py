@@ -69,6 +69,7 @@ class HeartbeatLoop:
         load: Callable[[], Load],
         *,
         renew_leases: Callable[[], None] | None = None,
+        is_sender: Callable[[], bool] | None = None,
         is_automatic: bool = True,
         wall_s: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
@@ -79,11 +80,15 @@ class HeartbeatLoop:
 
         `renew_leases`, which must return at once, is called when some of the reported tasks are no longer the
         agent's.
+
+        `is_sender` is called before each registration and heartbeat. False ends the loop: another process
+        sends them now.
         """
         self._place = place
         self._on_reply = on_reply
         self._load = load
         self._renew_leases = renew_leases
+        self._is_sender = is_sender
         self._is_automatic = is_automatic
         self._wall_s = wall_s
         self._chance = chance
@@ -92,7 +97,9 @@ class HeartbeatLoop:
         self.is_displaced = False
         """Whether another process is registered as this agent."""
         self.has_left = asyncio.Event()
-        """Set once the loop has ended: a drain is over, or there was no incarnation to drain."""
+        """Set once the loop has ended: a drain is over, there was no incarnation to drain, or another process
+        sends the heartbeats.
+        """
         self.is_registered = asyncio.Event()
         # The first registration ends an incarnation of ours that crashed. A later one ends only an
         # incarnation that an earlier attempt may have begun, or two processes would displace each other.
@@ -156,6 +163,9 @@ class HeartbeatLoop:
 
     async def _turn(self) -> float:
         """Register or send a heartbeat; return the time of the next turn."""
+        if self._is_sender is not None and not self._is_sender():
+            self.has_left.set()
+            return _now_s()
         if self._place.incarnation is not None:
             due_s = await self._send_one()
         elif self.is_draining:

@@ -85,17 +85,24 @@ class WorkerGroup:
         self._has_reported_drain = is_drained
         return is_leader and not is_drained
 
-    def keep_lead(self, incarnation: int | None) -> None:
-        """Create the leader's files again if they were removed."""
+    def keep_lead(self, incarnation: int | None) -> bool:
+        """Create the leader's files again if they were removed.
+
+        Return False if another worker leads since then, for example because this process was stopped for a
+        time. A fault of the directory does not end the lead.
+        """
+        if self._election is None:
+            return True
         try:
             is_restored = self._is_restored()
-            is_leader = is_restored and self._election is not None and self._election.lead()
+            is_leader = self._election.lead()
         except OSError as error:
             self._report(error)
-            return
+            return True
         self._last_fault = None
-        if is_leader:
+        if is_restored and is_leader:
             self.note_incarnation(incarnation)
+        return is_leader
 
     def give_lead(self) -> None:
         """Release the lead, so that another worker gets it."""
