@@ -11,6 +11,7 @@ from lifesign.domain.errors import InvalidRequest, NotAllowed
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import UnknownKey
 from lifesign.registry.request_handling.error_statuses import error_response
+from lifesign.serving.error_body import RETRY_SECONDS
 from lifesign.storage.errors import StoreUnavailable
 
 
@@ -53,6 +54,11 @@ def test_hint_for_the_operator_is_not_sent_to_callers() -> None:
     body = body_of(error)
     assert "hint" not in body["error"]
     assert body["error"]["details"] == {}
+
+
+def test_answer_without_a_database_closes_the_connection() -> None:
+    headers = error_response(StoreUnavailable("unreachable")).headers
+    assert (headers["connection"], int(headers["retry-after"])) == ("close", RETRY_SECONDS)
 
 
 async def test_api_answers_with_hints(api: RegistryApi) -> None:

@@ -136,12 +136,10 @@ def headers_of(error: LifesignError) -> dict[str, str]:
             return {"WWW-Authenticate": "Bearer"}
         case errors.TooManyRequests():
             return {"Retry-After": str(max(1, math.ceil(error.wait_s)))}
-        case (
-            storage_errors.StoreUnavailable()
-            | errors.TooManyStreams()
-            | errors.TooManyClaims()
-            | errors.LeaseEndUncertain()
-        ):
+        case storage_errors.StoreUnavailable():
+            # A load balancer may give the next connection to a server that reaches the database.
+            return {"Retry-After": str(RETRY_SECONDS), "Connection": "close"}
+        case errors.TooManyStreams() | errors.TooManyClaims() | errors.LeaseEndUncertain():
             return {"Retry-After": str(RETRY_SECONDS)}
         case errors.StaleVersion():
             return {"ETag": error.etag}
