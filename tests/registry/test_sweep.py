@@ -1,4 +1,5 @@
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -417,6 +418,31 @@ async def test_missed_heartbeats_are_suspended_if_heartbeats_could_not_be_stored
         assert refused.status == 503
         await slow_api.ask("GET", f"{AGENTS}/agent-1", key=key)
     assert await count_by_status(slow_api.database) == {"active": 2}
+
+
+async def test_refusal_is_stored_after_a_commit_that_failed(
+    database: Database, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = HeardAgents(clock.now_s)
+    sweeper = Sweeper(database, RegistrySettings.read(), clock.now_s, heard=heard)
+    write = database.write
+
+    async def roll_back(function: Callable[[Transaction], object]) -> object:
+        def fail(transaction: Transaction) -> object:
+            function(transaction)
+            raise StoreUnavailable("on purpose")
+
+        return await write(fail)
+
+    heard.note_refusal()
+    with monkeypatch.context() as failing:
+        failing.setattr(database, "write", roll_back)
+        with pytest.raises(StoreUnavailable):
+            await sweeper.sweep_once()
+    clock.advance(1)
+    await sweeper.sweep_once()
+    stored = await database.read(last_requests.last)
+    assert stored.refused_at_s == clock.at_s - 1
 
 
 @pytest.mark.parametrize("key", [Role.ADMIN, Role.READER, "ahk_" + "x" * 43])

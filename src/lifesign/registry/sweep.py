@@ -175,6 +175,7 @@ class Sweeper:
         """Run one sweep of all that is due by now, unless another process is sweeping."""
         began_s, began_monotonic_s = time.perf_counter(), self._monotonic_s()
         sweep = await self._database.write(self._begin)
+        self._heard.note_commit()
         if sweep is not None and sweep.set_back_s < 0:
             await self._mend(sweep.set_back_s)
             sweep = await self._database.write(self._begin)

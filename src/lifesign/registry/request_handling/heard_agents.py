@@ -26,6 +26,7 @@ class HeardAgents:
         self._monotonic_s = monotonic_s
         self._heard_s: float | None = None
         self._refused_s: float | None = None
+        self._sent_s: tuple[float | None, float | None] = None, None
         self._stored_s: tuple[float | None, float | None] = None, None
 
     def note(self) -> None:
@@ -37,7 +38,10 @@ class HeardAgents:
         self._refused_s = self._monotonic_s()
 
     def store(self, transaction: Transaction, process: str) -> None:
-        """Store both times by the database's clock, if one has changed since they were last stored."""
+        """Store both times by the database's clock, if one has changed since they were last stored.
+
+        Call `note_commit` after the commit: a transaction that failed has stored nothing.
+        """
         latest_s = self._heard_s, self._refused_s
         if latest_s == self._stored_s:
             return
@@ -46,7 +50,11 @@ class HeardAgents:
             None if at_s is None else min(at_s + ahead_s, transaction.now_s) for at_s in latest_s
         )
         last_requests.store(transaction, process, LastRequests(heard_at_s, refused_at_s))
-        self._stored_s = latest_s
+        self._sent_s = latest_s
+
+    def note_commit(self) -> None:
+        """Record that the transaction of the last `store` was committed."""
+        self._stored_s = self._sent_s
 
 
 @fast_dataclass()
