@@ -18,6 +18,7 @@ from lifesign.prober.worker.waiting_failures import WaitingFailure, WaitingFailu
 
 PRIVATE = "10.1.0.0/16"
 FIVE = tuple(Canary(url=f"https://canary-{number}.example/") for number in range(5))
+NAMED, NUMBERED = "http://canary.internal/", "http://10.1.0.9/"
 INTERVAL_S = 300.0
 
 
@@ -582,6 +583,45 @@ async def test_missing_network_class_counts_as_public_and_an_unknown_one_has_no_
     bench.witnesses.note_failure("b.example", "10.9.0.0/16")
     bench.witnesses.apply_witness_news(WitnessNews(handed_out=[("10.9.0.0/16", "http://b.example/")]))
     assert "10.9.0.0/16" not in (await bench.witnesses.witness_report()).wanted
+
+
+@pytest.mark.parametrize(
+    ("silent", "unresolved", "network_class"),
+    [
+        ((), (), PUBLIC_IPV4),
+        ((NAMED, NUMBERED), (), PRIVATE),
+        ((NAMED,), (), PRIVATE),
+        ((), (NAMED,), PRIVATE),
+        ((NUMBERED,), (), PUBLIC_IPV4),
+    ],
+)
+def test_name_without_a_class_may_be_one_of_a_network_whose_canaries_fail(
+    silent: Sequence[str], unresolved: Sequence[str], network_class: str
+) -> None:
+    """Without a VPN, names of its zone resolve nowhere, and public canaries still answer."""
+
+    @in_virtual_time
+    async def assess() -> None:
+        private = [Canary(url=NAMED), Canary(url=NUMBERED)]
+        bench = Bench(canaries={PUBLIC_IPV4: FIVE, PUBLIC_IPV6: FIVE, PRIVATE: private})
+        bench.silent, bench.unresolved = {*silent, FIVE[0].url}, {*unresolved, NUMBERED}
+        await bench.witnesses.ask_canaries()
+        assert bench.witnesses.class_for(None) == network_class
+        bench.silent, bench.unresolved = {FIVE[0].url}, {NUMBERED}
+        await asyncio.sleep(INTERVAL_S)
+        bench.fail(PRIVATE)
+        await asyncio.sleep(5)
+        assert bench.witnesses.class_for(None) == PUBLIC_IPV4
+
+    assess()
+
+
+@in_virtual_time
+async def test_network_with_canaries_without_names_says_nothing_about_names() -> None:
+    bench = Bench(canaries={PUBLIC_IPV4: FIVE, PRIVATE: [Canary(url=NUMBERED)]})
+    bench.unresolved = {NUMBERED}
+    await bench.witnesses.ask_canaries()
+    assert bench.witnesses.class_for(None) == PUBLIC_IPV4
 
 
 @in_virtual_time

@@ -62,6 +62,8 @@ class _Class:
         """Time of the last request that a witness answered, on the monotonic clock."""
         self.is_reached: bool | None = None
         """Whether a witness answered the last round of requests; None without a round."""
+        self.has_failed_names = False
+        """Whether canaries of an allowed network, or their names, gave no answer in the last round."""
         self.round_began_at_s: float | None = None
         self.round: asyncio.Task[None] | None = None
         self.attending: asyncio.Task[None] | None = None
@@ -147,9 +149,17 @@ class ReachabilityWitnesses:
     # For the witness rule
 
     def class_for(self, network_class: str | None) -> str:
-        """Return the network class whose witnesses count for a failure; None: a public one."""
+        """Return the network class whose witnesses count for a failure.
+
+        None, of a name without a known class: an allowed network whose canaries or their names fail, because
+        the name may be one of that network; else a public class.
+        """
         if network_class is not None:
             return network_class
+        if (
+            failed := next((state for state in self._classes.values() if state.has_failed_names), None)
+        ) is not None:
+            return failed.name
         four, six = self._classes[PUBLIC_IPV4], self._classes[PUBLIC_IPV6]
         is_six_better = (six.canaries or six.known) and not (four.canaries or four.known)
         return PUBLIC_IPV6 if is_six_better else PUBLIC_IPV4
@@ -318,6 +328,9 @@ class ReachabilityWitnesses:
             replies = await self._ask_all(self._asks, urls, state)
             answer = _round_answer(state, urls, replies, began_at_s, self._policy)
             self._note_round(state, replies, is_reached=answer is not None)
+            if state.canaries and state.name not in PUBLIC_CLASSES:
+                names = any(has_name(canary.url) for canary in state.canaries)
+                state.has_failed_names = answer is None or (names and not answer.is_looked_up)
             for url, reply in zip(urls, replies, strict=True):
                 if reply.status is None:
                     state.note_unanswered(url)
