@@ -93,6 +93,53 @@ async def test_answers_to_a_servers_requests_are_dropped_while_it_leaves_many_of
     assert len(asked) == 3
 
 
+@pytest.mark.parametrize("message", [{"method": "notifications/cancelled"}, {"id": "p", "result": {}}])
+async def test_call_does_not_wait_until_a_message_without_an_answer_is_taken(message: dict[str, Any]) -> None:
+    asked, has_begun, has_ended = [], asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(json.loads(request.content))
+        if asked[-1] == message:
+            has_begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                has_ended.set()
+        return httpx2.Response(202, stream=_InParts(b"", 1))
+
+    bodies = BoundedBodies(httpx2.MockTransport(answer), 100, "acme")
+    async with asyncio.timeout(PATIENCE_SECONDS), httpx2.AsyncClient(transport=bodies) as http:
+        url, started = "http://tools.example/", {"method": "notifications/initialized"}
+        assert (await http.post(url, json=message)).status_code == 202
+        await has_begun.wait()
+        await http.post(url, json=started)
+        assert asked == [message, started]
+    # The message ends with the connection.
+    assert has_ended.is_set()
+
+
+async def test_unreachable_server_does_not_fail_a_message_without_an_answer() -> None:
+    def fail(_request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("refused")
+
+    async with httpx2.AsyncClient(transport=BoundedBodies(httpx2.MockTransport(fail), 100, "acme")) as http:
+        cancelled = {"method": "notifications/cancelled"}
+        assert (await http.post("http://tools.example/", json=cancelled)).status_code == 202
+        await asyncio.sleep(0)
+
+
+async def test_end_of_a_session_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_body, "END_SECONDS", 0.05)
+
+    async def hang(_request: httpx2.Request) -> httpx2.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    bodies = BoundedBodies(httpx2.MockTransport(hang), 100, "acme")
+    async with asyncio.timeout(PATIENCE_SECONDS), httpx2.AsyncClient(transport=bodies, timeout=None) as http:
+        assert (await http.delete("http://tools.example/")).status_code == 504
+
+
 class _InParts(httpx2.AsyncByteStream):
     def __init__(self, body: bytes, part_bytes: int) -> None:
         self._parts = [body[at : at + part_bytes] for at in range(0, len(body), part_bytes)]

@@ -11,6 +11,7 @@ The SDK finds the call of an answer by the id in the answer. Therefore an answer
 than its own is replaced by an error here. A GET stream may only answer the call whose stream it continues.
 """
 
+import asyncio
 import json
 import logging
 import re
@@ -33,6 +34,10 @@ from lifesign.adapter.tools.server_line import (
 )
 from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
 
+UNAWAITED_SECONDS: Final = 30.0
+"""Time for a server to take a notification, or an answer to its request."""
+END_SECONDS: Final = 3.0
+"""Time for a server to end a session (DELETE)."""
 AS_IT_IS: Final = "identity"
 """The only encoding of a body that is requested and accepted."""
 # Atomic: or the two bytes of one line's end would be two lines' ends.
@@ -63,28 +68,49 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         self._max_bytes = max_bytes
         self._name = name
         self._is_unauthorized = False
-        self._unanswered = 0
         self._calls: dict[str, Any] = {}
         """Request that each event stream answers, by the id of the stream's last event; the newest last."""
+        self._unawaited: set[asyncio.Task[None]] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the answer. A JSON answer is read completely before this returns.
 
-        Answers to requests of the server are dropped while it leaves MAX_UNANSWERED of them waiting.
+        The SDK sends one message after the other. Therefore no call waits until the server has taken an
+        answer to its request, or a notification; these are dropped while MAX_UNANSWERED of them wait.
         """
-        if not _is_answer(request):
+        if request.method == "DELETE":
+            return await self._end_session(request)
+        if not _is_unawaited(request):
             return await self._send(request)
-        if self._unanswered >= MAX_UNANSWERED:
-            return httpx2.Response(HTTPStatus.ACCEPTED)
-        self._unanswered += 1
-        try:
-            return await self._send(request)
-        finally:
-            self._unanswered -= 1
+        if len(self._unawaited) < MAX_UNANSWERED:
+            sending = asyncio.create_task(self._send_unawaited(request))
+            self._unawaited.add(sending)
+            sending.add_done_callback(self._unawaited.discard)
+        return httpx2.Response(HTTPStatus.ACCEPTED)
 
     async def aclose(self) -> None:
         """Close all connections."""
+        sending = list(self._unawaited)
+        for one in sending:
+            one.cancel()
+        await asyncio.gather(*sending, return_exceptions=True)
         await self._transport.aclose()
+
+    async def _end_session(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                return await self._send(request)
+        except TimeoutError:
+            return httpx2.Response(HTTPStatus.GATEWAY_TIMEOUT)
+
+    async def _send_unawaited(self, request: httpx2.Request) -> None:
+        try:
+            async with asyncio.timeout(UNAWAITED_SECONDS):
+                response = await self._transport.handle_async_request(request)
+                await response.aclose()
+        except (httpx2.TransportError, TimeoutError) as error:
+            # The next call finds whether the server is reachable.
+            _log.debug("tool server %s did not take a message: %s", self._name, type(error).__name__)
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["accept-encoding"] = AS_IT_IS
@@ -231,9 +257,15 @@ def _is_call(request: httpx2.Request) -> bool:
     return request.method == "POST" and json.loads(request.content or b"{}").get("method") == "tools/call"
 
 
-def _is_answer(request: httpx2.Request) -> bool:
-    """Return whether the body of a request is the answer to a request of the server."""
-    return request.method == "POST" and "method" not in json.loads(request.content or b"{}")
+def _is_unawaited(request: httpx2.Request) -> bool:
+    """Return whether a request is a notification or the answer to a request of the server.
+
+    `initialized` is excluded: a server may refuse calls before it.
+    """
+    if request.method != "POST":
+        return False
+    method = str(json.loads(request.content or b"{}").get("method", ""))
+    return not method or (method.startswith("notifications/") and method != "notifications/initialized")
 
 
 def _fault_of(request: httpx2.Request, response: httpx2.Response) -> tuple[int, str] | None:
