@@ -63,6 +63,7 @@ async def open_prober(
                 name_servers=definition.resolver.servers,
                 user_agent=definition.user_agent,
                 opt_outs=opt_outs,
+                note_looked_up=resolver.note_looked_up,
             )
             prober = Prober(fetcher, definition, evidence, opt_outs, resolver.forget, credentials=credentials)
             yield OpenProber(

@@ -328,6 +328,26 @@ async def test_name_server_without_answers_fails_no_target() -> None:
         assert not is_fault(await resolver.resolve("n0.example"))
 
 
+async def test_many_unresolvable_names_are_their_own_fault_if_a_witness_is_looked_up() -> None:
+    names: Names = {f"n{number}.example": Failure.SERVFAIL for number in range(30)}
+    others: Names = {"": Failure.NO_DATA}
+    async with (
+        dns_serving({**names, **others}) as dns,
+        Resolver([dns.address], timeout_s=SHORT_S) as resolver,
+    ):
+        resolver.note_looked_up("canary.example")
+        assert not any([is_fault(await resolver.resolve(name)) for name in names])
+        below = [name for name in dns.asked if name.endswith(".canary.example")]
+        assert 1 <= len(below) <= 30 // (resolver_module.MAX_UNCLEAR_NAMES - 1)
+        # Without its upstream server, the name server may still answer for the root.
+        dns.elsewhere = Failure.SERVFAIL
+        assert all([is_fault(await resolver.resolve(name)) for name in names][-10:])
+        # The question about the root, asked for the first of them, is no proof for the last.
+        resolver.note_looked_up("canary.example")
+        together = await asyncio.gather(*map(resolver.resolve, names))
+        assert is_fault(together[-1])
+
+
 async def test_one_unresolvable_name_is_no_fault_of_the_name_server() -> None:
     names: Names = {"lame.example": Failure.SERVFAIL, "": Failure.NO_DATA}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:

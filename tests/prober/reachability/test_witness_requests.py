@@ -34,6 +34,7 @@ async def requesting(
                 name_servers=[asker.dns.address],
                 user_agent=USER_AGENT,
                 opt_outs=opt_outs,
+                note_looked_up=asker.resolver.note_looked_up,
                 wall_s=lambda: now_s,
             ),
             asker,

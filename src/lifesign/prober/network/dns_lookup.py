@@ -7,6 +7,7 @@ few threads use the system's resolver, which is slower but finds the same names.
 
 import asyncio
 import contextlib
+import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -120,6 +121,34 @@ async def answers_for_root(servers: Sequence[str], timeout_s: float) -> bool:
             code = await answered
             return code is None or code in _NO_ADDRESS
     return False
+
+
+async def answers_uncached(servers: Sequence[str], host: str, timeout_s: float) -> bool:
+    """Return whether the name servers answer for a random name below a host.
+
+    A name server that has lost its upstream server answers from its cache alone.
+    """
+    name = uncached_name(host)
+    answered: asyncio.Future[NameAnswer] = asyncio.get_running_loop().create_future()
+
+    def report(answer: NameAnswer) -> None:
+        if not answered.done():
+            answered.set_result(answer)
+
+    try:
+        channel = _Cares(servers, timeout_s, reads_hosts_file=False)
+    except pycares.AresError:
+        return False
+    with contextlib.closing(channel), contextlib.suppress(TimeoutError, pycares.AresError):
+        channel.look_up(name, report)
+        async with asyncio.timeout(timeout_s):
+            return not (await answered).unclear
+    return False
+
+
+def uncached_name(host: str) -> str:
+    """Return a random name below a host, which no name server has cached; too long if the host's name is."""
+    return f"{secrets.token_hex(4)}.{host}"
 
 
 class _Cares:

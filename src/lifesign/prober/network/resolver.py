@@ -4,19 +4,26 @@ Each process has one resolver with a cache. Names are queried unchanged, without
 directories list full names. `/etc/hosts` counts, and `localhost` is this machine.
 
 If it is unknown whether a name has an address, some name server is at fault. The prober's own name server is
-not, if it found another name meanwhile, or at least answers for the root, and still finds any names.
+not, if it found another name meanwhile, or at least answers for the root, and still finds any names. After
+many such names in a row, it must answer for a random name below that of a witness instead.
 """
 
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from lifesign.domain.net.allowed_addresses import Address
-from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, answers_for_root, open_channel
+from lifesign.prober.network.dns_lookup import (
+    DnsChannel,
+    NameAnswer,
+    answers_for_root,
+    answers_uncached,
+    open_channel,
+)
 
 MIN_TTL_SECONDS: Final = 5.0
 """A name that changes with every question is one name for the few requests of a probe."""
@@ -38,9 +45,9 @@ MIN_LOOKUPS_AT_ONCE: Final = 20
 LOOKUPS_PER_SAMPLE: Final = 50
 """Number of lookups after which the limit of concurrent lookups is adjusted."""
 MAX_UNCLEAR_NAMES: Final = 10
-"""Maximum number of failed names since the last success. Above it, the name server is faulty."""
+"""Maximum number of failed names since the last success. Above it, answers for the root prove nothing."""
 ROOT_SECONDS: Final = 1.0
-"""Time for a name server to answer for the root, after the deadline of a name."""
+"""Time for a name server to answer for the root or a random name, after the deadline of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,16 @@ class _Kept(NamedTuple):
     answer: Found | NoAddress
     kept_at_s: float
     expires_at_s: float
+
+
+_Question = Callable[[], Coroutine[Any, Any, bool]]
+
+
+class _Proof(NamedTuple):
+    """A question that shows whether the name servers work."""
+
+    answer: asyncio.Task[bool]
+    asked_at_s: float
 
 
 _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
@@ -139,8 +156,10 @@ class Resolver:
         self._found_at_s = -1.0
         self._unclear: set[str] = set()
         """Names that could not be looked up since one was found."""
-        self._root: asyncio.Task[bool] | None = None
-        self._root_asked_at_s = -1.0
+        self._witness: str | None = None
+        """The name of the witness that was looked up last."""
+        self._proofs: dict[_Question, _Proof] = {}
+        """The last question of each kind."""
         self._retiring: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
@@ -155,7 +174,7 @@ class Resolver:
     async def close(self) -> None:
         """Cancel running lookups, and release sockets and threads."""
         self._is_closed = True
-        tasks = [*self._retiring, *([self._root] if self._root is not None else [])]
+        tasks = [*self._retiring, *(proof.answer for proof in self._proofs.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -185,6 +204,12 @@ class Resolver:
         is_older = failed_at_s is not None and self._kept[host].kept_at_s <= failed_at_s
         if is_older or isinstance(known, NoAddress):
             del self._kept[host]
+
+    def note_looked_up(self, host: str) -> None:
+        """Record that the name servers answer for names below the name of a witness."""
+        self._witness = host
+        self._found_at_s = self._loop.time()
+        self._unclear.clear()
 
     async def resolve(self, host: str, deadline_s: float = math.inf) -> Found | NoAddress:
         """Return the addresses of a name (in the form of `TargetUrl`), or the reason why there are none.
@@ -305,14 +330,29 @@ class Resolver:
 
     async def _is_found_elsewhere(self, since_s: float) -> bool:
         """Return whether the name servers answer for other names."""
-        if len(self._unclear) >= MAX_UNCLEAR_NAMES or self._is_closed:
+        if self._is_closed:
             return False
-        if self._found_at_s > since_s:
-            return True
-        if self._root is None or (self._root.done() and self._root_asked_at_s < since_s):
-            self._root_asked_at_s = self._loop.time()
-            self._root = asyncio.create_task(answers_for_root(self._servers, ROOT_SECONDS))
-        return await asyncio.shield(self._root)
+        if len(self._unclear) >= MAX_UNCLEAR_NAMES:
+            return self._witness is not None and await self._proved(self._answers_uncached, since_s)
+        return self._found_at_s > since_s or await self._proved(self._answers_for_root, since_s)
+
+    async def _proved(self, ask: _Question, since_s: float) -> bool:
+        """Return the answer of a question that is asked after this time; concurrent callers share it."""
+        proof = self._proofs.get(ask)
+        if proof is None or (proof.answer.done() and proof.asked_at_s < since_s):
+            proof = _Proof(asyncio.create_task(ask()), self._loop.time())
+            self._proofs[ask] = proof
+        return await asyncio.shield(proof.answer)
+
+    async def _answers_for_root(self) -> bool:
+        return await answers_for_root(self._servers, ROOT_SECONDS)
+
+    async def _answers_uncached(self) -> bool:
+        host = self._witness
+        is_answered = host is not None and await answers_uncached(self._servers, host, ROOT_SECONDS)
+        if host is not None and is_answered:
+            self.note_looked_up(host)
+        return is_answered
 
     def _renew_channel(self) -> None:
         self._lookups_left = MAX_LOOKUPS_OF_CHANNEL

@@ -1,7 +1,6 @@
 """Requests to witnesses: over new connections, after new lookups, within a few seconds."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
@@ -15,7 +14,7 @@ from lifesign.domain.net.allowed_addresses import Address, AddressRefused, Targe
 from lifesign.http_client.answer import read_head
 from lifesign.http_client.failures import FAILURES
 from lifesign.prober.network.connector import Unreached, VettedConnector
-from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, open_channel
+from lifesign.prober.network.dns_lookup import DnsChannel, NameAnswer, open_channel, uncached_name
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.reachability.target_contact import NetworkClasses
 
@@ -60,12 +59,15 @@ class WitnessRequests:
         name_servers: Sequence[str] = (),
         user_agent: str,
         opt_outs: OptOuts | None = None,
+        note_looked_up: Callable[[str], None] | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         """`name_servers`: those that resolve the names of targets; none: those of the system.
 
-        `wall_s`: the clock by which certificates are verified.
+        `note_looked_up` is called with the name of each witness that they looked up. `wall_s`: the clock by
+        which certificates are verified.
         """
+        self._note_looked_up = note_looked_up
         self._connector = connector
         self._classes = classes
         self._name_servers = tuple(name_servers)
@@ -122,6 +124,8 @@ class WitnessRequests:
                 is_looked_up = is_looked_up and await self._resolves_uncached(
                     target.host, servers, deadline_s
                 )
+                if is_looked_up and self._note_looked_up is not None:
+                    self._note_looked_up(target.host)
                 return replace(reply, is_looked_up=is_looked_up)
         return reply
 
@@ -130,7 +134,7 @@ class WitnessRequests:
 
         A name server that has lost its upstream server answers from its cache alone.
         """
-        name = f"{secrets.token_hex(4)}.{host}"
+        name = uncached_name(host)
         return len(name) <= _MAX_NAME_CHARS and not (await self._look_up(name, servers, deadline_s)).unclear
 
     async def _look_up(self, host: str, channel: DnsChannel, deadline_s: float) -> NameAnswer:
