@@ -4,6 +4,7 @@ import pytest
 
 from lifesign.domain.observation.witness_rule import Canary, WitnessPolicy
 from lifesign.prober.definition.lag_limits import LagPolicy
+from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.definition.witness_settings import CanarySettings, SelfCheckSettings, WitnessSettings
 
 
@@ -22,9 +23,13 @@ def test_durations_of_the_witness_rule_can_be_configured() -> None:
 
 
 def test_limits_of_lag_can_be_configured() -> None:
-    assert SelfCheckSettings().policy() == LagPolicy()
+    assert SelfCheckSettings().policy(Timeouts().shortest_s) == LagPolicy()
     scaled = SelfCheckSettings(max_lag_seconds=0.1, max_standstill_seconds=0.3)
-    assert scaled.policy() == LagPolicy(max_lag_s=0.1, max_standstill_s=0.3)
+    assert scaled.policy(5) == LagPolicy(max_lag_s=0.1, max_standstill_s=0.3)
+
+
+def test_limits_of_lag_are_parts_of_a_short_timeout() -> None:
+    assert SelfCheckSettings().policy(0.5) == LagPolicy(max_lag_s=0.125, max_standstill_s=0.25)
 
 
 @pytest.mark.parametrize("status", [None, 401])

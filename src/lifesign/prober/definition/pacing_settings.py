@@ -90,6 +90,17 @@ class Timeouts(DefinitionMapping):
     """Time limit for the whole request, redirects included. A probe takes at most three times as long."""
 
     @property
+    def shortest_s(self) -> float:
+        """The shortest of all limits."""
+        return min(
+            self.dns_seconds,
+            self.connect_seconds,
+            self.tls_seconds,
+            self.first_byte_seconds,
+            self.total_seconds,
+        )
+
+    @property
     def deadlines(self) -> Deadlines:
         """Return the time limits in the form that a census reports."""
         return Deadlines(

@@ -1,6 +1,6 @@
 """Witnesses and the check of the prober itself in a probe definition."""
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -9,6 +9,11 @@ from lifesign.prober.definition.lag_limits import LagPolicy
 from lifesign.prober.definition.layer_settings import DefinitionMapping
 from lifesign.prober.definition.target_settings import spelled_out
 from lifesign.prober.definition.values import CanaryUrl
+
+MAX_LAG_RATIO: Final = 0.25
+"""Part of the shortest timeout by which the event loop may be late."""
+MAX_STANDSTILL_RATIO: Final = 0.5
+"""Part of it for which the prober may stand still."""
 
 
 class CanarySettings(DefinitionMapping):
@@ -60,13 +65,19 @@ class WitnessSettings(DefinitionMapping):
 
 
 class SelfCheckSettings(DefinitionMapping):
-    """Limits from which on the prober counts as slow, so that its timeouts do not count."""
+    """Limits from which on the prober counts as slow, so that its timeouts do not count.
+
+    With short timeouts they are lower: a part of the shortest one.
+    """
 
     max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
     """Maximum event loop lag, as the 99th percentile of 10 s."""
     max_standstill_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 2
     """Maximum duration of a single stall."""
 
-    def policy(self) -> LagPolicy:
+    def policy(self, shortest_timeout_s: float) -> LagPolicy:
         """Return the limits in the form that the check of the prober itself uses."""
-        return LagPolicy(max_lag_s=self.max_lag_seconds, max_standstill_s=self.max_standstill_seconds)
+        return LagPolicy(
+            max_lag_s=min(self.max_lag_seconds, MAX_LAG_RATIO * shortest_timeout_s),
+            max_standstill_s=min(self.max_standstill_seconds, MAX_STANDSTILL_RATIO * shortest_timeout_s),
+        )

@@ -106,7 +106,8 @@ class ProbeWorker:
         self._unanswered = unanswered
         self._patience_s = patience_s
         self._tally = Tally(clock.monotonic_s())
-        self._check = SelfCheck(clock.monotonic_s(), definition.self_check.policy())
+        lag_policy = definition.self_check.policy(definition.timeouts.shortest_s)
+        self._check = SelfCheck(clock.monotonic_s(), lag_policy)
         self._failures = WaitingFailures()
         self._limiter: HostLimiter[Due] = HostLimiter(
             concurrency=limits.concurrency,
