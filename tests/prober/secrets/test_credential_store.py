@@ -559,6 +559,28 @@ def test_secret_of_one_origin_that_is_part_of_anothers_hides_nothing(tmp_path: P
     assert store.scrubber_of(urls[0], urls[2]) is store.scrubber_of(urls[0])
 
 
+async def test_new_token_changes_nothing_for_the_agents_of_other_credentials() -> None:
+    """Each change takes up to a millisecond for each secret, and all processes get all tokens."""
+    settings, numbers = [], iter(range(1000, 2000))
+    for name in "ab":
+        oauth2 = {"token_url": "https://login.example/", "client_id": name, "client_secret": {"env": name}}
+        given = {"name": name, "origin": f"https://{name}.example", "oauth2": oauth2}
+        settings.append(CredentialSettings.model_validate(given))
+
+    async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
+        return AccessToken(value=f"access-token-{next(numbers)}", lifetime_s=60.0)
+
+    secrets = Secrets({each.source: f"client-secret-{each.name}" for each in settings})
+    store = CredentialStore(settings, secrets, request_token=request)
+    before = {name: store.scrubber_of(URL(f"https://{name}.example/")) for name in "ab"}
+    tokens = store.named("a").tokens
+    assert tokens is not None
+    assert await tokens.prepare(60.0)
+    assert store.scrubber_of(URL("https://b.example/")) is before["b"]
+    for place in ("a", "login"):
+        assert "access-token-1000" in store.scrubber_of(URL(f"https://{place}.example/")).secrets
+
+
 def test_file_that_changed_before_the_start_of_a_process_is_read_again(tmp_path: Path) -> None:
     """A process that replaces a dead one gets the secrets that were read at the start of the crawl."""
     file = tmp_path / "lab.token"

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from lifesign.domain.credentials.missing_credentials import (
     lacking_place,
 )
 from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
-from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, united
+from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
 from lifesign.domain.targets.target import origin_of
@@ -35,6 +35,7 @@ from lifesign.prober.definition.credentials import (
 )
 from lifesign.prober.secrets.changed_files import ChangedFiles
 from lifesign.prober.secrets.client_tls import ClientTls
+from lifesign.prober.secrets.origin_scrubbers import OriginScrubbers, SecretsNow
 from lifesign.prober.secrets.secret_reader import (
     FileStamp,
     Secrets,
@@ -48,8 +49,6 @@ from lifesign.prober.secrets.token_source import TokenSource
 
 RELOAD_SECONDS: Final = 5.0
 """Interval at which files with secrets are checked for changes."""
-MAX_ORIGINS: Final = 4_096
-"""Maximum number of origins whose scrubber is cached."""
 GONE_SECONDS: Final = 300.0
 """Time for which a credential is missing after the last other prober that has it ended: it may restart."""
 MAX_PAST_SECRETS: Final = 4
@@ -229,7 +228,7 @@ class CredentialStore:
         for credential in self._credentials.values():
             if (client := credential.oauth2) is None:
                 continue
-            credential.on_new_secret = self._renew_scrubber
+            credential.on_new_secret = self._note_change
             credential.token_tls = partial(self._tls_files.of_origin, client.token_origin)
             if request_token is None:
                 raise ValueError(f"credential {credential.name} needs `request_token`")
@@ -237,7 +236,7 @@ class CredentialStore:
             if client not in sources:
                 renew = partial(request_token, credential)
                 sources[client] = TokenSource(
-                    credential.name, renew, self._renew_scrubber, clock, is_owner=owns_tokens
+                    credential.name, renew, self._note_change, clock, is_owner=owns_tokens
                 )
             credential.tokens = sources[client]
         self._token_sources = list(sources.values())
@@ -264,13 +263,11 @@ class CredentialStore:
             "secret",
             {name: _stamp(source, setting, secrets.stamps.get) for name, setting, source in self._sources},
         )
-        self._scrubber_at: Callable[[str, str], Scrubber]
-        self._united: Callable[[frozenset[Scrubber]], Scrubber]
+        self._scrubbers = OriginScrubbers(self._secrets_by_origin())
         self.on_change: Callable[[], None] = lambda: None
         """Called after each new token or secret."""
         if owns_tokens:
             self._note_stored_tokens()
-        self._renew_scrubber()
 
     def __bool__(self) -> bool:
         return bool(self._credentials)
@@ -409,7 +406,7 @@ class CredentialStore:
             if secret is not None and secret != self._credentials[name].secret:
                 self._credentials[name].change(secret)
                 self._uses[name].note_change()
-                self._renew_scrubber()
+                self._note_change()
 
     def scrubber_of(self, *urls: URL) -> Scrubber:
         """Return what removes the secrets that the origins of these URLs may have received.
@@ -418,14 +415,7 @@ class CredentialStore:
         chooses its tokens. They must not change texts that are read from other origins.
         """
         self._reload()
-        # Nearly all probes have one origin, or origins with the same secrets.
-        first = self._scrubber_at(urls[0].scheme, urls[0].raw_authority)
-        found = {first}
-        for url in urls[1:]:
-            other = self._scrubber_at(url.scheme, url.raw_authority)
-            if other is not first:
-                found.add(other)
-        return first if len(found) == 1 else self._united(frozenset(found))
+        return self._scrubbers.of(*urls)
 
     def issued_tokens(self) -> Mapping[str, IssuedTokens]:
         """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process."""
@@ -442,7 +432,7 @@ class CredentialStore:
             credential.refresh_tokens = [*tokens.refresh]
             if credential.tokens is not None:
                 credential.tokens.note_issued(tokens.access)
-        self._renew_scrubber()
+        self._note_change()
 
     def _note_stored_tokens(self) -> None:
         """Store the refresh tokens in files: an endpoint may send one back before its first use."""
@@ -454,28 +444,19 @@ class CredentialStore:
                     source = SecretPlace(file=client.token_file)
                     credential.refresh_tokens = [read_secret(source, credential.name, lambda _warning: None)]
 
-    def _renew_scrubber(self) -> None:
-        by_origin: dict[str, list[str]] = {}
+    def _secrets_by_origin(self) -> Mapping[str, Sequence[SecretsNow]]:
+        """Return what returns the secrets that each origin may have received."""
+        found: dict[str, list[SecretsNow]] = {}
         for credential in self._credentials.values():
             for origin in credential.scope.target_origins:
-                by_origin.setdefault(origin_of(origin), []).extend(credential.secrets())
+                found.setdefault(origin_of(origin), []).append(credential.secrets)
             if credential.oauth2 is not None:
                 # It may be a target too.
-                by_origin.setdefault(credential.oauth2.token_origin, []).extend(
-                    credential.secrets_of_provider()
-                )
-        # Origins with the same secrets share one: its tables stay in the processor's cache.
-        shared = {secrets: Scrubber(secrets) for secrets in map(frozenset, by_origin.values())}
-        scrubbers = {origin: shared[frozenset(secrets)] for origin, secrets in by_origin.items()}
+                found.setdefault(credential.oauth2.token_origin, []).append(credential.secrets_of_provider)
+        return found
 
-        # Determining an origin takes longer than finding its scrubber.
-        @lru_cache(maxsize=MAX_ORIGINS)
-        def scrubber_at(scheme: str, authority: str) -> Scrubber:
-            return scrubbers.get(origin_of(f"{scheme}://{authority}"), NO_SECRETS)
-
-        self._scrubber_at = scrubber_at
-        # With a cache of its own, as each has the secrets of this moment.
-        self._united = lru_cache(maxsize=MAX_ORIGINS)(united)
+    def _note_change(self) -> None:
+        self._scrubbers.note_change()
         self.on_change()
 
 
