@@ -10,7 +10,7 @@ the bytes, and a search in Python for each escape would block the prober for sec
 
 import re
 from binascii import a2b_qp
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 MAX_LEVELS: Final = 3
@@ -28,6 +28,8 @@ REACH_FACTOR: Final = 12
 """Maximum size of an escaped secret whose place is found, as a multiple of its longest form."""
 STEM_BYTES: Final = 8
 """First bytes of a form that are searched for in all answers; by chance they are in none."""
+_BRANCHES: Final = 2
+"""Bytes of a stem at which the search branches. With 100 secrets, it takes a tenth of the time without."""
 
 MARKS: Final = (b"%", b"\\", b"&")
 """Each escape begins with one of these."""
@@ -94,7 +96,7 @@ class Disguises:
         stems = {text.translate(_TO_LOWER, DROPPED)[:STEM_BYTES] for text in searched}
         # Without repetitions, it takes linear time. RE2 needs tables that leave the processor's cache between
         # two probes, and took twice as long in them.
-        self._stems = re.compile(b"|".join(map(re.escape, sorted(stems))))
+        self._stems = re.compile(_any_of(stems, _BRANCHES))
 
     def may_be_in(self, data: bytes) -> bool:
         """Return whether the bytes may contain a secret or its beginning. Only False is certain."""
@@ -204,6 +206,19 @@ def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
             found.add(decoded.translate(None, DROPPED))
             decoded, _ = _decoded(decoded)
     return frozenset(needle for needle in found if len(needle) >= MIN_FOUND_BYTES)
+
+
+def _any_of(texts: Collection[bytes], branches: int) -> bytes:
+    """Return a pattern for any of these texts that branches at their first bytes, so as to try few."""
+    if len(texts) <= 1 or not branches or b"" in texts:
+        return b"|".join(map(re.escape, sorted(texts)))
+    by_first: dict[bytes, set[bytes]] = {}
+    for text in texts:
+        by_first.setdefault(text[:1], set()).add(text[1:])
+    return b"|".join(
+        b"%s(?:%s)" % (re.escape(first), _any_of(rest, branches - 1))
+        for first, rest in sorted(by_first.items())
+    )
 
 
 def _decoded(data: bytes) -> tuple[bytes, int]:
