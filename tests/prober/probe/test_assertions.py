@@ -1,5 +1,6 @@
 """Assertions of one probe, on real servers."""
 
+import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -146,6 +147,21 @@ async def test_path_is_read_within_its_limits(reply: Reply, results: list[Assert
             limits={"max_document_bytes": 1024},
         )
     assert outcomes(report.observation) == results
+
+
+@pytest.mark.parametrize(("wait_s", "result"), [(0.0, OK), (0.3, FAILED), (60.0, NOT_MEASURED)])
+async def test_latency_of_a_path_includes_its_body(wait_s: float, result: AssertionOutcome) -> None:
+    async def slow(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n")
+        await writer.drain()
+        await asyncio.sleep(wait_s)
+        writer.write(b"OK")
+
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/status": slow}
+        timeouts = {"total_seconds": 1.0, "first_byte_seconds": 1.0, "connect_seconds": 1.0}
+        report = await probed(server, {"of": "/status", "latency_below": "250ms"}, timeouts=timeouts)
+    assert outcomes(report.observation) == [result]
 
 
 @pytest.mark.parametrize("charset", ["iso-8859-1", "utf-16", "utf-8", "unknown"])

@@ -93,8 +93,13 @@ class Assertion:
 
     @property
     def is_of_content(self) -> bool:
-        """Whether the assertion needs the body of the answer."""
+        """Whether the assertion checks the body of the answer."""
         return self.check in _OF_CONTENT
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether the body is read for the assertion; the latency is that of the whole answer."""
+        return self.is_of_content or self.check is Check.LATENCY_BELOW
 
 
 @fast_dataclass(kw_only=True)

@@ -138,4 +138,4 @@ def _certificate_days(visit: ProbeSession, fetched: Fetched) -> float | None:
 
 def needs_body(assertions: Sequence[Assertion], of: str) -> bool:
     """Return whether an assertion needs the body of an answer."""
-    return any(each.of == of and each.is_of_content for each in assertions)
+    return any(each.of == of and each.needs_body for each in assertions)
