@@ -381,6 +381,33 @@ async def test_workers_whose_lock_directory_is_removed_continue_the_incarnation(
         assert registry.status == "deregistered"
 
 
+@in_directory
+async def test_next_worker_of_a_displaced_agent_does_not_supersede_the_other_process(directory: str) -> None:
+    async with scripted_registry() as registry:
+        servers = [Server(link_to(registry, Desk().app, directory)) for _ in range(3)]
+        for server in servers:
+            await server.start()
+        await registry.until_beats(1)
+        # Another process registers as this agent.
+        registry.incarnation += 1
+        await registry.until(lambda: registry.functions().count("POST") == 2)
+        await servers[0].stop()
+        # The answer is lost: the next worker knows nevertheless that the incarnation is not its own.
+        registry.answers("POST", (0, {}))
+        await registry.until(lambda: registry.functions().count("POST") == 4)
+        assert (registry.incarnation, registry.status) == (2, "active")
+        shutil.rmtree(f"{directory}/crew")
+        await asyncio.sleep(3)
+        await servers[1].stop()
+        await registry.until(lambda: registry.functions().count("POST") == 5)
+        assert (registry.incarnation, registry.status) == (2, "active")
+        registry.status = "dead"
+        await registry.until_beats(1)
+        assert registry.incarnation == 3
+        await servers[2].stop()
+        assert registry.status == "deregistered"
+
+
 def remove_lead(directory: str) -> None:
     Path(directory, "crew", "lead").unlink()
 

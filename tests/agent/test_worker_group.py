@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.agent.beat_election import BeatElection
+from lifesign.agent.beat_election import IS_LOST, BeatElection
 from lifesign.agent.worker_group import WorkerGroup
 
 
@@ -23,12 +23,12 @@ def test_leader_restores_removed_files_before_another_worker_can_lead(tmp_path: 
     shutil.rmtree(tmp_path / "a")
     # The other worker leaves the first try to the leader.
     assert not other.can_lead()
-    leader.keep_lead(7)
+    leader.keep_lead()
     assert not other.can_lead()
     assert leader.total_load() == 2
     leader.give_lead()
     assert other.can_lead()
-    assert other.inherited == 7
+    assert other.incarnation == 7
     assert leader.leave() is None
     assert other.leave() == 7
 
@@ -36,17 +36,17 @@ def test_leader_restores_removed_files_before_another_worker_can_lead(tmp_path: 
 def test_leader_that_stood_still_steps_back_if_another_worker_leads(tmp_path: Path) -> None:
     former, other = joined(tmp_path / "a"), joined(tmp_path / "a")
     assert former.can_lead()
-    assert former.keep_lead(7)
+    assert former.keep_lead()
     shutil.rmtree(tmp_path / "a")
     assert not other.can_lead()
     assert other.can_lead()
     other.note_incarnation(8)
-    assert not former.keep_lead(7)
-    assert not former.keep_lead(7)
-    assert other.keep_lead(8)
+    assert not former.keep_lead()
+    assert not former.keep_lead()
+    assert other.keep_lead()
     other.give_lead()
     assert former.can_lead()
-    assert former.inherited == 8
+    assert former.incarnation == 8
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_fault_of_the_directory_is_never_raised(
     with monkeypatch.context() as patch:
         patch.setattr(BeatElection, method, no_descriptors)
         group.can_lead()
-        group.keep_lead(None)
+        group.keep_lead()
         group.is_alone()
         assert group.names()
         assert group.total_load() == 3
@@ -84,7 +84,7 @@ def test_lasting_fault_of_the_directory_is_logged_once(
     with monkeypatch.context() as patch:
         patch.setattr(BeatElection, "is_in_place", failing)
         for _ in range(3):
-            group.keep_lead(1)
+            group.keep_lead()
             assert not group.can_lead()
     assert len(caplog.messages) == 1
     group.leave()
@@ -99,6 +99,13 @@ def test_last_worker_ends_its_own_incarnation_if_the_stored_one_cannot_be_read(
     group = joined(tmp_path / "a")
     monkeypatch.setattr(BeatElection, "incarnation", unreadable)
     assert group.leave(5) == 5
+
+
+def test_last_worker_ends_no_incarnation_if_the_registry_has_ended_it(tmp_path: Path) -> None:
+    group = joined(tmp_path / "a")
+    assert group.can_lead()
+    group.note_incarnation(IS_LOST)
+    assert group.leave() is None
 
 
 def test_worker_leads_itself_if_the_directory_cannot_be_created(tmp_path: Path) -> None:
@@ -123,5 +130,5 @@ def test_worker_that_does_not_lead_after_a_drain_logs_that_once(
     assert len(caplog.messages) == 1
     assert drained.leave() is None
     assert new.can_lead()
-    assert new.inherited is None
+    assert new.incarnation is None
     new.leave()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Unpack
 
-from lifesign.agent.beat_election import default_directory
+from lifesign.agent.beat_election import IS_LOST, default_directory
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import LEAVE_SECONDS, DrainContext, leave
@@ -160,11 +160,11 @@ class AgentLink:
         self._workers.note_incarnation(incarnation)
 
     def on_incarnation_lost(self, why: str) -> None:  # noqa: ARG002 - the loop has logged it
-        """Clear the workers' incarnation.
+        """Let the next worker not supersede: another process may be registered as this agent.
 
         Requests in progress continue: no other agent can answer their callers.
         """
-        self._workers.note_incarnation(None)
+        self._workers.note_incarnation(IS_LOST)
 
     def on_standby(self) -> None:
         """Do nothing: the app is served even if another process is registered as this agent."""
@@ -228,9 +228,15 @@ class AgentLink:
 
         Deregister the agent unless another worker continues it.
         """
-        incarnation = self._workers.inherited
+        incarnation = self._workers.incarnation
         loop = HeartbeatLoop(self._place, self, self._load, is_sender=self._is_sender)
-        if incarnation is not None:
+        if incarnation == IS_LOST:
+            _log.warning(
+                "agent %s: this worker process now registers the agent, unless another process has done so",
+                self.profile.agent_id,
+            )
+            loop.stand_by()
+        elif incarnation is not None:
             _log.info(
                 "agent %s: this worker process now sends the heartbeats of incarnation %s",
                 self.profile.agent_id,
@@ -273,7 +279,7 @@ class AgentLink:
 
     def _is_sender(self) -> bool:
         """Return whether this worker still sends the heartbeats: another one may, if files were removed."""
-        return self._workers.keep_lead(self._place.incarnation)
+        return self._workers.keep_lead()
 
     async def _run_idle(self) -> None:
         with suppress(TimeoutError):

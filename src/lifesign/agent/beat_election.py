@@ -4,7 +4,8 @@ The workers share a directory that only their user may read:
 
     crew      locked, shared, by every living worker: a worker with an exclusive lock is the only one
     lead      locked by the leader; when it dies, in any way, the next worker gets the lock
-    life      the agent's incarnation, for the next leader; after a drain, 0 and the workers of that time
+    life      the agent's incarnation, for the next leader; after a drain, 0 and the workers of that time;
+              -1 if the registry has ended the incarnation
     load-*    one file per worker, locked by it and mapped: its current load
     new-*     a load file before it is locked: one without a lock belongs to a dead worker
 
@@ -35,6 +36,8 @@ PATIENCE_SECONDS: Final = 1.0
 """Time to wait for another worker that checks whether it is the only one."""
 HAS_LEFT: Final = 0
 """Value in place of an incarnation: the agent was drained, and a worker of that time is still alive."""
+IS_LOST: Final = -1
+"""Value in place of an incarnation: the registry has ended it, perhaps for another process."""
 
 _LOAD_BYTES = 8
 _MAX_LIFE_BYTES = 64 * MAX_WORKERS
@@ -133,7 +136,8 @@ class BeatElection:
     def incarnation(self) -> int | None:
         """Return the incarnation that a worker registered; None before that.
 
-        After a drain, HAS_LEFT until all workers of that time have ended, then None.
+        After a drain, HAS_LEFT until all workers of that time have ended, then None. IS_LOST if the registry
+        has ended the incarnation.
         """
         try:
             with (self._directory / "life").open("rb") as file:

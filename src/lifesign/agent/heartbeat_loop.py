@@ -140,6 +140,11 @@ class HeartbeatLoop:
         self._supersedes = False
         self.is_registered.set()
 
+    def stand_by(self) -> None:
+        """Register without superseding: another process may be registered as this agent."""
+        self._supersedes = False
+        self.is_displaced = True
+
     def _next_turn(self) -> "asyncio.Future[None]":
         tried = asyncio.get_running_loop().create_future()
         if self.has_left.is_set():

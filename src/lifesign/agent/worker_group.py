@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from lifesign.agent.beat_election import HAS_LEFT, BeatElection
+from lifesign.agent.beat_election import HAS_LEFT, IS_LOST, BeatElection
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -25,13 +25,16 @@ class WorkerGroup:
         self._load = 0
         self._last_fault: int | None = None
         """errno of the last fault, which is logged once: its text may name another file each time."""
-        self.inherited: int | None = None
-        """Incarnation that the new leader continues; None if there is none."""
+        self.incarnation: int | None = None
+        """Incarnation for the next leader, as this worker has read or stored it.
+
+        None if there is none; IS_LOST if the registry has ended it.
+        """
         self._has_reported_drain = False
 
     def join(self) -> None:
         """Join the other workers. If the directory cannot be used, this worker leads itself."""
-        self.inherited, self._last_fault, self._has_reported_drain = None, None, False
+        self.incarnation, self._last_fault, self._has_reported_drain = None, None, False
         try:
             self._election = BeatElection.join(self._directory)
         except OSError as error:
@@ -68,12 +71,12 @@ class WorkerGroup:
             # The leader checks its files more often: after a removal, it has the first try.
             if self._is_restored():
                 return False
-            is_leader, self.inherited = self._election.lead(), self._election.incarnation()
+            is_leader, self.incarnation = self._election.lead(), self._election.incarnation()
         except OSError as error:
             self._report(error)
             return False
         self._last_fault = None
-        is_drained = self.inherited == HAS_LEFT
+        is_drained = self.incarnation == HAS_LEFT
         if is_drained and not self._has_reported_drain:
             _log.warning(
                 (
@@ -85,7 +88,7 @@ class WorkerGroup:
         self._has_reported_drain = is_drained
         return is_leader and not is_drained
 
-    def keep_lead(self, incarnation: int | None) -> bool:
+    def keep_lead(self) -> bool:
         """Create the leader's files again if they were removed.
 
         Return False if another worker leads since then, for example because this process was stopped for a
@@ -101,7 +104,7 @@ class WorkerGroup:
             return True
         self._last_fault = None
         if is_restored and is_leader:
-            self.note_incarnation(incarnation)
+            self.note_incarnation(self.incarnation)
         return is_leader
 
     def give_lead(self) -> None:
@@ -127,6 +130,7 @@ class WorkerGroup:
 
     def note_incarnation(self, incarnation: int | None) -> None:
         """Store the incarnation for the next leader; only called by the leader."""
+        self.incarnation = incarnation
         try:
             if self._election is not None:
                 self._election.note_incarnation(incarnation)
@@ -152,7 +156,7 @@ class WorkerGroup:
             return None
         with suppress(OSError):
             own = election.incarnation()
-        return own if election.leave() and own != HAS_LEFT else None
+        return own if election.leave() and own not in {HAS_LEFT, IS_LOST} else None
 
     def _is_restored(self) -> bool:
         """Join again if this worker's files were removed; return whether they were."""
