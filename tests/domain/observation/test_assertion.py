@@ -160,6 +160,16 @@ def test_fault_of_a_credential_decides_no_assertion(
     assert evaluate(asserted(Check.STATUS, expected), answer).result is result
 
 
+@pytest.mark.parametrize("check", [Check.MATCHES, Check.GLOB, Check.TEXT_MATCHES])
+def test_half_a_surrogate_pair_is_searched(check: Check) -> None:
+    """Programs write it that cut a text in the middle of a character."""
+    text = "42 \ud83d"
+    pointer = None if check is Check.TEXT_MATCHES else "/text"
+    expected = "42*" if check is Check.GLOB else "42"
+    answer = CheckedAnswer(status=200, value={"text": text}, text=text)
+    assert evaluate(asserted(check, expected, pointer), answer).result is OK
+
+
 @pytest.mark.parametrize("actual", [100.0, 1200.0])
 def test_latency_of_a_refused_credential_is_not_measured(actual: float) -> None:
     limit = asserted(Check.LATENCY_BELOW, 800.0)

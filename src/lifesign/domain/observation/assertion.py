@@ -307,7 +307,8 @@ def _text_is_met(assertion: Assertion, text: str) -> bool | None:
 def _has_match(pattern: Pattern, text: str) -> bool | None:
     if len(text) * pattern.programsize > MAX_SEARCH_STEPS:
         return None
-    return pattern.search(text) is not None
+    # JSON may have half a surrogate pair, which RE2 cannot encode.
+    return pattern.search(text.encode("utf-8", "replace").decode()) is not None
 
 
 def _value_is_met(assertion: Assertion, value: Any) -> bool | None:
