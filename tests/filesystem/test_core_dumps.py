@@ -22,10 +22,16 @@ read_secret(Path(sys.argv[1]), "--token-file", "token")
 """
 
 
+VARIABLE = """
+from lifesign.cli.commands.check import _token
+_token(None)
+"""
+
+
 @pytest.mark.parametrize(
     "reads",
-    [CREDENTIAL, KEY, TOKEN],
-    ids=["credential of a definition", "key of a variable", "token of a command"],
+    [CREDENTIAL, KEY, TOKEN, VARIABLE],
+    ids=["credential of a definition", "key of a variable", "token of a command", "token of a variable"],
 )
 def test_a_process_with_secrets_writes_no_core_dump(tmp_path: Path, reads: str) -> None:
     file = tmp_path / "secret"

@@ -24,6 +24,7 @@ from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.durations import duration_text
 from lifesign.domain.text.times import utc_text
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 
 if TYPE_CHECKING:
     from lifesign.client import HealthCheck
@@ -177,6 +178,7 @@ def _as_typed(url: str) -> Iterator[None]:
 
 def _token(file: Path | None) -> str | None:
     if file is None:
+        forbid_core_dumps()
         return os.environ.get(TOKEN_VARIABLE) or None
     return read_secret(file, "--token-file", "token")
 
