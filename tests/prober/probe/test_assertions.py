@@ -164,6 +164,25 @@ async def test_latency_of_a_path_includes_its_body(wait_s: float, result: Assert
     assert outcomes(report.observation) == [result]
 
 
+async def test_path_with_an_assertion_may_have_any_type() -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/status": answer(200)}
+        await probed(server, {"of": "/status", "status": 200})
+        assert server.asked("/status")["accept"] == "*/*"
+
+
+@pytest.mark.parametrize("check", [{"status": 200}, {"latency_below": "60s"}])
+async def test_card_with_an_assertion_is_requested_without_its_etag(check: dict[str, Any]) -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {
+            CARD_PATH: as_json(card(url=f"{server.url}/a2a"), ETag='"1"'),
+        }
+        first = await probed(server)
+        await probed(server, {"of": "card", **check}, memory=first.memory)
+        assert first.memory.card_etag == '"1"'
+        assert "if-none-match" not in server.asked(CARD_PATH)
+
+
 @pytest.mark.parametrize("charset", ["iso-8859-1", "utf-16", "utf-8", "unknown"])
 async def test_text_is_decoded_by_its_charset(charset: str) -> None:
     body = "café is well".encode("utf-8" if charset == "unknown" else charset)

@@ -28,7 +28,6 @@ from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.domain.text.safe_text import harmless
 from lifesign.http_client.redirects import parsed, resolve_url
 from lifesign.prober.network.fetched import Fetched
-from lifesign.prober.probe.assertions import needs_body
 from lifesign.prober.probe.interface_reading import note_card, note_same_interface
 from lifesign.prober.probe.session import ProbeSession
 
@@ -56,7 +55,7 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
         # A card at the root is parsed each time: only its content shows whether it is this agent's.
         is_known = str(url) == visit.recall("card_url") and not visit.given.is_at_root(url)
         # Assertions need the card itself, not the answer that it has not changed.
-        is_enough = is_known and not needs_body(visit.checks, "card")
+        is_enough = is_known and all(check.of != "card" for check in visit.checks)
         etag = visit.recall("card_etag") if is_enough else None
         fetched = await visit.ask(
             url,

@@ -409,13 +409,14 @@ async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, 
     answers: dict[str, LayerResult] = {}
     for path in paths:
         url = place_under(visit.given.url, "", path)
+        is_checked = any(check.of == path for check in visit.checks)
         is_read = needs_body(visit.checks, path)
         fetched = await visit.ask(
             url,
             max_bytes=visit.definition.limits.max_document_bytes if is_read else 0,
             is_head_enough=not is_read,
             needs_any_body=is_read,
-            accept="*/*" if is_read else "application/json",
+            accept="*/*" if is_checked else "application/json",
             purpose=Purpose.PATH,
         )
         if fetched is not None:
