@@ -202,3 +202,27 @@ async def test_failed_task_source_is_retried(
     async with working(source, hands):
         assert await outcome(source.put(1)) == "done 1"
         assert caplog.text.count("could not get work") == 2
+
+
+async def test_source_that_gives_no_new_assignment_is_asked_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.agent.work_loop.SOURCE_RETRY_SECONDS", 0)
+    source, hands = HandedIn("a"), Hands()
+    take = source.take
+    first = Assignment(1, outcome=asyncio.get_running_loop().create_future())
+    taken: list[Any] = [first, {"no": "assignment"}, first]
+
+    async def take_wrong() -> Any:
+        return taken.pop(0) if taken else await take()
+
+    source.take = take_wrong  # type: ignore[method-assign]
+    async with working(source, hands) as work:
+        await hands.until_begun(1)
+        while taken:  # noqa: ASYNC110 - the source is asked without an event
+            await asyncio.sleep(0)
+        hands.may_end.set()
+        assert await outcome(first) == "done 1"
+        assert await outcome(source.put(2)) == "done 2"
+        await work.idle()
+    assert caplog.text.count("not get work") == 2

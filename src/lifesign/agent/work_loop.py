@@ -10,6 +10,7 @@ from lifesign.agent.handler import Handler, call, is_own_failure
 from lifesign.agent.registration import Load
 from lifesign.agent.work_sources import Assignment, AssignmentSource
 from lifesign.domain.models.agents import MAX_TASKS
+from lifesign.errors import InvalidValue
 
 SOURCE_RETRY_SECONDS: Final = 1.0
 """Delay after a source of work failed."""
@@ -46,7 +47,7 @@ class WorkLoop:
             await self._may_begin.wait()
             await self._room.acquire()
             try:
-                assignment = await self._source.take()
+                assignment = self._checked(await self._source.take())
             except BaseException as error:
                 self._room.release()
                 if not is_own_failure(error):
@@ -80,6 +81,14 @@ class WorkLoop:
             doing.dropped_because = why
             if doing.call is not None:
                 doing.call.cancel()
+
+    def _checked(self, taken: object) -> Assignment:
+        """Return what a source gave; raise InvalidValue if this agent cannot begin that."""
+        if not isinstance(taken, Assignment):
+            raise InvalidValue("result of take", type(taken).__name__, "an Assignment")
+        if taken in self._in_progress:
+            raise InvalidValue("result of take", taken.task_id, "an Assignment that is not in progress")
+        return taken
 
     def _begin(self, handler: Handler, assignment: Assignment) -> None:
         self._is_idle.clear()
