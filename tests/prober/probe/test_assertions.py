@@ -164,6 +164,14 @@ async def test_latency_of_a_path_includes_its_body(wait_s: float, result: Assert
     assert outcomes(report.observation) == [result]
 
 
+@pytest.mark.parametrize(("version", "result"), [("2.0", FAILED), ("up", OK)])
+async def test_only_the_answer_of_a_call_has_a_result(version: str, result: AssertionOutcome) -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/status": as_json({"jsonrpc": version, "queue": 3})}
+        report = await probed(server, {"of": "/status", "pointer": "/queue", "equals": 3})
+    assert outcomes(report.observation) == [result]
+
+
 async def test_path_with_an_assertion_may_have_any_type() -> None:
     async with serving({}) as server:
         server.replies |= agent(server) | {"/status": answer(200)}

@@ -119,7 +119,7 @@ def _parsed(body: bytes) -> tuple[Any, str]:
 
 def _result_of(value: Any) -> Any:
     """Return the value to which pointers apply: of a JSON-RPC answer, its result."""
-    return value.get("result") if isinstance(value, dict) and "jsonrpc" in value else value
+    return value.get("result") if isinstance(value, dict) and value.get("jsonrpc") == "2.0" else value
 
 
 def _certificate_days(visit: ProbeSession, fetched: Fetched) -> float | None:
