@@ -1,9 +1,9 @@
 import os
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.access_list import give_access
 
 from lifesign.filesystem.changeable_path import (
     MAX_LINKS,
@@ -181,13 +181,7 @@ def test_link_of_others_into_a_managed_directory_is_a_weakness(
 def test_access_control_list_is_a_weakness(file: Path) -> None:
     file.chmod(0o664)
     assert weakness_of(file) is None
-    # Version 2; owner rw-, user 65534 rw-, group r--, mask rw-, others r--.
-    entries = [(1, 6, -1), (2, 6, 65534), (4, 4, -1), (16, 6, -1), (32, 4, -1)]
-    value = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
-    try:
-        os.setxattr(file, "system.posix_acl_access", value)
-    except OSError as error:
-        pytest.skip(f"NOT TESTED: the file system has no access control lists ({error.strerror})")
+    give_access(file, 6)
     assert remedies(file) == f"setfacl -b {file}"
 
 

@@ -99,7 +99,7 @@ def _weakness(place: Path, found: os.stat_result) -> PathWeakness | None:
     reason = f"{place} has mode {stat.S_IMODE(found.st_mode):04o}"
     if found.st_mode & stat.S_IWOTH:
         return PathWeakness(reason, f"chmod o-w {shown}")
-    if found.st_mode & stat.S_IWGRP and _has_access_list(place):
+    if found.st_mode & stat.S_IWGRP and has_access_list(place):
         return PathWeakness(
             f"{place} has an access control list that lets others write", f"setfacl -b {shown}"
         )
@@ -108,7 +108,7 @@ def _weakness(place: Path, found: os.stat_result) -> PathWeakness | None:
     return None
 
 
-def _has_access_list(place: Path) -> bool:
+def has_access_list(place: Path) -> bool:
     """Return whether more users and groups than the mode shows have access (POSIX ACL).
 
     The bits of the group are then the most that any of them may do.

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from tests.support.access_list import give_access
 from tests.support.certificates import Authority
 
 from lifesign.domain.credentials.secret_place import SecretPlace
@@ -66,6 +67,15 @@ def test_a_file_that_its_group_can_read_gives_a_warning(tmp_path: Path) -> None:
     secret, warnings = read(written(tmp_path, mode=0o640))
     assert (secret, len(warnings)) == (SECRET, 1)
     assert SECRET not in warnings[0]
+
+
+def test_a_file_that_an_access_list_lets_another_user_read_is_refused(tmp_path: Path) -> None:
+    source = written(tmp_path)
+    assert source.file is not None
+    give_access(source.file, 4)
+    with pytest.raises(InvalidValue) as caught:
+        read(source)
+    assert caught.value.hint == f"setfacl -b {source.file}"
 
 
 def test_files_of_systemd_are_accepted_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

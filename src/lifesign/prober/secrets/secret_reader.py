@@ -19,7 +19,7 @@ from lifesign.domain.credentials.secret import (
 )
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.errors import InvalidValue
-from lifesign.filesystem.changeable_path import is_managed, path_weakness
+from lifesign.filesystem.changeable_path import has_access_list, is_managed, path_weakness
 from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, sources_of
 from lifesign.prober.secrets.client_assertion import signing_key_fault
@@ -215,6 +215,9 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
         if is_too_open(mode):
             expected = f"a file that other users can neither read nor change ({shown})"
             raise InvalidValue(setting, str(file), expected, hint=advice)
+        if is_open_to_group(mode) and has_access_list(file):
+            expected = "a file without an access control list, which lets others read it"
+            raise InvalidValue(setting, str(file), expected, hint=f"setfacl -b {quote(str(file))}")
         if is_open_to_group(mode):
             complain(f"the group of {file} can read the secret in it ({shown}): {advice}")
     if (weakness := path_weakness(file, status)) is not None:
