@@ -559,6 +559,19 @@ def test_secret_of_one_origin_that_is_part_of_anothers_hides_nothing(tmp_path: P
     assert store.scrubber_of(urls[0], urls[2]) is store.scrubber_of(urls[0])
 
 
+@pytest.mark.parametrize(("value", "removed"), [("Token canary-of-lab", True), ("Token canary", False)])
+def test_token_of_a_header_is_removed_without_its_scheme(value: str, *, removed: bool) -> None:
+    header = {"name": "Authorization", "value": {"env": "X"}}
+    each = CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "header": header}
+    )
+    store = CredentialStore([each], Secrets({each.source: value}))
+    scrubber = store.scrubber_of(URL("https://lab.example/"))
+    assert "canary" not in scrubber.clean_text(f"<{value}>")
+    # Too short to be removed alone.
+    assert ("canary" in scrubber.clean_text(f"<{value.split()[1]}>")) is not removed
+
+
 async def test_new_token_changes_nothing_for_the_agents_of_other_credentials() -> None:
     """Each change takes up to a millisecond for each secret, and all processes get all tokens."""
     settings, numbers = [], iter(range(1000, 2000))

@@ -21,7 +21,7 @@ from lifesign.domain.credentials.missing_credentials import (
     lacking_place,
 )
 from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
-from lifesign.domain.credentials.secret import Scrubber
+from lifesign.domain.credentials.secret import Scrubber, secret_fault
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
 from lifesign.domain.targets.target import origin_of
@@ -166,7 +166,9 @@ class Credential:
             # A private key is sent nowhere.
             return []
         pairs = [] if basic is None else [_basic(basic.username, secret) for secret in self._secrets]
-        return [*self._secrets, *pairs]
+        # A server may send back a header's token without the scheme before it.
+        tokens = [secret.partition(" ")[2] for secret in self._secrets if self._settings.header is not None]
+        return [*self._secrets, *pairs, *(token for token in tokens if secret_fault(token) is None)]
 
     def secrets_of_provider(self) -> list[str]:
         """Return all secrets that the token endpoint has received or issued."""
