@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from lifesign.prober.network import loopback_peer
-from lifesign.prober.network.loopback_peer import TABLES, is_of_another_user, users_of
+from lifesign.prober.network.loopback_peer import TABLES, peers_of_other_users, users_of_peers
 
 PEER, OWN = ("127.0.0.1", 50210), ("127.0.0.1", 45377)
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
@@ -34,7 +34,7 @@ def row(local: str, remote: str, state: str, user: int) -> str:
     ],
 )
 def test_users_are_those_of_the_open_socket_of_the_peer(rows: str, users: set[int]) -> None:
-    assert users_of([HEAD + rows, HEAD], PEER, OWN) == users
+    assert users_of_peers([HEAD + rows, HEAD], OWN).get("0100007F:C422", set()) == users
 
 
 @LINUX
@@ -45,9 +45,9 @@ def test_connection_of_this_user_is_no_other_users(family: socket.AddressFamily)
         client.connect(("127.0.0.1" if family is socket.AF_INET else "::ffff:127.0.0.1", own[1]))
         accepted, peer = server.accept()
         with accepted:
-            assert not is_of_another_user(peer, own)
+            assert peers_of_other_users([peer], own) == set()
             client.close()
-            assert is_of_another_user(peer, own)
+            assert peers_of_other_users([peer], own) == {peer}
 
 
 @LINUX
@@ -57,14 +57,15 @@ def test_connection_of_another_user_is_recognised() -> None:
         own = server.getsockname()
         os.seteuid(65534)
         try:
-            client = socket.create_connection(own)
+            client = socket.socket()
+            client.connect(own)
         finally:
             os.seteuid(0)
         accepted, peer = server.accept()
         with client, accepted:
-            assert is_of_another_user(peer, own)
+            assert peers_of_other_users([peer], own) == {peer}
 
 
 def test_without_a_table_of_sockets_every_user_counts_as_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loopback_peer, "TABLES", ())
-    assert not is_of_another_user(PEER, OWN)
+    assert peers_of_other_users([PEER], OWN) == set()

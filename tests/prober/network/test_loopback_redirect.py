@@ -57,7 +57,7 @@ async def test_requests_of_other_users_do_not_end_the_login(monkeypatch: pytest.
     async with listening(is_for_own_user=True) as redirect:
         redirect.read = read
         with monkeypatch.context() as changed:
-            changed.setattr(loopback_redirect, "is_of_another_user", lambda *_places: True)
+            changed.setattr(loopback_redirect, "peers_of_other_users", lambda peers, _own: set(peers))
             assert await get(redirect, "/callback?code=theirs") == 403
             assert await get(redirect, "/callback?final") == 403
         assert await get(redirect, "/callback?code=mine") == 200
@@ -96,6 +96,22 @@ async def test_the_number_of_open_connections_is_bounded() -> None:
         silent = [await asyncio.open_connection(HOST, redirect.port) for _ in range(MAX_CONNECTIONS)]
         reader, further = await asyncio.open_connection(HOST, redirect.port)
         assert await reader.read() == b""
+        for writer in (further, *(each for _, each in silent)):
+            writer.close()
+
+
+async def test_silent_connections_of_other_users_do_not_keep_the_redirect_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with listening(is_for_own_user=True) as redirect:
+        redirect.read = read
+        with monkeypatch.context() as changed:
+            changed.setattr(loopback_redirect, "peers_of_other_users", lambda peers, _own: set(peers))
+            silent = [await asyncio.open_connection(HOST, redirect.port) for _ in range(MAX_CONNECTIONS)]
+            reader, further = await asyncio.open_connection(HOST, redirect.port)
+            # All connections before it are accepted.
+            assert await reader.read() == b""
+        assert await get(redirect, "/callback?code=mine") == 200
         for writer in (further, *(each for _, each in silent)):
             writer.close()
 

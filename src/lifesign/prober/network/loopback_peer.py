@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from socket import inet_aton
 from typing import Final
@@ -17,29 +18,33 @@ Place = tuple[str, int]
 """IPv4 address and port."""
 
 
-def is_of_another_user(peer: Place, own: Place) -> bool:
-    """Return whether the socket of `peer` belongs to neither this user nor root.
+def peers_of_other_users(peers: Collection[Place], own: Place) -> set[Place]:
+    """Return the peers of `own` whose sockets belong to neither this user nor root.
 
-    A socket that its process has closed has no user any more: it counts as another user's. False if the
-    tables of sockets are absent, as on other systems than Linux, or cannot be read.
+    A socket that its process has closed has no user any more: it counts as another user's. Empty if the
+    tables of sockets are absent, as on other systems than Linux, or cannot be read. The tables are read once:
+    that takes milliseconds if there are thousands of connections.
     """
     try:
         tables = [path.read_text("ascii") for path in TABLES if path.exists()]
     except OSError:
-        return False
-    return bool(tables) and not {os.getuid(), _ROOT} & users_of(tables, peer, own)
+        return set()
+    if not tables:
+        return set()
+    users = users_of_peers(tables, own)
+    return {peer for peer in peers if not {os.getuid(), _ROOT} & users.get(_written(peer), set())}
 
 
-def users_of(tables: list[str], peer: Place, own: Place) -> set[int]:
-    """Return the users of open sockets at `peer` that are connected to `own`, by tables of sockets."""
-    ends = [_written(peer), _written(own)]
-    found = set()
-    for row in (line.split() for table in tables for line in table.splitlines()[1:]):
-        if [end.removeprefix(_MAPPED) for end in row[1:3]] == ends and row[3] == _ESTABLISHED:
-            found.add(int(row[7]))
+def users_of_peers(tables: list[str], own: Place) -> dict[str, set[int]]:
+    """Return the users of open sockets that are connected to `own`, by their places, by tables of sockets."""
+    end = _written(own)
+    found: dict[str, set[int]] = {}
+    for row in (line.split() for table in tables for line in table.splitlines()[1:] if end in line):
+        if row[2].removeprefix(_MAPPED) == end and row[3] == _ESTABLISHED:
+            found.setdefault(row[1].removeprefix(_MAPPED), set()).add(int(row[7]))
     return found
 
 
 def _written(place: Place) -> str:
-    """Return a place as the tables spell it."""
+    """Return a place in the form of the tables."""
     return f"{int.from_bytes(inet_aton(place[0]), sys.byteorder):08X}:{place[1]:04X}"

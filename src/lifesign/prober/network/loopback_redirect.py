@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from lifesign.domain.credentials.authorization import AuthorizationCode, RedirectFault
-from lifesign.prober.network.loopback_peer import is_of_another_user
+from lifesign.prober.network.loopback_peer import Place, peers_of_other_users
 
 HOST: Final = "127.0.0.1"
 PATH: Final = "/callback"
@@ -15,7 +15,10 @@ MAX_HEAD_BYTES: Final = 16_384
 HEAD_SECONDS: Final = 5.0
 """Time for the request of a browser to arrive."""
 MAX_CONNECTIONS: Final = 64
-"""Maximum number of connections at the same time; the server closes further ones unread."""
+"""Maximum number of connections at the same time; the server closes further ones unread.
+
+Refused users have as many of their own, so that they cannot take those of the browser.
+"""
 CODE_ARRIVED: Final = "The answer to the login has arrived. The terminal shows whether the login is complete."
 NOT_THIS_LOGIN: Final = "This is not the answer to the login. See the terminal."
 ANOTHER_USER: Final = (
@@ -30,9 +33,8 @@ Read = Callable[[str], AuthorizationCode | RedirectFault]
 class LoopbackRedirect:
     """Receives the redirect of one OAuth login at a local port."""
 
-    def __init__(self, *, is_for_own_user: bool = False) -> None:
+    def __init__(self) -> None:
         """Without a socket: see `listening`."""
-        self._is_for_own_user = is_for_own_user
         self.port = 0
         self.read: Read | None = None
         """Reads redirects; None: none is expected yet."""
@@ -54,14 +56,12 @@ class LoopbackRedirect:
                 f"the provider did not redirect the browser back within {seconds:g} s", is_final=True
             )
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one request of the browser."""
+    async def serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_refused: bool
+    ) -> None:
+        """Answer one request of the browser, or of another user who `is_refused`."""
         failures = (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
         with contextlib.closing(writer), contextlib.suppress(*failures):
-            # Before the first byte is read: the socket of a peer that has closed it has no user.
-            is_refused = self._is_for_own_user and is_of_another_user(
-                writer.get_extra_info("peername"), writer.get_extra_info("sockname")
-            )
             head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HEAD_SECONDS)
             status, text = "403 Forbidden", ANOTHER_USER
             if not is_refused:
@@ -104,16 +104,34 @@ async def listening(*, is_for_own_user: bool = False) -> AsyncIterator[LoopbackR
 
     `is_for_own_user`: whether requests of other users of this machine are refused (on Linux).
     """
-    redirect = LoopbackRedirect(is_for_own_user=is_for_own_user)
-    tasks: set[asyncio.Task[None]] = set()
+    redirect = LoopbackRedirect()
+    accepted: set[asyncio.Task[None]] = set()
+    refused: set[asyncio.Task[None]] = set()
+    arrived: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(tasks) >= MAX_CONNECTIONS:
-            writer.close()
-            return
-        task = asyncio.ensure_future(redirect.serve(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        # The tables of sockets are read once for all connections that arrive together.
+        if not arrived:
+            asyncio.get_running_loop().call_soon(admit)
+        arrived.append((reader, writer))
+
+    def admit() -> None:
+        # Before the first byte is read: the socket of a peer that has closed it has no user.
+        peers = [writer.get_extra_info("peername") for _, writer in arrived]
+        refused_peers: set[Place] = set()
+        if is_for_own_user:
+            refused_peers = peers_of_other_users(list(filter(None, peers)), (HOST, redirect.port))
+        for peer, (reader, writer) in zip(peers, arrived, strict=True):
+            # A connection that the peer has reset has no address.
+            is_refused = is_for_own_user and (peer is None or peer in refused_peers)
+            tasks = refused if is_refused else accepted
+            if len(tasks) >= MAX_CONNECTIONS:
+                writer.close()
+                continue
+            task = asyncio.ensure_future(redirect.serve(reader, writer, is_refused=is_refused))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        arrived.clear()
 
     server = await asyncio.start_server(accept, HOST, 0, limit=MAX_HEAD_BYTES)
     redirect.port = server.sockets[0].getsockname()[1]
@@ -121,9 +139,11 @@ async def listening(*, is_for_own_user: bool = False) -> AsyncIterator[LoopbackR
         yield redirect
     finally:
         server.close()
-        if tasks:
+        if accepted:
             # The browser gets its page first.
-            await asyncio.wait(tasks, timeout=HEAD_SECONDS)
-        for task in tasks:
+            await asyncio.wait(accepted, timeout=HEAD_SECONDS)
+        for task in accepted | refused:
             task.cancel()
+        for _, writer in arrived:
+            writer.close()
         await server.wait_closed()
