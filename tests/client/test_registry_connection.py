@@ -232,6 +232,32 @@ async def test_silent_server_times_out() -> None:
     assert len(server.heads) >= 2
 
 
+@with_sockets_in_virtual_time
+async def test_registry_that_always_takes_most_of_the_timeout_is_read() -> None:
+    takes_s, now_s = 7.0, asyncio.get_running_loop().time
+
+    async def slow(writer: asyncio.StreamWriter, head: str) -> None:
+        await asyncio.sleep(takes_s)
+        await as_json({"size": 1})(writer, head)
+
+    async with asking({"/api/v1/thing": slow}, timeout_seconds=10) as (connection, server):
+        # The first try had half of the time.
+        with pytest.raises(Unreachable):
+            await connection.ask(GET)
+        for _ in range(3):
+            server.heads.clear()
+            await connection.ask(GET)
+            assert len(server.heads) == 1
+        takes_s = 0.1
+        await connection.ask(GET)
+        takes_s, began_s = 99.0, now_s()
+        server.heads.clear()
+        with pytest.raises(Unreachable):
+            await connection.ask(GET)
+        assert len(server.heads) == 2
+        assert now_s() - began_s == pytest.approx(10, abs=1)
+
+
 # ── responses ──
 
 

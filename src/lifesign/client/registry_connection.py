@@ -62,7 +62,7 @@ TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
 MAX_TRIES = 5
 ATTEMPT_TIMEOUT_RATIO = 0.5
-"""Share of the remaining time for one try of a request that may be repeated."""
+"""Share of the remaining time for one try of a request that may be repeated, unless the registry is slow."""
 FIRST_WAIT_S = 0.1
 """Delay before the second attempt; doubled for each further one, of which a random half to all is waited."""
 MAX_WAIT_S = 30.0
@@ -191,6 +191,11 @@ class RegistryConnection:
         self._given_session = session
         self._own_session: aiohttp.ClientSession | None = None
         self._chance = chance
+        self._is_slow = False
+        """Whether an attempt timed out, and no answer was fast since: then an attempt has all of the time.
+
+        Otherwise no answer would arrive if each takes longer than an attempt's share.
+        """
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url}>"
@@ -211,9 +216,12 @@ class RegistryConnection:
         deadline_s = now_s() + self.timeout_seconds + question.waits_s
         may_have_been_done = False
         for tries in range(1, MAX_TRIES + 1):
-            is_alone = not question.may_repeat or tries == MAX_TRIES
+            is_alone = not question.may_repeat or tries == MAX_TRIES or self._is_slow
             share = 1.0 if is_alone else ATTEMPT_TIMEOUT_RATIO
-            outcome = await self._ask_once(question, now_s() + (deadline_s - now_s()) * share)
+            began_s = now_s()
+            give_up_s = began_s + (deadline_s - began_s) * share
+            outcome = await self._ask_once(question, give_up_s)
+            self._note_speed(question, outcome, took_s=now_s() - began_s, is_given_up=now_s() >= give_up_s)
             if isinstance(outcome, RegistryReply):
                 return outcome
             outcome.may_be_repeat = may_have_been_done
@@ -224,6 +232,19 @@ class RegistryConnection:
                 raise outcome
             await self.sleep(wait_s)
         raise AssertionError("the last try returns or raises")  # pragma: no cover
+
+    def _note_speed(
+        self,
+        question: Question,
+        outcome: RegistryReply | RegistryError,
+        *,
+        took_s: float,
+        is_given_up: bool,
+    ) -> None:
+        if isinstance(outcome, Unreachable):
+            self._is_slow |= is_given_up
+        elif not question.waits_s and took_s < self.timeout_seconds * ATTEMPT_TIMEOUT_RATIO:
+            self._is_slow = False
 
     def wait_s(self, error: RegistryError, tries: int) -> float:
         """Return how long to wait after so many failed attempts: the requested wait, plus a random time."""
