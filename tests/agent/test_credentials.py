@@ -30,6 +30,16 @@ def test_key_stored_by_another_process_is_used(tmp_path: Path) -> None:
     assert keys.current() == "ahk_own"
 
 
+def test_given_key_is_used_while_the_file_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.key"
+    keys = AgentKeys(key="ahk_given", key_file=file, environment={})
+    file.write_bytes(b"x" * (MAX_SECRET_BYTES + 1))
+    assert keys.current() == "ahk_given"
+    assert not keys.is_own
+    file.write_text("ahk_own")
+    assert keys.current() == "ahk_own"
+
+
 def test_agent_key_is_stored_with_private_mode(tmp_path: Path) -> None:
     file = tmp_path / "a.key"
     AgentKeys(key="ahk_given", key_file=file, environment={}).keep("ahk_own")

@@ -343,26 +343,47 @@ def test_importing_the_agent_package_imports_no_heavy_modules() -> None:
     assert {"aiohttp", "yaml", "asyncio"} & set(json.loads(found.stdout)) == set()
 
 
-def test_failure_of_a_concurrent_coroutine_does_not_end_the_agent(
-    registry: RegistryServer, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("failure", [ValueError("no more input"), InvalidValue("task_id", "", "an id")])
+def test_failure_of_a_concurrent_coroutine_drains_the_agent(
+    registry: RegistryServer, failure: Exception
 ) -> None:
     @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])
-    class Billing:
-        @on_assignment
-        async def work(self, task: int) -> int:
-            return 2 * task
+    class Billing(Doubling):
+        pass
 
     done: list[object] = []
 
     async def beside(runner: AgentRunner) -> None:
-        done.append(await runner.assign(21))
-        asyncio.get_running_loop().call_later(0.1, runner.drain)
-        raise ValueError("no more input")
+        running = asyncio.create_task(runner.assign(21))
+        running.add_done_callback(lambda ended: done.append(ended.result()))
+        await asyncio.sleep(0.05)
+        raise failure
+
+    with pytest.raises(type(failure)) as raised:
+        run_agent(Billing(), beside=beside)
+    assert raised.value is failure
+    assert done == [42]
+
+
+def test_failure_of_a_concurrent_coroutine_during_a_drain_changes_nothing(
+    registry: RegistryServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])
+    class Billing(Doubling):
+        pass
+
+    done: list[object] = []
+
+    async def beside(runner: AgentRunner) -> None:
+        running = asyncio.create_task(runner.assign(21))
+        running.add_done_callback(lambda ended: done.append(ended.result()))
+        await asyncio.sleep(0.05)
+        runner.drain()
+        await runner.assign(22)
 
     assert run_agent(Billing(), beside=beside) is AgentEnd.FINISHED
     assert done == [42]
-    assert any(record.message.startswith("agent billing-01: ") for record in caplog.records)
-    assert "no more input" in caplog.text
+    assert "WorkRefused" in caplog.text
 
 
 class Doubling:
@@ -373,19 +394,19 @@ class Doubling:
 
 
 @pytest.mark.parametrize("ending", [asyncio.CancelledError(), BaseExceptionGroup("", [SystemExit(5)])])
-def test_cancellation_inside_a_concurrent_coroutine_does_not_end_the_agent(
-    registry: RegistryServer, caplog: pytest.LogCaptureFixture, ending: BaseException
+def test_cancellation_inside_a_concurrent_coroutine_is_its_failure(
+    registry: RegistryServer, ending: BaseException
 ) -> None:
-    async def fail(runner: AgentRunner) -> None:
-        asyncio.get_running_loop().call_later(0.1, runner.drain)
+    async def fail(_runner: AgentRunner) -> None:
         raise ending
 
     @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])
     class Billing(Doubling):
         pass
 
-    assert run_agent(Billing(), beside=fail) is AgentEnd.FINISHED
-    assert "`beside`" in caplog.text
+    with pytest.raises(RuntimeError, match=type(ending).__name__) as raised:
+        run_agent(Billing(), beside=fail)
+    assert raised.value.__cause__ is ending
 
 
 def test_exit_of_a_concurrent_coroutine_drains_the_agent(registry: RegistryServer) -> None:

@@ -48,7 +48,9 @@ class AgentKeys:
         self._own: str | None = None
         self._is_unwritten = False
         check_key(self._given)
-        if self.current() is None:
+        if self._file is not None:
+            self._own = _key_in(self._file, None)
+        if (self._own or self._given) is None:
             expected = f"one as key, in ${KEY_VARIABLE}, or in a key_file"
             if self._file is not None:
                 expected = f"one in {self._file}, or for the first start an enroll key in ${KEY_VARIABLE}"
@@ -138,7 +140,12 @@ class AgentKeys:
         if self._file is None:
             return None
         # Every call needs the key: a file with a key is read again only after a refusal.
-        self._own = _key_in(self._file, None)
+        try:
+            self._own = _key_in(self._file, None)
+        except InvalidValue:
+            if self._given is None:
+                raise
+            # For example, too many files are open: the next call reads the file.
         return self._own
 
     def _read_again(self, file: Path | None, former: str | None) -> str | None:

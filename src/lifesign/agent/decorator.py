@@ -55,7 +55,8 @@ def run_agent(agent: object, beside: Beside | None = None) -> AgentEnd:
     """Run an object of a class with `@Agent` as an agent, until a signal or the registry ends it.
 
     beside: the rest of the program; called with the agent's runner once it is registered, and
-        cancelled when it has left. If it calls `sys.exit`, the agent drains before the program ends.
+        cancelled when it has left. If it calls `sys.exit` or raises an exception, the agent drains, and then
+        the program ends with it.
 
     Events are logged (`lifesign.agent`), and shown on standard error if logging is not set up. Raise
     SystemExit with code 2, after one line there, for an invalid key or registry.
@@ -69,7 +70,7 @@ def _run(agent: object, beside: Beside | None, **settings: Any) -> AgentEnd:
 
     show_log()
 
-    async def run() -> AgentEnd:
+    async def run() -> tuple[AgentEnd, BaseException | None]:
         runner = AgentRunner.of(agent, **settings)
         _warn_without_work(agent, runner, beside, settings)
         accompanying = asyncio.create_task(_accompany(runner, beside))
@@ -77,17 +78,18 @@ def _run(agent: object, beside: Beside | None, **settings: Any) -> AgentEnd:
             end = await runner.run()
         finally:
             accompanying.cancel()
-            (left,) = await asyncio.gather(accompanying, return_exceptions=True)
-        if isinstance(left, SystemExit):
-            raise left
-        return end
+            await asyncio.gather(accompanying, return_exceptions=True)
+        return end, None if accompanying.cancelled() else accompanying.result()
 
     try:
-        return asyncio.run(run())
+        end, failure = asyncio.run(run())
     except InvalidValue as error:
         # The user can correct this, and needs no traceback.
         sys.stderr.write(f"{Path(sys.argv[0]).name or 'agent'}: {error}\n")
         raise SystemExit(EXIT_USAGE) from None
+    if failure is not None:
+        raise failure
+    return end
 
 
 def _warn_without_work(
@@ -105,20 +107,31 @@ def _warn_without_work(
         )
 
 
-async def _accompany(runner: AgentRunner, beside: Beside | None) -> SystemExit | None:
-    """Run `beside`. If it ends the program, drain the agent and return the exit."""
+async def _accompany(runner: AgentRunner, beside: Beside | None) -> BaseException | None:
+    """Run `beside`. If it ends the program or fails, drain the agent and return the exception.
+
+    Otherwise the registry would show an agent as active whose program has ended.
+    """
     if beside is None:
         return None
     await runner.registered()
     try:
         await beside(runner)
-    except SystemExit as error:
-        runner.drain("the coroutine `beside` ends the program")
-        return error
     except BaseException as error:
-        if not is_own_failure(error):
+        if not (isinstance(error, SystemExit) or is_own_failure(error)):
             raise
-        _log.exception("agent %s: the coroutine `beside` raised an exception", runner.agent_id)
+        if not runner.is_leaving:
+            runner.drain("the coroutine `beside` has failed or ends the program")
+        elif not isinstance(error, SystemExit):
+            # It may have failed because the agent refuses work.
+            _log.exception("agent %s: the coroutine `beside` raised an exception", runner.agent_id)
+            return None
+        if isinstance(error, SystemExit | Exception):
+            return error
+        # Outside of its task, a CancelledError would mean something else.
+        failure = RuntimeError(f"the coroutine `beside` raised {type(error).__name__}")
+        failure.__cause__ = error
+        return failure
     return None
 
 

@@ -137,6 +137,11 @@ class AgentRunner:
         """Current incarnation; None while the agent is not registered."""
         return self._place.incarnation
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the agent drains or has ended, and takes no more work."""
+        return self._leaves.is_set()
+
     def start(self) -> None:
         """Start the agent in the background; returns at once, also if the registry is unreachable."""
         if self._living is not None:
