@@ -11,6 +11,7 @@ from yarl import URL
 
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.advice import fault_advice
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.fetched import Fetched
@@ -163,6 +164,16 @@ async def test_credential_trial_shows_a_missing_answer(reason: str, text: str) -
     trial = await tried_without_network(answered(200), gated)
     (without,) = (step for step in trial.steps if step.name == "request_without")
     assert without.text.endswith(text)
+
+
+async def test_credential_is_not_tried_where_the_prober_sends_another_one() -> None:
+    async with serving({}) as server, probing(**settings(server)) as probes:
+        names = {"acme": "/", "special": "/special"}
+        scopes = [CredentialScope(name=name, origin=server.url, path=path) for name, path in names.items()]
+        url = URL(f"{server.url}/special/rpc")
+        trial = await try_credential(probes.witness, probes.credentials, url, 5.0, scopes)
+        assert not server.heads
+    assert (trial.verdict, steps(trial)) == ("fault", {"place": "fault"})
 
 
 async def test_credential_is_not_tried_at_another_place() -> None:

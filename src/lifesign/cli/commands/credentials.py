@@ -246,7 +246,8 @@ async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url:
     only = definition.model_copy(update={"credentials": (chosen,)})
     async with open_prober(only, secrets=secrets) as opened:
         total_s = definition.timeouts.total_seconds
-        trial = await try_credential(opened.fetcher, opened.credentials, url, total_s)
+        scopes = [each.scope for each in definition.credentials]
+        trial = await try_credential(opened.fetcher, opened.credentials, url, total_s, scopes)
     return Trial(verdict=trial.verdict, steps=[*steps, *trial.steps], hint=trial.hint)
 
 

@@ -4,6 +4,7 @@ A step names what was found and never contains a secret. Steps after one that fa
 """
 
 import asyncio
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final
 
@@ -12,7 +13,7 @@ from yarl import URL
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.credentials.acceptance import FAULTS, CredentialState
 from lifesign.domain.credentials.advice import fault_advice
-from lifesign.domain.credentials.request_scope import REJECTED
+from lifesign.domain.credentials.request_scope import REJECTED, CredentialScope, scope_for
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.request import Request
@@ -74,9 +75,25 @@ class Trial:
     """What to do; None if the credential works."""
 
 
-async def try_credential(fetcher: Fetches, credentials: CredentialStore, url: URL, seconds: float) -> Trial:
-    """Test a credential: request a URL without it and with it. `seconds` limits each request."""
-    credential = credentials.for_url(str(url))
+async def try_credential(
+    fetcher: Fetches,
+    credentials: CredentialStore,
+    url: URL,
+    seconds: float,
+    scopes: Iterable[CredentialScope] = (),
+) -> Trial:
+    """Test a credential: request a URL without it and with it. `seconds` limits each request.
+
+    `scopes`: those of all credentials of the definition, of which another may be sent to the URL.
+    """
+    credential, sent = credentials.for_url(str(url)), scope_for(scopes, str(url))
+    if credential is not None and sent is not None and sent.name != credential.name:
+        text = f"the prober sends the credential {sent.name} to {url}, because its path is longer"
+        return Trial(
+            verdict=TrialVerdict.FAULT,
+            steps=[TrialStep("place", StepResult.FAULT, text)],
+            hint=_PLACE_HINT,
+        )
     if credential is None:
         elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")
         return Trial(verdict=TrialVerdict.FAULT, steps=[elsewhere], hint=_PLACE_HINT)
