@@ -329,6 +329,20 @@ def tools(function: Callable[[ToolProxyContext], Any], when: Path) -> Callable[[
     return open_tools
 
 
+async def test_tool_calls_use_other_connections_than_the_lease(world: World) -> None:
+    ready, are_shared = world.directory / "ready", []
+
+    async def complete(held: ToolProxyContext) -> None:
+        are_shared.append(held.registry.leases._connection is adapter.lease()._leases._connection)
+        await held.registry.tasks.mark_complete(held.run, {}, idempotency_key="1")
+        held.ended("mark_complete")
+
+    code = f"touch {ready}; exec sleep 1000"
+    async with world.adapting(*shell(code), open_tools=tools(complete, ready), grace_s=0.2) as adapter:
+        assert (await adapter.outcome()).is_done
+    assert are_shared == [False]
+
+
 async def test_agent_that_submits_its_task_itself_may_exit_gracefully(world: World) -> None:
     ready, done = world.directory / "ready", world.directory / "done"
 

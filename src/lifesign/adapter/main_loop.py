@@ -83,6 +83,7 @@ class Adapter:
         self._drain_s = drain_s
         self._chance = chance
         self._loop = HeartbeatLoop(place, self, self._load, renew_leases=self._renew_leases, chance=chance)
+        self._tool_client: RegistryClient | None = None
         self._run: TaskRun | None = None
         self._leaves = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -101,7 +102,8 @@ class Adapter:
                 f"registered as {self._place.agent_id}, incarnation {record.incarnation}",
             )
             self._loop.resume(record.incarnation)
-            async with self._open_client() as client:
+            # With other connections for tools: renewals of the lease must not wait for their requests.
+            async with self._open_client() as client, self._open_client() as self._tool_client:
                 outcome = await self._live(client)
         finally:
             await self._place.close()
@@ -190,6 +192,7 @@ class Adapter:
                 self._workspaces,
                 self._emit,
                 open_tools=self._open_tools,
+                tool_client=self._tool_client,
                 incarnation=self._place.incarnation,
                 hurry=self._hurry,
                 chance=self._chance,

@@ -90,11 +90,13 @@ class TaskRun:
         emit: Emit,
         *,
         open_tools: OpenTools | None = None,
+        tool_client: RegistryClient | None = None,
         incarnation: int | None = None,
         hurry: asyncio.Event | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._client = client
+        """`tool_client`: for the requests of tool calls; `client` if None."""
+        self._tool_client = tool_client or client
         self._granted = granted
         self._settings = settings
         self._workspaces = workspaces
@@ -335,7 +337,7 @@ class TaskRun:
 
     def _tool_proxy_context(self, run_deadline: RunDeadline) -> ToolProxyContext:
         return ToolProxyContext(
-            registry=self._client,
+            registry=self._tool_client,
             run=self._run,
             is_held=self._keeper.is_held,
             ended=self._ended_by_tool,
