@@ -4,7 +4,9 @@ The output is passed on as it comes, and stored in two files of bounded size. Th
 of the output must not delay the renewal of the lease.
 """
 
+import errno
 import os
+import select
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -42,7 +44,7 @@ class _TailFile:
             # The former file stays open until then: the agent may have replaced it.
             former, self._fd, self._bytes = self._fd, self._open(), 0
             os.close(former)
-        _write_all(self._fd, piece)
+        write_all(self._fd, piece)
         self._bytes += len(piece)
 
     def close(self) -> None:
@@ -74,7 +76,7 @@ class _CopiedStream(threading.Thread):
                     # A full disk ends the copy, not the agent.
                     keeps = _succeeds(self._file.write, piece)
                 if passes_on:
-                    passes_on = _succeeds(lambda piece: _write_all(self._to_fd, piece), piece)
+                    passes_on = _succeeds(lambda piece: write_all(self._to_fd, piece), piece)
         with suppress(OSError):
             self._file.close()
         os.close(self.read_fd)
@@ -107,10 +109,17 @@ class OutputCopy:
         return self._streams[1].write_fd
 
     def begin(self) -> None:
-        """Start copying. Call it when the agent's process has its descriptors."""
+        """Start copying. Call it when the agent's process has its descriptors.
+
+        OSError if no more threads can be started.
+        """
         for stream in self._streams:
             os.close(stream.write_fd)
-            stream.start()
+        try:
+            for stream in self._streams:
+                stream.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, f"could not copy the output: {error}") from error
 
     def finish(self) -> None:
         """Wait a short time until all output is copied; then drop what a blocked reader has not accepted."""
@@ -129,7 +138,16 @@ def _succeeds(write: Callable[[bytes], None], piece: bytes) -> bool:
     return True
 
 
-def _write_all(fd: int, piece: bytes) -> None:
+def write_all(fd: int, piece: bytes) -> None:
+    """Write all bytes to a descriptor, and wait for its reader.
+
+    Another process that shares the pipe or terminal may have made the descriptor non-blocking.
+    """
     left = memoryview(piece)
     while left:
-        left = left[os.write(fd, left) :]
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:
+            writable = select.poll()
+            writable.register(fd, select.POLLOUT)
+            writable.poll()

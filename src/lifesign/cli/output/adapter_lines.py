@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 import queue
 import sys
 import threading
@@ -11,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final, TextIO
 
+from lifesign.adapter.process.output import write_all
 from lifesign.adapter.run_events import SPOKEN_WITH, Emit, RunEvent, RunEventKind
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.counts import plural, pluralize
@@ -75,9 +75,7 @@ class _Lines(threading.Thread):
         # The reader may have left; runs continue.
         with suppress(OSError):
             while not (self._ends and self._waiting.empty()):
-                left = memoryview(self._waiting.get())
-                while left:
-                    left = left[os.write(self._fd, left) :]
+                write_all(self._fd, self._waiting.get())
 
     def _put(self, event: RunEvent) -> bool:
         at = utc_text(datetime.now(UTC), "milliseconds")
