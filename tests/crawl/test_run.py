@@ -18,6 +18,7 @@ from lifesign.crawl.backend import LocalBackend, open_local_backend
 from lifesign.crawl.run import Crawl, stopped_by_signals
 from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.serving.ending_signals import finishing
 
 Report = Callable[[str, WorkerStatus], None]
 
@@ -128,6 +129,20 @@ async def test_signal_stops_the_crawl_once(number: signal.Signals) -> None:
         await asyncio.sleep(0)
     assert len(lines) == 1
     assert signal.getsignal(signal.SIGINT) in {usual, signal.default_int_handler}
+
+
+async def test_second_signal_does_not_end_a_crawl_that_must_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
+    stop = asyncio.Event()
+    with stopped_by_signals(stop, lambda _line: None):
+        os.kill(os.getpid(), signal.SIGINT)
+        await stop.wait()
+        with finishing("canary"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert raised == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert raised == [signal.SIGTERM]
 
 
 async def test_no_handler_is_set_in_another_thread() -> None:

@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.serving.ending_signals import ending_signals, run_until_signal
+from lifesign.serving.ending_signals import ending_signals, finishing, run_until_signal
 
 SPEAKS_AFTERWARDS = """
 import sys
@@ -23,13 +24,14 @@ sys.stderr.write("and what came of it\\n")
 
 
 @pytest.fixture
-def _hang_up_as_before() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGHUP)
+def _signals_as_before() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("_hang_up_as_before")
+@pytest.mark.usefixtures("_signals_as_before")
 def test_closed_terminal_ends_a_command_unless_it_runs_under_nohup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     assert set(ending_signals()) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -61,7 +63,7 @@ def test_result_of_work_without_a_signal_is_returned() -> None:
     assert run_until_signal(work()) == 7
 
 
-@pytest.mark.usefixtures("_hang_up_as_before")
+@pytest.mark.usefixtures("_signals_as_before")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_the_process_after_the_finally_blocks(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +83,37 @@ def test_signal_ends_the_process_after_the_finally_blocks(
     with pytest.raises(asyncio.CancelledError):
         run_until_signal(work())
     assert order == ["stored", number]
+
+
+@pytest.mark.usefixtures("_signals_as_before")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("is_finishing", [True, False])
+def test_second_signal_ends_the_process_unless_work_must_be_finished(
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    *,
+    is_finishing: bool,
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr(signal, "raise_signal", order.append)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(PATIENCE_SECONDS)
+        finally:
+            with finishing("canary") if is_finishing else nullcontext():
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(0)
+            order.append("stored")
+
+    with pytest.raises(asyncio.CancelledError):
+        run_until_signal(work())
+    assert order == (["stored", number] if is_finishing else [number, "stored", number])
+    assert ("canary" in capfd.readouterr().err) is is_finishing
+    assert signal.getsignal(number) in {signal.SIG_DFL, signal.default_int_handler}
 
 
 def test_cancellation_without_a_signal_is_raised() -> None:

@@ -34,7 +34,12 @@ from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.secrets.secret_reader import Secrets, forget_variables, read_secrets
 from lifesign.prober.worker.jobs import Jobs
-from lifesign.serving.ending_signals import ending_signals, redirect_closed_terminal
+from lifesign.serving.ending_signals import (
+    end_at_next,
+    ending_signals,
+    redirect_closed_terminal,
+    restore_default,
+)
 
 SHOW_SECONDS: Final = 0.5
 START_READING_SECONDS: Final = 60.0
@@ -374,7 +379,7 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event, print_line: Callable[[str], None]) -> Iterator[None]:
-    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process with the default action.
+    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process, except within `finishing`.
 
     Not a second SIGHUP: the shell of a closed terminal sends one, and the kernel another one after it. Only
     the main thread gets signals; in any other one no handler is set.
@@ -384,12 +389,14 @@ def stopped_by_signals(stop: asyncio.Event, print_line: Callable[[str], None]) -
         return
     loop = asyncio.get_running_loop()
     numbers = ending_signals()
+    requests = (signal.SIGINT, signal.SIGTERM)
 
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGHUP:
             redirect_closed_terminal()
-        for again in (signal.SIGINT, signal.SIGTERM):
+        for again in requests:
             loop.remove_signal_handler(again)
+        end_at_next(requests)
         if stop.is_set():
             return
         # First, because the reader of the message may have left.
@@ -403,3 +410,4 @@ def stopped_by_signals(stop: asyncio.Event, print_line: Callable[[str], None]) -
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
+        restore_default(requests)

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -29,6 +31,7 @@ from lifesign.domain.credentials.token import AccessToken, TokenFault
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, OAuthTokenClient
 from lifesign.prober.secrets.credential_store import Credential
+from lifesign.serving.ending_signals import end_at_next, restore_default
 
 TOKEN_PATH = "/token"
 SECRET = "client-canary-secret"
@@ -278,7 +281,11 @@ async def test_login_without_a_refresh_token_is_a_fault(body: dict[str, str], to
         assert found == token
 
 
-async def test_rotated_refresh_token_of_a_cancelled_request_is_stored_before_the_end(tmp_path: Path) -> None:
+async def test_rotated_refresh_token_of_a_cancelled_request_is_stored_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    raised: list[int] = []
+    monkeypatch.setattr(signal, "raise_signal", raised.append)
     file = tmp_path / "acme.refresh"
     file.touch(mode=0o600)
     file.write_text("refresh-canary-1")
@@ -298,6 +305,11 @@ async def test_rotated_refresh_token_of_a_cancelled_request_is_stored_before_the
         closing = asyncio.create_task(client.close())
         await asyncio.sleep(0)
         assert not closing.done()
+        assert "waiting" in caplog.text
+        end_at_next([signal.SIGTERM])
+        os.kill(os.getpid(), signal.SIGTERM)
+        restore_default([signal.SIGTERM])
         may_answer.set()
         await closing
     assert file.read_text().strip() == "refresh-canary-2"
+    assert raised == []

@@ -34,6 +34,7 @@ from lifesign.prober.network.request import Request
 from lifesign.prober.secrets.client_assertion import client_assertion
 from lifesign.prober.secrets.credential_store import Credential
 from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile
+from lifesign.serving.ending_signals import finishing
 
 MAX_ANSWER_BYTES: Final = 65_536
 """Maximum size of the answer of a token endpoint."""
@@ -56,6 +57,7 @@ class OAuthTokenClient:
         self._seconds = seconds
         self._files: dict[Path, RefreshTokenFile] = {}
         self._exchanges: set[asyncio.Task[AccessToken | TokenFault]] = set()
+        self._wait_text = f"waiting up to {seconds:g} s for a token endpoint, which replaces a refresh token"
 
     async def request(self, credential: Credential, _rejected: str | None) -> AccessToken | TokenFault:
         """Request an access token for an OAuth 2 credential, once; return it, or why there is none."""
@@ -86,6 +88,7 @@ class OAuthTokenClient:
     async def close(self) -> None:
         """Wait for token requests that exchange a refresh token, and close the files of refresh tokens."""
         if self._exchanges:
+            _log.warning(self._wait_text)
             await asyncio.wait(self._exchanges)
         for file in self._files.values():
             file.close()
@@ -93,7 +96,7 @@ class OAuthTokenClient:
     async def _refresh(
         self, credential: Credential, client: OAuthClient, path: Path
     ) -> AccessToken | TokenFault:
-        """Use the refresh token in a file, and store the one that replaces it."""
+        """Use the refresh token in a file, while no signal but the first one ends the process."""
         # Two clients may have the same file: a token is used once.
         file = self._file(path)
         async with file.turn:
@@ -101,18 +104,25 @@ class OAuthTokenClient:
             if isinstance(former, TokenFault):
                 return former
             credential.note_refresh_token(former)
-            grant = {"grant_type": "refresh_token", "refresh_token": former}
-            fetched = await self._ask(credential, client, grant)
-            found = _read(fetched)
-            # The former one may be spent, even if the access token of the same answer is unusable.
-            new = rotated_token(_answer(fetched), former) if fetched.status == HTTPStatus.OK else None
-            fault = None if new is None else refresh_token_fault(new)
-            if fault is not None:
-                _log.error("the new refresh token for %s is not stored: expected %s", path, fault)
-            elif new is not None:
-                credential.note_refresh_token(new)
-                await asyncio.to_thread(file.replace, new)
-            return found
+            with finishing(f"lifesign: {self._wait_text}"):
+                return await self._exchange(credential, client, file, former)
+
+    async def _exchange(
+        self, credential: Credential, client: OAuthClient, file: RefreshTokenFile, former: str
+    ) -> AccessToken | TokenFault:
+        """Use a refresh token, and store the one that replaces it."""
+        grant = {"grant_type": "refresh_token", "refresh_token": former}
+        fetched = await self._ask(credential, client, grant)
+        found = _read(fetched)
+        # The former one may be spent, even if the access token of the same answer is unusable.
+        new = rotated_token(_answer(fetched), former) if fetched.status == HTTPStatus.OK else None
+        fault = None if new is None else refresh_token_fault(new)
+        if fault is not None:
+            _log.error("the new refresh token for %s is not stored: expected %s", client.token_file, fault)
+        elif new is not None:
+            credential.note_refresh_token(new)
+            await asyncio.to_thread(file.replace, new)
+        return found
 
     def _file(self, path: Path) -> RefreshTokenFile:
         """Return the file at a path; a symbolic link counts as the file that it leads to."""
