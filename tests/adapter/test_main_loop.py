@@ -192,7 +192,10 @@ async def test_lost_answer_to_a_claim_blocks_no_later_claim(world: World) -> Non
         async with adapter.client() as own:
             error = await _refused(own.tasks.claim())
             assert error.code == "too_many"
+            await own.leases.acquire("task:nightly-build")
             await adapter.adapter._give_back(own)
+            # Only leases on tasks of the registry are released.
+            assert [lease.resource for lease in (await own.leases.list()).leases] == ["task:nightly-build"]
         assert started.task_id == world.task.task_id
         assert (await world.now()).status == "queued"
 

@@ -183,6 +183,18 @@ async def test_task_whose_grant_was_lost_is_released_for_the_next_claim(
     assert lost == [task.task_id]
 
 
+async def test_lease_that_a_handler_acquired_is_not_given_back(
+    registry: RegistryServer, admin: RegistryClient
+) -> None:
+    async with working(registry, "builds", Bench().work) as runner:
+        for resource in ("task:nightly-build", "database"):
+            await runner._place.handler_client.leases.acquire(resource)
+        assert isinstance(runner._source, TaskSource)
+        await runner._source._give_back(runner.incarnation)
+        held = (await admin.leases.list(holder="builds")).leases
+        assert {lease.resource for lease in held} == {"task:nightly-build", "database"}
+
+
 async def test_case_23_next_holder_continues_after_a_crash(
     registry: RegistryServer, admin: RegistryClient, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,6 +27,7 @@ from lifesign.client.registry_tasks import GrantedTask
 from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.domain.tasks.run_end import Stop
+from lifesign.domain.tasks.task_states import task_in
 from lifesign.domain.text.counts import plural
 
 CLAIM_WAIT_SECONDS: Final = 20.0
@@ -275,10 +276,12 @@ class Adapter:
             self._report(RunEventKind.REGISTRY, f"cannot claim a task, and tries again: {error}")
 
     async def _give_back(self, client: RegistryClient) -> None:
-        """Release leases that this agent holds without knowing: the answer to its claim was lost."""
+        """Release leases on tasks that this agent holds without knowing: the answer to its claim was lost."""
         with suppress(RegistryError):
             leases = await client.leases.list(holder=self._place.agent_id)
             for lease in leases.leases:
+                if task_in(lease.resource) is None:
+                    continue
                 self._report(RunEventKind.REGISTRY, f"releases the unknown lease of {lease.resource}")
                 with suppress(Conflict, Gone, NotFound):
                     await client.leases.release(lease.lease_id, incarnation=self._place.incarnation)

@@ -29,7 +29,7 @@ from lifesign.client.registry_errors import (
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.tasks import detail_of
-from lifesign.domain.tasks.task_states import ExitReason
+from lifesign.domain.tasks.task_states import ExitReason, task_in
 from lifesign.domain.text.error_line import error_line
 from lifesign.errors import InvalidValue
 
@@ -158,11 +158,11 @@ class TaskSource:
 
     async def _give_back(self, incarnation: int | None) -> None:
         """Release the leases on tasks whose grant was lost: they count against the capacity."""
-        known = {f"task:{assignment.task_id}" for assignment in self._kept}
+        known = {None, *(assignment.task_id for assignment in self._kept)}
         leases = self._place.client.leases
         with suppress(RegistryError):
             for lease in (await leases.list(holder=self._agent_id)).leases:
-                if lease.resource.startswith("task:") and lease.resource not in known:
+                if task_in(lease.resource) not in known:
                     _log.warning("agent %s releases the unknown lease of %s", self._agent_id, lease.resource)
                     with suppress(Conflict, Gone, NotFound):
                         await leases.release(lease.lease_id, incarnation=incarnation)
