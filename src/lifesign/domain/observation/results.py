@@ -37,7 +37,7 @@ NETWORK_CLASS_PATTERN: Final = rf"^[A-Za-z0-9_.:/-]{{1,{MAX_NETWORK_CLASS_CHARS}
 NetworkClassName = Annotated[str, Field(pattern=NETWORK_CLASS_PATTERN)]
 """`this_machine`, `public_ipv4`, `public_ipv6`, a network such as `10.1.0.0/16`, or `unknown`."""
 ProbedAddress = Annotated[str, Field(pattern=rf"^[0-9A-Fa-f.:/]{{1,{MAX_ADDRESS_CHARS}}}$")]
-"""An IPv4 address, or an IPv6 /64 network."""
+"""An IPv4 or IPv6 address, or an IPv6 /64 network."""
 MAX_PATHS: Final = 8
 MAX_PATH_CHARS: Final = 512
 AGENT_ID_PATTERN: Final = r"^[A-Za-z0-9._~:-]{1,128}$"
