@@ -9,6 +9,8 @@ from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.tasks import leases
 from lifesign.storage.tasks.leases import LeaseFilter
 
+SHORT, LONG = f"task_{'0' * 26}", f"task_{'1' * 26}"
+
 
 def _claim(number: int, resource: str, holder: str, clock: WoundClock, *, ttl_s: float = 60) -> Claim:
     return Claim(
@@ -74,8 +76,8 @@ async def test_lease_times_are_stored_with_full_precision(database: Database, cl
 
 
 async def test_expired_or_ended_lease_has_no_holder(database: Database, clock: WoundClock) -> None:
-    await _hold(database, clock, "agent_1", ["task:short", "task:short-too"], ttl_s=10)
-    await _hold(database, clock, "agent_1", ["task:long", "TASK:other"], ttl_s=100)
+    await _hold(database, clock, "agent_1", [f"task:{SHORT}", "task:short-too"], ttl_s=10)
+    await _hold(database, clock, "agent_1", [f"task:{LONG}", "TASK:other"], ttl_s=100)
     (ended_one,) = await _hold(database, clock, "agent_2", ["task:ended"])
     await database.write(
         lambda transaction: leases.store(
@@ -89,9 +91,9 @@ async def test_expired_or_ended_lease_has_no_holder(database: Database, clock: W
             leases.tasks_of(transaction, "agent_1"),
         )
 
-    assert await database.read(held) == ({"agent_1": 4}, {"short", "short-too", "long"})
+    assert await database.read(held) == ({"agent_1": 4}, {SHORT, LONG})
     clock.advance(10)
-    assert await database.read(held) == ({"agent_1": 2}, {"long"})
+    assert await database.read(held) == ({"agent_1": 2}, {LONG})
 
 
 async def test_ending_a_holder_ends_and_returns_each_of_its_leases_once(

@@ -16,6 +16,7 @@ from sqlalchemy import Select, func, select, text
 
 from lifesign.domain.tasks.lease import Claim, EndReason, ResourceKind, ended
 from lifesign.domain.tasks.lease_id import SECRET_BYTES, lease_id_of
+from lifesign.domain.tasks.task_states import task_in
 from lifesign.storage.engine.table_definitions import leases
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
@@ -232,11 +233,10 @@ def count_held(transaction: Transaction, holders: Sequence[str]) -> dict[str, in
 
 def tasks_of(transaction: Transaction, holder: str) -> set[str]:
     """Return the ids of the tasks that a holder has leased at the transaction's time."""
-    prefix = f"{ResourceKind.TASK}:"
     resources = transaction.connection.scalars(
         select(leases.c.resource).where(leases.c.holder == holder, *_running(transaction.now_s))
     )
-    return {resource.removeprefix(prefix) for resource in resources if resource.startswith(prefix)}
+    return {task_id for resource in resources if (task_id := task_in(resource)) is not None}
 
 
 def tasks_ever_leased(transaction: Transaction, task_ids: Iterable[str]) -> list[str]:
