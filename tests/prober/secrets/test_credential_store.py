@@ -793,13 +793,27 @@ def test_credential_that_another_prober_has_is_logged_once(caplog: pytest.LogCap
         assert (store.missing_for("https://a.example/rpc", "https://a.example/") is not None) is is_missing
 
 
-def test_missing_credential_is_forgotten_at_once_where_this_prober_has_its_own() -> None:
+@pytest.mark.parametrize("state", [None, CredentialState.WORKS, CredentialState.CREDENTIALS_REJECTED])
+def test_missing_credential_is_forgotten_at_once_where_the_own_one_has_no_fault(
+    state: CredentialState | None,
+) -> None:
+    now = [0.0]
     each = CredentialSettings.model_validate(settings("https://a.example")["credentials"][0])
-    store = CredentialStore([each], read_secrets([each]))
-    for missing in ([other_prober_has("https://a.example")], []):
-        store.note_missing(missing)
-        is_missing = store.missing_for("https://a.example/rpc", "https://a.example/") is not None
-        assert is_missing is bool(missing)
+    store = CredentialStore([each], read_secrets([each]), clock=lambda: now[0])
+    if state is not None:
+        store.note_use(URL("https://a.example/rpc"), state)
+
+    def is_missing() -> bool:
+        return store.missing_for("https://a.example/rpc", "https://a.example/") is not None
+
+    store.note_missing([other_prober_has("https://a.example")])
+    assert is_missing()
+    # The other prober has ended, or restarts.
+    store.note_missing([])
+    assert is_missing() is (state is CredentialState.CREDENTIALS_REJECTED)
+    now[0] += GONE_SECONDS
+    store.note_missing([])
+    assert not is_missing()
 
 
 def oauth_settings() -> CredentialSettings:

@@ -12,7 +12,7 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.credentials.acceptance import CredentialState, CredentialStatus, CredentialUse
+from lifesign.domain.credentials.acceptance import FAULTS, CredentialState, CredentialStatus, CredentialUse
 from lifesign.domain.credentials.api_key import key_place
 from lifesign.domain.credentials.missing_credentials import (
     MAX_MISSING,
@@ -356,11 +356,11 @@ class CredentialStore:
     def note_missing(self, missing: Sequence[OtherCredential]) -> None:
         """Store which credentials other probers have and this one lacks. Each change is logged once.
 
-        One of a place without a credential of this prober stays for GONE_SECONDS.
+        One stays for GONE_SECONDS if this prober has no credential for its place, or one with a fault.
         """
         now_s = self._clock()
         places = {each.scope.place for each in missing}
-        settled = places | {scope.place for scope in self._scopes}
+        settled = places | {each.scope.place for each in self.states if each.state not in FAULTS}
         oldest_s = now_s - GONE_SECONDS
         gone = [
             each
