@@ -64,7 +64,9 @@ class ProxiedCalls:
     async def list(self) -> Sequence[Tool]:
         """Return lifesign's own tools for the task, and the tools of upstream servers that have started."""
         if not self._is_closed:
-            await self._learn()
+            # An agent that waits until a server has started does not hang.
+            with self._held.progress():
+                await self._learn()
         tools = [*_LISTED.values()]
         for name, offered in self._offered.items():
             known = offered.server.tools.get(offered.tool)
