@@ -1,13 +1,15 @@
 import json
+from itertools import count
 
 import pytest
 from tests.support.adapting import World, shell
 
+from lifesign import boot_clock
 from lifesign.adapter.run_events import RunEvent
 from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
-from lifesign.client.registry_errors import RegistryError, Stale, Unavailable
+from lifesign.client.registry_errors import RegistryError, Stale, Unavailable, error_of
 from lifesign.client.registry_tasks import HeldRun
-from lifesign.domain.tasks.run_end import RunEnd, RunReport
+from lifesign.domain.tasks.run_end import MAX_VAIN_RENEWALS, RunEnd, RunReport
 from lifesign.domain.tasks.task_states import ExitReason
 
 
@@ -77,11 +79,15 @@ class RefusingRegistry:
 
 
 class Lease:
-    """A lease that is held, or not."""
+    """A lease that is held, or not, and is renewed between all requests."""
 
     def __init__(self, *, is_held: bool) -> None:
         self.is_held = lambda: is_held
-        self.deadline_s = float("inf")
+        self._deadlines_s = count(10)
+
+    @property
+    def deadline_s(self) -> float:
+        return boot_clock.now_s() + next(self._deadlines_s)
 
 
 RUN = HeldRun(task_id="task-1", run_id="run-1", fencing_token=3)
@@ -90,6 +96,9 @@ ASKED = RunEnd(ExitReason.COMPLETED, RunReport.HELP, needs_help=True)
 CRASHED = RunEnd(ExitReason.CRASH, RunReport.RELEASE)
 LOST = RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING)
 BUSY = Unavailable("busy", retry_after_s=0.0)
+BLOCKED = error_of(403, None, reason="Forbidden")
+TOO_LARGE = error_of(413, None)
+VAIN = [BLOCKED] * (MAX_VAIN_RENEWALS + 1)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +111,13 @@ BUSY = Unavailable("busy", retry_after_s=0.0)
         (DONE, [BUSY, BUSY], True, ["complete"] * 3, "completed"),
         (DONE, [BUSY], False, ["complete"], "unreported"),
         (DONE, [Stale("refused", status=412, code="stale")], True, ["complete"], "unreported"),
+        (DONE, [TOO_LARGE], True, ["complete", "release"], "failed"),
+        (DONE, [TOO_LARGE], False, ["complete"], "unreported"),
+        (DONE, [TOO_LARGE, TOO_LARGE], True, ["complete", "release"], "unreported"),
+        (DONE, VAIN, True, ["complete"] * 4 + ["release"], "failed"),
+        (ASKED, VAIN, True, ["help"] * 4 + ["release"], "failed"),
+        (CRASHED, VAIN, True, ["release"] * 5, "failed"),
+        (CRASHED, VAIN * 2, True, ["release"] * 8, "unreported"),
     ],
 )
 async def test_end_of_a_run_is_reported_until_accepted_or_refused(
@@ -119,4 +135,4 @@ async def test_end_of_a_run_is_reported_until_accepted_or_refused(
     assert registry.reports == reports
     assert [(each.what, each.run_id, each.fencing_token) for each in events] == [(event, "run-1", 3)]
     assert outcome.was_notified is (event != "unreported")
-    assert outcome.is_done is (outcome.was_notified and end.exit_reason is ExitReason.COMPLETED)
+    assert outcome.is_done is (event in {"completed", "help_requested"})

@@ -19,7 +19,7 @@ from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignm
 from lifesign.agent.task_source import TaskSource
 from lifesign.client import RegistryClient, registry_connection
 from lifesign.client.registry_errors import Stale, Unavailable, Unreachable, error_of
-from lifesign.client.registry_tasks import RegistryTasks
+from lifesign.client.registry_tasks import HeldRun, RegistryTasks
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.agents import HeartbeatConfig
@@ -425,25 +425,85 @@ async def test_result_is_delivered_when_the_registry_returns(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("method", "status"), [("mark_complete", "review"), ("release", "handoff")])
 async def test_end_is_reported_again_after_the_refusal_of_a_proxy(
-    registry: RegistryServer, admin: RegistryClient, method: str, status: str
+    registry: RegistryServer,
+    admin: RegistryClient,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    status: str,
 ) -> None:
     name = method.replace("_", "-")
     made = await admin.tasks.create("behind a proxy", agent_id=name, max_attempts=1)
 
-    async def work(task: ClaimedTask) -> None:
-        write = getattr(task.client.tasks, method)
+    write = getattr(RegistryTasks, method)
+    refusals: list[str] = []
 
-        async def refuse_once(*_: Any, **__: Any) -> Any:
-            setattr(task.client.tasks, method, write)
+    async def refuse_once(*arguments: Any, **settings: Any) -> Any:
+        if not refusals:
+            refusals.append(method)
             raise error_of(403, None, reason="Forbidden")
+        return await write(*arguments, **settings)
 
-        setattr(task.client.tasks, method, refuse_once)
+    monkeypatch.setattr(RegistryTasks, method, refuse_once)
+
+    async def work(_: ClaimedTask) -> None:
         if method == "release":
             raise LookupError
 
     async with working(registry, name, work):
         found = await becomes(admin, made.task_id, status)
-    assert len(found.runs) == 1
+    assert (len(found.runs), len(refusals)) == (1, 1)
+
+
+def retry_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat failed reports more often than leases are renewed."""
+    monkeypatch.setattr(task_source, "next_beat_try_at_s", lambda now_s, *_: now_s + 0.2)
+
+
+@pytest.mark.parametrize("status", [403, 413])
+async def test_result_that_a_proxy_refuses_is_a_crash(
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    renew_soon(monkeypatch)
+    retry_soon(monkeypatch)
+    name = f"refused-{status}"
+    made = await admin.tasks.create("behind a proxy", agent_id=name, max_attempts=1)
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise error_of(status, None, reason="Forbidden")
+
+    monkeypatch.setattr(RegistryTasks, "mark_complete", refuse)
+
+    async def work(_: ClaimedTask) -> None: ...
+
+    async with working(registry, name, work):
+        found = await becomes(admin, made.task_id, "handoff")
+    assert [run.exit_reason for run in found.runs] == ["crash"]
+    assert str(status) in str(found.explanation)
+
+
+async def test_crash_is_reported_without_a_text_that_a_proxy_refuses(
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renew_soon(monkeypatch)
+    retry_soon(monkeypatch)
+    made = await admin.tasks.create("behind a proxy", agent_id="refused-text", max_attempts=1)
+
+    release = RegistryTasks.release
+
+    async def refuse_text(tasks: RegistryTasks, run: HeldRun, reason: str, *, detail: str) -> Any:
+        if "<script" in detail:
+            raise error_of(403, None, reason="Forbidden")
+        return await release(tasks, run, reason, detail=detail)
+
+    monkeypatch.setattr(RegistryTasks, "release", refuse_text)
+
+    async def work(_: ClaimedTask) -> None:
+        raise LookupError("<script>")
+
+    async with working(registry, "refused-text", work):
+        found = await becomes(admin, made.task_id, "handoff")
+    assert [run.exit_reason for run in found.runs] == ["crash"]
+    assert task_source.REFUSED_DETAIL in str(found.explanation)
 
 
 async def test_result_that_waits_is_submitted_when_a_drain_begins(

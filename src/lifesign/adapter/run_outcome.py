@@ -12,11 +12,12 @@ from lifesign import boot_clock
 from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
 from lifesign.adapter.workspaces import Workspace
 from lifesign.client.lease_keeper import LeaseKeeper
-from lifesign.client.registry_errors import RegistryError, is_final
+from lifesign.client.registry_errors import RegistryError, is_final, is_run_over
 from lifesign.client.registry_tasks import HeldRun, RegistryTasks
 from lifesign.domain.models.tasks import detail_of
 from lifesign.domain.tasks.lease_renewal import next_try_s
-from lifesign.domain.tasks.run_end import RunEnd, RunReport
+from lifesign.domain.tasks.run_end import ReportAttempts, RunEnd, RunReport
+from lifesign.domain.tasks.task_states import ExitReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,31 +72,39 @@ class RunReporter:
         self._chance = chance
 
     async def report(self, outcome: RunOutcome, workspace: Workspace | None = None) -> RunOutcome:
-        """Report the run's end to the registry and as an event; return the outcome with `was_notified`."""
+        """Report the run's end to the registry and as an event; return the outcome with `was_notified`.
+
+        If the registry is reachable, but does not accept the report, the outcome is a run that was released
+        without its result.
+        """
         failure = await self._write(outcome)
-        if failure:
+        if failure is not None and self._keeper.is_held() and not is_run_over(failure):
+            refused, outcome = outcome, _without_content(outcome, failure)
+            failure = await self._write(outcome)
+            outcome = replace(outcome, text=f"{refused.text}; {outcome.text}")
+        if failure is not None:
             what, text = RunEventKind.UNREPORTED, f"{outcome.text}; the registry was not notified: {failure}"
         else:
             what, text = _event_kind(outcome.end), outcome.text
         self.emit(what, text, outcome, workspace)
-        return replace(outcome, was_notified=not failure)
+        return replace(outcome, was_notified=failure is None)
 
-    async def _write(self, outcome: RunOutcome) -> str:
-        """Return why it could not be reported, or an empty text."""
-        failures = 0
+    async def _write(self, outcome: RunOutcome) -> RegistryError | None:
+        """Return why it could not be reported; None if it was."""
+        attempts = ReportAttempts()
         while outcome.end.report is not RunReport.NOTHING:
             try:
                 await self._write_once(outcome)
                 break
             except RegistryError as error:
-                if is_final(error) or not self._keeper.is_held():
-                    return str(error)
-                failures += 1
+                attempts.note_failure(self._keeper.deadline_s)
+                if is_final(error) or attempts.are_in_vain or not self._keeper.is_held():
+                    return error
                 wait_s = error.retry_after_s
             now_s = boot_clock.now_s()
-            due_s = next_try_s(now_s, self._keeper.deadline_s, failures, self._chance(), wait_s)
+            due_s = next_try_s(now_s, self._keeper.deadline_s, attempts.failures, self._chance(), wait_s)
             await asyncio.sleep(due_s - now_s)
-        return ""
+        return None
 
     async def _write_once(self, outcome: RunOutcome) -> None:
         tasks, run, end = self._tasks, self._run, outcome.end
@@ -142,6 +151,14 @@ def ended_with(exit_code: int) -> str:
     with suppress(ValueError):
         return f"it was ended by {signal.Signals(-exit_code).name}"
     return f"it was ended by signal {-exit_code}"
+
+
+def _without_content(outcome: RunOutcome, refusal: RegistryError) -> RunOutcome:
+    """Return the outcome with a report that has neither the result nor the texts of the agent."""
+    end = outcome.end
+    if end.report is not RunReport.RELEASE:
+        end = RunEnd(ExitReason.CRASH, RunReport.RELEASE)
+    return replace(outcome, end=end, text=f"the report of its end was refused: {refusal}", output=None)
 
 
 def _event_kind(end: RunEnd) -> RunEventKind:

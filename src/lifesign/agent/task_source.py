@@ -24,11 +24,13 @@ from lifesign.client.registry_errors import (
     NotFound,
     RegistryError,
     is_final,
+    is_run_over,
     may_have_been_executed,
 )
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.lifecycle.heartbeat_interval import next_beat_try_at_s
 from lifesign.domain.models.tasks import detail_of
+from lifesign.domain.tasks.run_end import ReportAttempts
 from lifesign.domain.tasks.task_states import ExitReason, task_in
 from lifesign.domain.text.error_line import error_line
 from lifesign.errors import InvalidValue
@@ -45,6 +47,8 @@ NOTICE_SECONDS: Final = 5.0
 
 A fifth of the lease if that is shorter.
 """
+
+REFUSED_DETAIL: Final = "the run failed, and a report with its error text was refused"
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -119,7 +123,8 @@ class TaskSource:
     async def finished(self, assignment: Assignment, result: Any) -> None:
         """Submit the result of a task.
 
-        During an outage of the registry it is retried while the lease is held.
+        During an outage of the registry it is retried while the lease is held. If the result is not accepted,
+        the run is released as a crash.
         """
         kept = self._kept[assignment]
         try:
@@ -196,7 +201,7 @@ class TaskSource:
             self.drop(assignment, f"the lease is lost: {loss}")
 
     async def _complete(self, kept: _KeptTask, result: Any) -> None:
-        failures = 0
+        attempts = ReportAttempts()
         while True:
             try:
                 await self._place.client.tasks.mark_complete(kept.task.run, output_of(result))
@@ -205,15 +210,18 @@ class TaskSource:
                 _log.error("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
                 await self._release(kept, ExitReason.CRASH, what)
             except RegistryError as error:
-                if not is_final(error) and kept.keeper.is_held():
-                    failures += 1
+                attempts.note_failure(kept.keeper.deadline_s)
+                is_refused = is_final(error) or attempts.are_in_vain
+                if not is_refused and kept.keeper.is_held():
                     what = "could not be submitted, and is submitted again"
-                    if failures == 1:
+                    if attempts.failures == 1:
                         self._log_result(kept, what, error)
-                    await self._wait_to_hand_in(failures, error)
+                    await self._wait_to_hand_in(attempts.failures, error)
                     continue
-                what = "was refused" if is_final(error) else "is lost with its lease"
+                what = "was refused" if is_refused else "is lost with its lease"
                 self._log_result(kept, what, error)
+                if is_refused and kept.keeper.is_held() and not is_run_over(error):
+                    await self._release(kept, ExitReason.CRASH, f"the result was refused: {error}")
             except Exception as error:  # noqa: BLE001 - the methods of a returned object may raise anything
                 what = f"the returned value cannot be read: {error_line(error)}"
                 _log.exception("agent %s, task %s: %s", self._agent_id, kept.task.task_id, what)
@@ -227,16 +235,21 @@ class TaskSource:
         """End the run of a task.
 
         During an outage of the registry, a crash is reported again while the lease is held: a run that ends
-        with its lease does not count as an attempt.
+        with its lease does not count as an attempt. If the detail is not accepted, the crash is reported
+        without it.
         """
-        failures = 0
+        attempts = ReportAttempts()
         while True:
             try:
                 await self._place.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
             except RegistryError as error:
-                if not is_final(error) and reason is ExitReason.CRASH and kept.keeper.is_held():
-                    failures += 1
-                    await self._wait_to_hand_in(failures, error)
+                attempts.note_failure(kept.keeper.deadline_s)
+                is_repeated = reason is ExitReason.CRASH and kept.keeper.is_held() and not is_final(error)
+                if is_repeated and not attempts.are_in_vain:
+                    await self._wait_to_hand_in(attempts.failures, error)
+                    continue
+                if is_repeated and detail != REFUSED_DETAIL:
+                    detail, attempts = REFUSED_DETAIL, ReportAttempts()
                     continue
                 _log.info(
                     "agent %s could not release task %s, whose lease ends when it expires: %s",

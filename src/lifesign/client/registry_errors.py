@@ -128,6 +128,11 @@ def is_final(error: RegistryError) -> bool:
     return isinstance(error, RegistryRefusal) and not isinstance(error, RateLimited)
 
 
+def is_run_over(error: RegistryError) -> bool:
+    """Return whether a write of a run was refused because the run or its agent's incarnation has ended."""
+    return isinstance(error, Stale | Gone | NotFound)
+
+
 def may_have_been_executed(error: RegistryError) -> bool:
     """Return whether the registry may have executed the request nevertheless."""
     return error.was_sent if isinstance(error, Unreachable) else isinstance(error, RegistryFailure)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.domain.tasks.run_end import RunEnd, RunReport, Stop, decide_end
+from lifesign.domain.tasks.run_end import ReportAttempts, RunEnd, RunReport, Stop, decide_end
 from lifesign.domain.tasks.task_states import ExitReason
 
 CODES = st.integers(-64, 255)
@@ -86,3 +86,23 @@ def test_released_run_reports_its_exit_reason_and_a_lost_lease_reports_nothing(
 def test_without_completion_on_exit_the_task_is_not_completed(stopped: Stop | None) -> None:
     end = decide_end(stopped, 0, written=None, completes_on_exit=False)
     assert not end.has_result
+
+
+@pytest.mark.parametrize(
+    ("deadlines_s", "are_in_vain"),
+    [
+        ([], False),
+        # An outage: the lease is not renewed.
+        ([10.0] * 100, False),
+        # A renewal before the first attempt.
+        ([20.0, 20.0, 30.0, 30.0, 40.0], False),
+        ([10.0, 20.0, 20.0, 30.0, 40.0], True),
+    ],
+)
+def test_reports_are_in_vain_if_they_fail_while_the_lease_is_renewed(
+    *, deadlines_s: list[float], are_in_vain: bool
+) -> None:
+    attempts = ReportAttempts()
+    for deadline_s in deadlines_s:
+        attempts.note_failure(deadline_s)
+    assert (attempts.failures, attempts.are_in_vain) == (len(deadlines_s), are_in_vain)

@@ -5,12 +5,15 @@ Protocol 6.10).
 
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import Final
 
 from lifesign.domain.tasks.task_states import ExitReason
 
 AUTH_EXIT_CODE: Final = 77
 """Exit code of an agent that was refused access (EX_NOPERM of sysexits.h)."""
+MAX_VAIN_RENEWALS: Final = 3
+"""Number of renewals of a lease after each of which another attempt to report the end of its run failed."""
 
 
 class Stop(StrEnum):
@@ -63,6 +66,31 @@ class RunEnd:
     def has_result(self) -> bool:
         """Whether a result was submitted; if not, its workspace is kept for inspection."""
         return self.is_done and not self.needs_help
+
+
+class ReportAttempts:
+    """Failed attempts to report the end of a run whose lease is still renewed.
+
+    A registry that renews the lease again and again is reachable: then a proxy, or the registry, does not
+    accept the content of the report.
+    """
+
+    def __init__(self) -> None:
+        self._deadline_s = inf
+        self._vain_renewals = 0
+        self.failures = 0
+
+    def note_failure(self, deadline_s: float) -> None:
+        """Count a failed attempt; `deadline_s` is the present deadline of the lease."""
+        if deadline_s > self._deadline_s:
+            self._vain_renewals += 1
+        self._deadline_s = deadline_s
+        self.failures += 1
+
+    @property
+    def are_in_vain(self) -> bool:
+        """Whether no further attempt with the same content makes sense."""
+        return self._vain_renewals >= MAX_VAIN_RENEWALS
 
 
 _STOPPED: Final = {
