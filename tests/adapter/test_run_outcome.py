@@ -9,7 +9,7 @@ from lifesign.adapter.run_events import RunEvent
 from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
 from lifesign.client.registry_errors import RegistryError, Stale, Unavailable, error_of
 from lifesign.client.registry_tasks import HeldRun
-from lifesign.domain.tasks.run_end import MAX_VAIN_RENEWALS, RunEnd, RunReport
+from lifesign.domain.tasks.run_end import MAX_RENEWALS_WITHOUT_REPORT, RunEnd, RunReport
 from lifesign.domain.tasks.task_states import ExitReason
 
 
@@ -98,7 +98,7 @@ LOST = RunEnd(ExitReason.LEASE_EXPIRED, RunReport.NOTHING)
 BUSY = Unavailable("busy", retry_after_s=0.0)
 BLOCKED = error_of(403, None, reason="Forbidden")
 TOO_LARGE = error_of(413, None)
-VAIN = [BLOCKED] * (MAX_VAIN_RENEWALS + 1)
+VAIN = [BLOCKED] * (MAX_RENEWALS_WITHOUT_REPORT + 1)
 
 
 @pytest.mark.parametrize(

@@ -481,18 +481,20 @@ async def test_result_that_a_proxy_refuses_is_a_crash(
     assert str(status) in str(found.explanation)
 
 
+@pytest.mark.parametrize("status", [403, 413])
 async def test_crash_is_reported_without_a_text_that_a_proxy_refuses(
-    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     renew_soon(monkeypatch)
     retry_soon(monkeypatch)
-    made = await admin.tasks.create("behind a proxy", agent_id="refused-text", max_attempts=1)
+    name = f"refused-text-{status}"
+    made = await admin.tasks.create("behind a proxy", agent_id=name, max_attempts=1)
 
     release = RegistryTasks.release
 
     async def refuse_text(tasks: RegistryTasks, run: HeldRun, reason: str, *, detail: str) -> Any:
         if "<script" in detail:
-            raise error_of(403, None, reason="Forbidden")
+            raise error_of(status, None, reason="refused")
         return await release(tasks, run, reason, detail=detail)
 
     monkeypatch.setattr(RegistryTasks, "release", refuse_text)
@@ -500,7 +502,7 @@ async def test_crash_is_reported_without_a_text_that_a_proxy_refuses(
     async def work(_: ClaimedTask) -> None:
         raise LookupError("<script>")
 
-    async with working(registry, "refused-text", work):
+    async with working(registry, name, work):
         found = await becomes(admin, made.task_id, "handoff")
     assert [run.exit_reason for run in found.runs] == ["crash"]
     assert task_source.REFUSED_DETAIL in str(found.explanation)

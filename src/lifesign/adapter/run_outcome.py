@@ -98,7 +98,7 @@ class RunReporter:
                 break
             except RegistryError as error:
                 attempts.note_failure(self._keeper.deadline_s)
-                if is_final(error) or attempts.are_in_vain or not self._keeper.is_held():
+                if is_final(error) or attempts.is_hopeless or not self._keeper.is_held():
                     return error
                 wait_s = error.retry_after_s
             now_s = boot_clock.now_s()

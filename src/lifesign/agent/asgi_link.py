@@ -246,10 +246,12 @@ class AgentLink:
         beating = asyncio.create_task(loop.run())
         try:
             while not await self._must_leave_within(KEEP_SECONDS):
-                if loop.has_left.is_set() or not self._is_sender():
+                is_sender = self._is_sender()
+                if not is_sender:
                     _log.warning(
                         "agent %s: another worker process now sends the heartbeats", self.profile.agent_id
                     )
+                if loop.has_left.is_set() or not is_sender:
                     self._place.incarnation = None
                     return False
             if not self._is_asked_to_leave and not self._workers.is_alone():

@@ -228,7 +228,8 @@ class HeartbeatLoop:
     async def _lose_incarnation(self, error: RegistryError) -> float:
         """Drop the work in progress (RFC-0016 4.6), and register again unless the agent leaves.
 
-        A completed drain drops nothing: the agent held no lease. Its own work has the time of a drain.
+        After a completed drain, the work continues until the drain timeout: it has no lease, and so no other
+        agent can have it.
         """
         drain_end = None if self.is_draining else await self._drain_end(error)
         is_restored = self._is_behind(error)
@@ -244,7 +245,7 @@ class HeartbeatLoop:
         if self.is_draining:
             self.has_left.set()
             return _now_s()
-        # No other process began the older incarnation: it comes from a backup.
+        # If another process has registered since the backup was restored, it is superseded once.
         self._supersedes |= is_restored
         if error.details.get("status") in ALIVE and not is_restored:
             _log.warning(

@@ -211,7 +211,7 @@ class TaskSource:
                 await self._release(kept, ExitReason.CRASH, what)
             except RegistryError as error:
                 attempts.note_failure(kept.keeper.deadline_s)
-                is_refused = is_final(error) or attempts.are_in_vain
+                is_refused = is_final(error) or attempts.is_hopeless
                 if not is_refused and kept.keeper.is_held():
                     what = "could not be submitted, and is submitted again"
                     if attempts.failures == 1:
@@ -244,8 +244,9 @@ class TaskSource:
                 await self._place.client.tasks.release(kept.task.run, reason.value, detail=detail_of(detail))
             except RegistryError as error:
                 attempts.note_failure(kept.keeper.deadline_s)
-                is_repeated = reason is ExitReason.CRASH and kept.keeper.is_held() and not is_final(error)
-                if is_repeated and not attempts.are_in_vain:
+                is_refused = is_final(error) or attempts.is_hopeless
+                is_repeated = reason is ExitReason.CRASH and kept.keeper.is_held() and not is_run_over(error)
+                if is_repeated and not is_refused:
                     await self._wait_to_hand_in(attempts.failures, error)
                     continue
                 if is_repeated and detail != REFUSED_DETAIL:
@@ -260,7 +261,7 @@ class TaskSource:
             return
 
     async def _wait_to_hand_in(self, failures: int, error: RegistryError) -> None:
-        """Wait before the next try to report the end of a run; the begin of a drain ends the wait."""
+        """Wait before the next try to report the end of a run; the beginning of a drain ends the wait."""
         due_s = self._retry_at_s(failures, error)
         if self._is_closed.is_set():
             await _sleep_until(due_s)

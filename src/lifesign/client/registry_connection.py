@@ -60,6 +60,8 @@ PLAIN_HTTP_HINT = (
 TLS_HINT = f"if the registry speaks HTTPS, write https:// instead of http:// in --registry or ${URL_VARIABLE}"
 TIMEOUT_SECONDS = 10.0
 MAX_TIMEOUT_SECONDS = 300.0
+EARLY_S = 0.01
+"""Time by which a timer may end early."""
 MAX_TRIES = 5
 ATTEMPT_TIMEOUT_RATIO = 0.5
 """Share of the remaining time for one try of a request that may be repeated, unless the registry is slow."""
@@ -221,7 +223,9 @@ class RegistryConnection:
             began_s = now_s()
             give_up_s = began_s + (deadline_s - began_s) * share
             outcome = await self._ask_once(question, give_up_s)
-            self._note_speed(question, outcome, took_s=now_s() - began_s, is_given_up=now_s() >= give_up_s)
+            self._note_speed(
+                question, outcome, took_s=now_s() - began_s, is_given_up=now_s() >= give_up_s - EARLY_S
+            )
             if isinstance(outcome, RegistryReply):
                 return outcome
             outcome.may_be_repeat = may_have_been_done

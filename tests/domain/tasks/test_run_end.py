@@ -89,7 +89,7 @@ def test_without_completion_on_exit_the_task_is_not_completed(stopped: Stop | No
 
 
 @pytest.mark.parametrize(
-    ("deadlines_s", "are_in_vain"),
+    ("deadlines_s", "is_hopeless"),
     [
         ([], False),
         # An outage: the lease is not renewed.
@@ -99,10 +99,10 @@ def test_without_completion_on_exit_the_task_is_not_completed(stopped: Stop | No
         ([10.0, 20.0, 20.0, 30.0, 40.0], True),
     ],
 )
-def test_reports_are_in_vain_if_they_fail_while_the_lease_is_renewed(
-    *, deadlines_s: list[float], are_in_vain: bool
+def test_reports_is_hopeless_if_they_fail_while_the_lease_is_renewed(
+    *, deadlines_s: list[float], is_hopeless: bool
 ) -> None:
     attempts = ReportAttempts()
     for deadline_s in deadlines_s:
         attempts.note_failure(deadline_s)
-    assert (attempts.failures, attempts.are_in_vain) == (len(deadlines_s), are_in_vain)
+    assert (attempts.failures, attempts.is_hopeless) == (len(deadlines_s), is_hopeless)

@@ -174,6 +174,7 @@ async def test_credential_is_not_tried_where_the_prober_sends_another_one() -> N
         trial = await try_credential(probes.witness, probes.credentials, url, 5.0, scopes)
         assert not server.heads
     assert (trial.verdict, steps(trial)) == ("fault", {"place": "fault"})
+    assert "special" in str(trial.hint)
 
 
 async def test_credential_is_not_tried_at_another_place() -> None:

@@ -326,6 +326,8 @@ def _answers_another(body: bytes, call: Any) -> bool:
     named = message.get("id")
     if named is None and "error" in message:
         return False
+    if call is None:
+        return True
     # As in the SDK, for which the texts of numbers are numbers.
     return str(named) != str(call)
 

@@ -104,7 +104,6 @@ class Cadence:
         it is none. A failing target could hide its failure by its wait, and a gateway in front of it that
         refuses all requests for a minute could request any wait. So only repeated requests get a long wait.
         The limit holds until the agent has failed often enough to be dead.
-
         """
         first_s = min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
         repeated = min(max(slowdowns - 1, 0), MAX_DOUBLINGS)

@@ -12,8 +12,8 @@ from lifesign.domain.tasks.task_states import ExitReason
 
 AUTH_EXIT_CODE: Final = 77
 """Exit code of an agent that was refused access (EX_NOPERM of sysexits.h)."""
-MAX_VAIN_RENEWALS: Final = 3
-"""Number of renewals of a lease after each of which another attempt to report the end of its run failed."""
+MAX_RENEWALS_WITHOUT_REPORT: Final = 3
+"""Number of renewals of a lease after which its holder stops repeating a report that fails each time."""
 
 
 class Stop(StrEnum):
@@ -71,26 +71,26 @@ class RunEnd:
 class ReportAttempts:
     """Failed attempts to report the end of a run whose lease is still renewed.
 
-    A registry that renews the lease again and again is reachable: then a proxy, or the registry, does not
-    accept the content of the report.
+    A registry that renews the lease again and again is reachable: a proxy, or the registry, does not accept
+    the report.
     """
 
     def __init__(self) -> None:
         self._deadline_s = inf
-        self._vain_renewals = 0
+        self._renewals = 0
         self.failures = 0
 
     def note_failure(self, deadline_s: float) -> None:
         """Count a failed attempt; `deadline_s` is the present deadline of the lease."""
         if deadline_s > self._deadline_s:
-            self._vain_renewals += 1
+            self._renewals += 1
         self._deadline_s = deadline_s
         self.failures += 1
 
     @property
-    def are_in_vain(self) -> bool:
-        """Whether no further attempt with the same content makes sense."""
-        return self._vain_renewals >= MAX_VAIN_RENEWALS
+    def is_hopeless(self) -> bool:
+        """Whether the same report is not sent again."""
+        return self._renewals >= MAX_RENEWALS_WITHOUT_REPORT
 
 
 _STOPPED: Final = {

@@ -11,9 +11,9 @@ from lifesign.prober.definition.target_settings import spelled_out
 from lifesign.prober.definition.values import CanaryUrl
 
 MAX_LAG_RATIO: Final = 0.25
-"""Part of the shortest timeout by which the event loop may be late."""
+"""Maximum event loop lag, as a part of the shortest timeout."""
 MAX_STANDSTILL_RATIO: Final = 0.5
-"""Part of it for which the prober may stand still."""
+"""Maximum duration of a single stall, as a part of the shortest timeout."""
 
 
 class CanarySettings(DefinitionMapping):
@@ -67,7 +67,7 @@ class WitnessSettings(DefinitionMapping):
 class SelfCheckSettings(DefinitionMapping):
     """Limits from which on the prober counts as slow, so that its timeouts do not count.
 
-    With short timeouts they are lower: a part of the shortest one.
+    They are at most MAX_LAG_RATIO and MAX_STANDSTILL_RATIO of the shortest timeout.
     """
 
     max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1

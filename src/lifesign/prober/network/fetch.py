@@ -78,9 +78,7 @@ class _Hop:
     began_s: float
     """Start of the first hop, by the performance counter."""
     credential: Credential | None = None
-    """The credential that is sent to `url`."""
-    token_fault: str | None = None
-    """Why the credential of `url` is not sent: it has no token."""
+    """The request's credential, if it is the one for `url`."""
 
     @property
     def is_redirect(self) -> bool:
@@ -159,7 +157,6 @@ class Fetcher:
                     redirected_from=request.url,
                     redirected_by=redirected_by,
                     tried=tried,
-                    token_fault=hop.token_fault,
                 )
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)
@@ -209,7 +206,7 @@ class Fetcher:
         target = self._admitted(hop.url, is_redirect=hop.is_redirect)
         if isinstance(target, Fetched):
             return target, None
-        credential = hop.credential = await self._credential_at(hop)
+        credential = hop.credential = self._credential_at(hop)
         owner = "" if credential is None or credential.shares_connections else credential.name
         place = (target.scheme, target.host, target.port, owner)
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
@@ -231,19 +228,16 @@ class Fetcher:
         except FAILURES as error:
             return failed(hop.url, error, line, credential, self._tls_of(hop)), None
 
-    async def _credential_at(self, hop: _Hop) -> Credential | None:
-        """Return the credential of the present URL; a redirect may lead to another path."""
-        request, url = hop.request, str(hop.url)
-        given, hop.token_fault = request.credential, None
-        if given is None or not hop.is_redirect:
-            return given if given is not None and given.scope.covers(url) else None
-        found = self._credentials.for_url(url)
-        if found is None or not found.scope.is_for_target(str(request.target or request.url)):
+    def _credential_at(self, hop: _Hop) -> Credential | None:
+        """Return the request's credential if it is the one for the present URL.
+
+        Never another one: the agent of one path could choose requests with the credential of another path.
+        """
+        given, url = hop.request.credential, str(hop.url)
+        if given is None or not given.scope.covers(url):
             return None
-        if found.tokens is None or await found.tokens.prepare(hop.deadline_s - self._loop.time()):
-            return found
-        hop.token_fault = found.missing_token_text
-        return None
+        is_best = not hop.is_redirect or self._credentials.for_url(url) is given
+        return given if is_best else None
 
     async def _open(
         self, hop: _Hop, target: TargetUrl, credential: Credential | None

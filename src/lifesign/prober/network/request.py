@@ -60,7 +60,7 @@ class Request:
     """Whether a redirect may lead to another origin; from http to https of one host it always may."""
     accept: str = "application/json"
     credential: Credential | None = None
-    """Sent as far as its scope allows, and never to another origin."""
+    """Sent if its scope covers `url`; after a redirect, only if no other one has a longer path for that."""
     card_schemes: Sequence[str] = ()
     """Security schemes of the agent card, which name the place of an API key."""
     target: URL | None = None

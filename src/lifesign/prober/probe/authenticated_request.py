@@ -56,9 +56,8 @@ async def send_with_credential(send: Send, credential: Credential, seconds: floa
     if token is None and not await tokens.prepare(seconds):
         return _without_token(await send(), credential)
     fetched = await send(credential=credential)
-    # After a redirect, another credential may have been refused.
-    is_ours = fetched is not None and fetched.credential == credential.name
-    if token is None or fetched is None or fetched.status != UNAUTHORIZED or not is_ours:
+    is_rejected = fetched is not None and fetched.status == UNAUTHORIZED and fetched.credential is not None
+    if token is None or fetched is None or not is_rejected:
         return fetched
     if not tokens.drop(token):
         return _without_new_token(fetched, credential)
@@ -148,4 +147,7 @@ def _without_new_token(fetched: Fetched, credential: Credential) -> Fetched:
 
 def _without_token(fetched: Fetched | None, credential: Credential) -> Fetched | None:
     """Return the answer to a request that was sent without its credential because there is no token."""
-    return None if fetched is None else replace(fetched, token_fault=credential.missing_token_text)
+    if fetched is None:
+        return None
+    why = credential.fault or "the token endpoint has not answered yet"
+    return replace(fetched, token_fault=f"no token for credential {credential.name} ({why})")

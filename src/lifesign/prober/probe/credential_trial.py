@@ -86,13 +86,13 @@ async def try_credential(
 
     `scopes`: those of all credentials of the definition, of which another may be sent to the URL.
     """
-    credential, sent = credentials.for_url(str(url)), scope_for(scopes, str(url))
-    if credential is not None and sent is not None and sent.name != credential.name:
-        text = f"the prober sends the credential {sent.name} to {url}, because its path is longer"
+    credential, longest = credentials.for_url(str(url)), scope_for(scopes, str(url))
+    if credential is not None and longest is not None and longest.name != credential.name:
+        text = f"the prober sends the credential {longest.name} to {url}, because its path is longer"
         return Trial(
             verdict=TrialVerdict.FAULT,
             steps=[TrialStep("place", StepResult.FAULT, text)],
-            hint=_PLACE_HINT,
+            hint=f"pass a --url that the path of {longest.name} does not cover",
         )
     if credential is None:
         elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")

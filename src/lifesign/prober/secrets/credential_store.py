@@ -106,12 +106,6 @@ class Credential:
         """Reason why there is no access token; None if no fault is known."""
         return None if self.tokens is None else self.tokens.fault
 
-    @property
-    def missing_token_text(self) -> str:
-        """Why a request is sent without the credential, which has no token."""
-        why = self.fault or "the token endpoint has not answered yet"
-        return f"no token for credential {self.name} ({why})"
-
     def __repr__(self) -> str:
         return f"<Credential {self.name}>"
 

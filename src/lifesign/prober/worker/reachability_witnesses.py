@@ -62,7 +62,7 @@ class _Class:
         """Time of the last request that a witness answered, on the monotonic clock."""
         self.is_reached: bool | None = None
         """Whether a witness answered the last round of requests; None without a round."""
-        self.has_failed_names = False
+        self.has_failed = False
         """Whether canaries of an allowed network, or their names, gave no answer in the last round."""
         self.round_began_at_s: float | None = None
         self.round: asyncio.Task[None] | None = None
@@ -151,13 +151,13 @@ class ReachabilityWitnesses:
     def class_for(self, network_class: str | None) -> str:
         """Return the network class whose witnesses count for a failure.
 
-        None, of a name without a known class: an allowed network whose canaries or their names fail, because
-        the name may be one of that network; else a public class.
+        None is for a name without a known class. It may be one of an allowed network whose canaries fail, or
+        whose canaries' names do. If there is no such network, it counts as public.
         """
         if network_class is not None:
             return network_class
         if (
-            failed := next((state for state in self._classes.values() if state.has_failed_names), None)
+            failed := next((state for state in self._classes.values() if state.has_failed), None)
         ) is not None:
             return failed.name
         four, six = self._classes[PUBLIC_IPV4], self._classes[PUBLIC_IPV6]
@@ -329,8 +329,8 @@ class ReachabilityWitnesses:
             answer = _round_answer(state, urls, replies, began_at_s, self._policy)
             self._note_round(state, replies, is_reached=answer is not None)
             if state.canaries and state.name not in PUBLIC_CLASSES:
-                names = any(has_name(canary.url) for canary in state.canaries)
-                state.has_failed_names = answer is None or (names and not answer.is_looked_up)
+                has_names = any(has_name(canary.url) for canary in state.canaries)
+                state.has_failed = answer is None or (has_names and not answer.is_looked_up)
             for url, reply in zip(urls, replies, strict=True):
                 if reply.status is None:
                     state.note_unanswered(url)
