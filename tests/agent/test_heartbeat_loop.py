@@ -212,6 +212,21 @@ def test_drained_agent_does_not_register_again_after_a_lost_answer(status: int) 
 
 
 @in_virtual_time
+async def test_incarnation_that_is_accepted_again_is_registered() -> None:
+    async with running_agent() as agent:
+        await agent.registry.until_beats(1)
+        agent.registry.status = "dead"
+        agent.registry.answers("GET", *[NO_ANSWER] * 100)
+        async with asyncio.timeout(1000):
+            while agent.loop.is_registered.is_set():
+                await asyncio.sleep(1)
+            agent.registry.status = "active"
+            await agent.loop.is_registered.wait()
+        assert agent.registry.functions().count("POST") == 1
+        assert [event[0] for event in agent.events] == ["life", "lost", "life"]
+
+
+@in_virtual_time
 async def test_agent_of_a_later_incarnation_than_a_restored_backup_returns_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -220,6 +220,10 @@ class HeartbeatLoop:
         except (Gone, NotFound) as error:
             return await self._lose_incarnation(error)
         self._compare_clocks(sent_s, reply)
+        if not self.is_registered.is_set() and self._place.incarnation is not None:
+            # The registry had refused a heartbeat of this incarnation, which it accepts again.
+            self.is_registered.set()
+            self._on_reply.on_registered(self._place.incarnation)
         await self._obey(reply)
         if self.is_draining and not was_draining:
             return _now_s()

@@ -28,7 +28,7 @@ def problem(
 ) -> Response:
     """Return an error: `{"error": {"code", "message", "details", "hint"?}, "message"}` and other members.
 
-    `is_expected`: whether callers that behave correctly get it, so that the access log does not name it.
+    `is_expected`: whether callers that behave correctly get it, so that it is not logged as `call.refused`.
     """
     error: dict[str, Any] = {"code": code, "message": message, "details": dict(details)}
     if hint:

@@ -132,7 +132,7 @@ def failed(
     credential: Credential | None,
     tls: ClientTls | None = None,
 ) -> Fetched:
-    """Return the failure after a connection was established."""
+    """Return the failure of a request; `line`: its connection, None before there was one."""
     if line is None:
         result, reason = classify_failure(url, error)
         return Fetched(url=url, result=result, reason=reason)
