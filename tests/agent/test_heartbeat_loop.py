@@ -218,8 +218,7 @@ async def test_incarnation_that_is_accepted_again_is_registered() -> None:
         agent.registry.status = "dead"
         agent.registry.answers("GET", *[NO_ANSWER] * 100)
         async with asyncio.timeout(1000):
-            while agent.loop.is_registered.is_set():
-                await asyncio.sleep(1)
+            await agent.registry.until(lambda: not agent.loop.is_registered.is_set())
             agent.registry.status = "active"
             await agent.loop.is_registered.wait()
         assert agent.registry.functions().count("POST") == 1
