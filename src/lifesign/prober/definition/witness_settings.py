@@ -67,7 +67,7 @@ class WitnessSettings(DefinitionMapping):
 class SelfCheckSettings(DefinitionMapping):
     """Limits from which on the prober counts as slow, so that its timeouts do not count.
 
-    They are at most MAX_LAG_RATIO and MAX_STANDSTILL_RATIO of the shortest timeout.
+    They are at most a quarter, and half, of the shortest timeout.
     """
 
     max_lag_seconds: Annotated[float, Field(strict=True, gt=0, le=60)] = 1
