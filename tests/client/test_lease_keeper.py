@@ -345,6 +345,27 @@ async def test_unforeseen_error_loses_the_lease_with_a_reason(caplog: pytest.Log
 
 
 @in_virtual_time
+async def test_request_that_fails_with_an_unforeseen_error_is_retried(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with renewing() as (registry, client):
+        errors = deque([OSError("too many open files")] * 2)
+        renew = client.leases.renew
+
+        async def renew_later(*args: Any, **kwargs: Any) -> Any:
+            if errors:
+                raise errors.popleft()
+            return await renew(*args, **kwargs)
+
+        monkeypatch.setattr(client.leases, "renew", renew_later)
+        async with kept(keeper_of(client)) as keeper:
+            await asyncio.sleep(2 * WINDOW_S)
+            assert keeper.is_held()
+        assert registry.asked_s
+    assert [record.exc_info is None for record in caplog.records] == [False, True]
+
+
+@in_virtual_time
 async def test_process_suspended_past_the_deadline_loses_the_lease_without_a_request() -> None:
     async with renewing() as (registry, client):
         async with kept(keeper_of(client)) as keeper:

@@ -46,6 +46,14 @@ class _CutOff(RegistryError):
     """We did not wait any longer for an answer."""
 
 
+class _Unexpected(RegistryError):
+    """The request failed with an error that is not the registry's."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error_line(error))
+        self.error = error
+
+
 class LossKind(StrEnum):
     """Kind of reason why a lease was lost."""
 
@@ -80,8 +88,8 @@ class LeaseKeeper:
         keeper.stop_keeping()
 
     It renews at 60 % of the window, with a small random offset. A missing answer is no loss: the keeper tries
-    again until the deadline, and repeats a renewal that may have been executed. A refusal is an immediate
-    loss.
+    again until the deadline, and repeats a renewal that may have been executed. The same applies to a request
+    that fails with an unexpected error. A refusal is an immediate loss.
 
     `deadline_s` is that of the grant, `window_s` the duration of the lease after each renewal. Work that
     takes `grace_s` to end is notified of a loss so long before the deadline, or a fifth of the window before
@@ -185,7 +193,8 @@ class LeaseKeeper:
     async def run(self) -> None:
         """Renew the lease until it is lost or `stop_keeping` is called.
 
-        An unexpected error loses it too, and is logged: the work must not continue without a lease.
+        An unexpected error outside a request loses it at once, and is logged: the work must not continue
+        without a lease.
         """
         give_up_s = self._first_give_up_s()
         try:
@@ -237,7 +246,12 @@ class LeaseKeeper:
                 # An earlier answer is more informative than a final failure.
                 text = f"; {error}"
             if failures == 1:
-                _log.warning("lease %s could not be renewed, and is tried again: %s", self._lease_id, error)
+                _log.warning(
+                    "lease %s could not be renewed, and is tried again: %s",
+                    self._lease_id,
+                    error,
+                    exc_info=error.error if isinstance(error, _Unexpected) else None,
+                )
             due_s = next_try_s(boot_clock.now_s(), give_up_s, failures, self._chance(), error.retry_after_s)
             await self._wait_until(min(due_s, give_up_s))
 
@@ -255,6 +269,8 @@ class LeaseKeeper:
             return _CutOff("no answer in time")
         except RegistryError as error:
             return error
+        except Exception as error:  # noqa: BLE001 - for example, the key file cannot be opened now
+            return _Unexpected(error)
         self._deadline_s = renewed.deadline_s
         self._is_known.set()
         if self._renewed is not None and self._loss is None:
