@@ -39,6 +39,11 @@ class ParsedAgentUrl:
     is_card: bool
     is_health: bool
 
+    @property
+    def base(self) -> str:
+        """Origin and path prefix of the agent."""
+        return f"{self.url.origin()}{self.prefix}"
+
     def is_at_root(self, card_url: URL) -> bool:
         """Return whether a card is at the root of the origin and the agent is below: it may be another's."""
         return bool(self.prefix) and card_url.raw_path in CARD_PATHS

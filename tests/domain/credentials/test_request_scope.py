@@ -51,6 +51,8 @@ def test_path_and_all_below_it_are_covered(url: str) -> None:
         "https://agents.acme.example/Billing",
         "https://agents.acme.example/billing/../admin",
         "https://agents.acme.example/billing/%2e%2E/admin",
+        "https://agents.acme.example/billing//admin",
+        "https://agents.acme.example//billing",
         "https://agents.acme.example/billing/..%2fadmin",
         "https://agents.acme.example/billing/..%3F",
         "https://agents.acme.example/billing/x%23y",
@@ -84,10 +86,52 @@ def test_credential_with_the_longest_matching_path_is_used() -> None:
     scopes = [WHOLE, BILLING]
     assert scope_for(scopes, "https://agents.acme.example/billing/x") is BILLING
     assert scope_for(scopes, "https://agents.acme.example/other") is WHOLE
-    # A path with dot segments matches only the scope of the whole origin.
-    assert scope_for(scopes, "https://agents.acme.example/billing/..;/x") is WHOLE
+    assert scope_for([WHOLE], "https://agents.acme.example/x//..;/y") is WHOLE
     assert scope_for(scopes, "https://other.example/billing") is None
     assert scope_for([], "https://agents.acme.example/") is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//billing/x",
+        "/x/..%2fbilling",
+        "/billing%2fx",
+        "/x/../billing",
+        "/BILLING/x",
+        "/billing%20/x",
+        "/billing.",
+    ],
+)
+def test_url_at_the_path_of_another_credential_on_some_servers_gets_none(path: str) -> None:
+    url = f"https://agents.acme.example{path}"
+    assert scope_for([WHOLE, BILLING], url) is None
+    assert ScopeIndex([WHOLE, BILLING]).find(url) is None
+    assert scope_for([WHOLE], url) is WHOLE
+
+
+def test_paths_that_differ_in_case_only_have_a_credential_each() -> None:
+    scopes = [CredentialScope(name=path, origin=WHOLE.origin, path=path) for path in ("/a", "/A")]
+    assert [scope_for(scopes, WHOLE.origin + scope.path) for scope in scopes] == scopes
+
+
+@pytest.mark.parametrize(
+    ("target", "is_for_it"),
+    [
+        ("", True),
+        ("/", True),
+        ("/billing", True),
+        ("/billing/eu", True),
+        ("/%62illing/eu", True),
+        ("/orders", False),
+        ("/billingx", False),
+        ("/orders/..%2fbilling", False),
+    ],
+)
+def test_target_of_another_path_may_not_choose_requests(target: str, *, is_for_it: bool) -> None:
+    url = f"https://agents.acme.example{target}"
+    assert BILLING.is_for_target(url) is is_for_it
+    assert WHOLE.is_for_target(url)
 
 
 @given(st.text(alphabet="abc./%2eE5c;\\?#@:", max_size=30))

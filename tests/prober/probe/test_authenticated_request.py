@@ -151,6 +151,58 @@ async def test_redirect_to_the_path_of_another_credential_carries_none(
     assert tokens.issued == 0
 
 
+@pytest.mark.parametrize("hidden", [answer(404), answer(500), answer(401)])
+async def test_redirect_to_where_the_credential_is_not_sent_is_no_failure(
+    hidden: Reply, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "secret-of-a")
+    async with serving({}) as server:
+        server.replies |= {
+            CARD_PATH: as_json(card(url=f"{server.url}/a/rpc")),
+            "/a/rpc": redirect("/v2/rpc"),
+            "/v2/rpc": hidden,
+        }
+        credential = {"name": "a", "origin": server.url, "path": "/a", "bearer": {"env": "SECRET"}}
+        target = {"url": server.url, "assertions": [{"of": "transport", "status": 405}]}
+        async with probing(credentials=[credential], ask={}, targets=[target]) as probes:
+            observation = await probes.see(server.url)
+    found = layer(observation.transport)
+    assert found.result is ResultClass.GATED
+    assert found.reason.endswith("where credential a is not sent")
+    (assertion,) = observation.assertions or ()
+    assert assertion.result == "not_measured"
+
+
+@pytest.mark.parametrize("target", ["/a", "/public"])
+async def test_card_of_one_path_does_not_choose_requests_with_the_credential_of_another(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        monkeypatch.setenv(f"SECRET_{name}", f"secret-of-{name}")
+    heads = []
+
+    async def note(writer: Any, head: str) -> None:
+        heads.append(head)
+        await answer(401)(writer, head)
+
+    async with serving({}) as server:
+        server.replies |= {
+            target + CARD_PATH: as_json(card(url=f"{server.url}/b/admin")),
+            "/b/admin": note,
+        }
+        credentials = [
+            {"name": name, "origin": server.url, "path": f"/{name}", "bearer": {"env": f"SECRET_{name}"}}
+            for name in ("a", "b")
+        ]
+        async with probing(credentials=credentials, ask={}) as probes:
+            observation = await probes.see(server.url + target)
+    assert heads
+    assert not any("secret-of" in head for head in heads)
+    found = layer(observation.transport)
+    assert found.result is ResultClass.GATED
+    assert found.reason.endswith(f"credential b is not for cards of {server.url}{target}")
+
+
 async def test_a_fault_at_a_login_page_ends_when_the_interface_answers() -> None:
     tokens = Tokens(lambda _: True)
     async with serving({TOKEN_PATH: tokens.issue, "/login": answer(401)}) as server:

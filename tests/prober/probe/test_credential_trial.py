@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from tests.prober.probe.test_authenticated_request import TOKEN_PATH, Tokens, settings
-from tests.support.hostile_server import Reply, answer, serving
+from tests.support.hostile_server import Reply, answer, redirect, serving
 from tests.support.probing import probing
 from yarl import URL
 
@@ -175,6 +175,20 @@ async def test_credential_is_not_tried_where_the_prober_sends_another_one() -> N
         assert not server.heads
     assert (trial.verdict, steps(trial)) == ("fault", {"place": "fault"})
     assert "special" in str(trial.hint)
+
+
+@pytest.mark.parametrize("location", ["/special/rpc", "/SPECIAL/rpc"])
+async def test_credential_trial_follows_no_redirect_to_the_path_of_another_credential(location: str) -> None:
+    tokens = Tokens(lambda _: True)
+    async with serving({TOKEN_PATH: tokens.issue, "/rpc": redirect(location)}) as server:
+        names = {"acme": "/", "special": "/special"}
+        scopes = [CredentialScope(name=name, origin=server.url, path=path) for name, path in names.items()]
+        async with probing(**settings(server)) as probes:
+            url = URL(f"{server.url}/rpc")
+            trial = await try_credential(probes.witness, probes.credentials, url, 5.0, scopes)
+        assert [head for head in server.heads if "access-" in head and location in head] == []
+    assert trial.verdict == "unknown"
+    assert trial.steps[-1].text.endswith("credential acme is not sent)")
 
 
 async def test_credential_is_not_tried_at_another_place() -> None:

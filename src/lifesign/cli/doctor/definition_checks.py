@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.domain.errors import InvalidFile
+from lifesign.domain.targets.target import origin_of
 from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue, LifesignError
 
@@ -84,7 +85,7 @@ def _of_unused_credentials(file: Path, definition: "ProbeDefinition") -> Iterato
     if definition.directories:
         return
     for credential in definition.credentials:
-        if not any(credential.scope.is_for_target(url) for url in definition.target_urls):
+        if not any(credential.scope.is_for_target(origin_of(url)) for url in definition.target_urls):
             yield CheckResult(
                 "credentials",
                 "warning",

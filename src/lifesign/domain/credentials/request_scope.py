@@ -99,24 +99,51 @@ class CredentialScope:
         if not scope:
             return True
         path = _plain_path(url)
-        return path is not None and (path == scope or path.startswith(f"{scope}/"))
+        return path is not None and _is_below(path, scope)
 
     def is_for_target(self, target: str) -> bool:
         """Return whether probes of this target may send the credential.
 
-        A target of another origin decides which URL is requested, and where an API key is put.
+        A target decides which URLs are requested, and where an API key is put. So it must be at the origin
+        of the credential, or at one of `card_origins`. At the origin of the credential, a target below a path
+        may not choose requests with the credential of another path: one path must contain the other.
         """
-        return is_on_origin_of(target, self.origin) or any(
-            is_on_origin_of(target, origin) for origin in self.card_origins
-        )
+        if not is_on_origin_of(target, self.origin):
+            return any(is_on_origin_of(target, origin) for origin in self.card_origins)
+        scope = self.path.rstrip("/")
+        if not scope:
+            return True
+        path = _plain_path(target)
+        return path is not None and (_is_below(scope, path.rstrip("/")) or _is_below(path, scope))
 
 
 def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:
-    """Return the scope with the longest path that covers a URL; None if none does."""
-    covering = [scope for scope in scopes if scope.covers(url)]
-    if len(covering) <= 1:
-        return covering[0] if covering else None
-    return max(covering, key=lambda scope: len(scope.place[1]))
+    """Return the scope with the longest path that covers a URL.
+
+    None if none does, or if a server may find the URL at a longer path: one that ignores case, or resolves
+    dot segments or double slashes. The agent behind that path would get the credential of another path.
+    """
+    of_origin = [scope for scope in scopes if is_on_origin_of(url, scope.origin)]
+    if not any(scope.place[1] for scope in of_origin):
+        return of_origin[0] if of_origin else None
+    path = _plain_path(url)
+    if path is None:
+        return None
+    covering = [scope for scope in of_origin if _is_below(path, scope.place[1])]
+    if not covering:
+        return None
+    longest = max(covering, key=_path_length)
+    others = (scope for scope in of_origin if _is_below(_folded(path), _folded(scope.place[1])))
+    return longest if _path_length(longest) == max(map(_path_length, others)) else None
+
+
+def _path_length(scope: CredentialScope) -> int:
+    return len(scope.place[1])
+
+
+def _folded(path: str) -> str:
+    """Return a path as servers read it that ignore case, and dots and spaces at the end of a segment."""
+    return "/".join(segment.rstrip(". ") for segment in path.casefold().split("/"))
 
 
 class ScopeIndex:
@@ -145,6 +172,11 @@ def _spelled_origin(url: str) -> str:
     return "/".join(url.split("/", 3)[:3])
 
 
+def _is_below(path: str, other: str) -> bool:
+    """Return whether a path is another one, or below it. The whole origin is an empty path."""
+    return path == other or path.startswith(f"{other}/")
+
+
 def _plain_path(url: str) -> str | None:
     """Return the path of a URL, decoded; None if two servers may read two paths there."""
     path = f"/{url.partition('#')[0].partition('?')[0].partition('://')[2].partition('/')[2]}"
@@ -161,4 +193,6 @@ def _plain_path(url: str) -> str | None:
     is_odd = (
         is_odd or not _ODD_CHARACTERS.isdisjoint(path) or not path.isprintable() or path.count("/") != slashes
     )
-    return None if is_odd or any(part and not part.strip(". ") for part in path.split("/")) else path
+    # `//` too: many servers merge slashes.
+    segments = path.removesuffix("/").split("/")[1:]
+    return None if is_odd or any(not segment.strip(". ") for segment in segments) else path

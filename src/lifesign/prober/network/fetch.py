@@ -152,11 +152,13 @@ class Fetcher:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
                 tried = (*tried, *fetched.tried)
+                withheld = request.credential if hop.credential is None else None
                 fetched = replace(
                     fetched,
                     redirected_from=request.url,
                     redirected_by=redirected_by,
                     tried=tried,
+                    withheld_credential=None if withheld is None else withheld.name,
                 )
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)

@@ -66,6 +66,8 @@ class Fetched(Answer):
     """Name of the credential that the last request carried."""
     token_fault: str | None = None
     """Why there was no token: the request was sent without its credential, or with a rejected token."""
+    withheld_credential: str | None = None
+    """Name of the request's credential, if a redirect led to a URL to which it is not sent."""
     is_certificate_refused: bool = False
     """Whether the server demands a client certificate, or refuses that of `credential`.
 

@@ -27,6 +27,7 @@ from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_boun
 from lifesign.domain.targets.target import TargetKind
 from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.network.fetched import Fetched
+from lifesign.prober.probe.authenticated_request import withheld_text
 from lifesign.prober.probe.missing_credential import missing_text
 from lifesign.prober.probe.session import ProbeSession
 
@@ -59,6 +60,8 @@ def _reason(visit: ProbeSession, layer: LayerResult) -> str:
     fetched = visit.fetched_for(layer)
     if fetched is None or not visit.is_without_credential(fetched):
         return ""
+    if (name := fetched.withheld_credential) is not None:
+        return withheld_text(name)
     missing = visit.missing_credential(str(fetched.url))
     return fetched.token_fault or ("" if missing is None else missing_text(missing))
 

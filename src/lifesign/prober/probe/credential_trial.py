@@ -4,8 +4,9 @@ A step names what was found and never contains a secret. Steps after one that fa
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from yarl import URL
@@ -80,7 +81,7 @@ async def try_credential(
     credentials: CredentialStore,
     url: URL,
     seconds: float,
-    scopes: Iterable[CredentialScope] = (),
+    scopes: Sequence[CredentialScope] = (),
 ) -> Trial:
     """Test a credential: request a URL without it and with it. `seconds` limits each request.
 
@@ -104,7 +105,7 @@ async def try_credential(
         if step.result is not StepResult.OK:
             hint = fault_advice(CredentialState.TOKEN_ERROR, step.text)
             return Trial(verdict=TrialVerdict.FAULT, steps=steps, hint=hint)
-    with_it = await _ask(fetcher, url, seconds, credential)
+    with_it = await _ask(fetcher, url, seconds, credential, partial(_other_place, credential.scope, scopes))
     steps += _connection_steps(url, with_it)
     if steps[-1].result is StepResult.OK:
         steps.append(TrialStep("request_without", StepResult.OK, _answer_text(without)))
@@ -113,7 +114,20 @@ async def try_credential(
     return Trial(verdict=verdict, steps=steps, hint=_hint(verdict, steps[-1], with_it))
 
 
-async def _ask(fetcher: Fetches, url: URL, seconds: float, credential: Credential | None = None) -> Fetched:
+async def _other_place(own: CredentialScope, scopes: Sequence[CredentialScope], target: URL) -> str | None:
+    """Return why a redirect is not followed with a credential; None if the credential is sent there."""
+    longest = scope_for((own, *scopes), str(target))
+    is_own = longest is not None and longest.name == own.name
+    return None if is_own else f"the credential {own.name} is not sent"
+
+
+async def _ask(
+    fetcher: Fetches,
+    url: URL,
+    seconds: float,
+    credential: Credential | None = None,
+    kept_out: Callable[[URL], Awaitable[str | None]] | None = None,
+) -> Fetched:
     deadline_s = asyncio.get_running_loop().time() + seconds
     request = Request(
         url=url,
@@ -122,6 +136,7 @@ async def _ask(fetcher: Fetches, url: URL, seconds: float, credential: Credentia
         accept="*/*",
         deadline_s=deadline_s,
         credential=credential,
+        kept_out=kept_out,
     )
     return await fetcher.fetch(request)
 

@@ -260,7 +260,9 @@ class ProbeSession:
             if sending is Sending.NEVER or fetched is None or fetched.result is ResultClass.OK:
                 return fetched
         credential = self._credentials.for_url(str(url))
-        if credential is None or not credential.scope.is_for_target(str(self.given.url)):
+        # The definition chooses paths; cards and servers choose the other URLs.
+        base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
+        if credential is None or not credential.scope.is_for_target(base):
             return fetched or await send()
         seconds = self._deadline(self._total_s) - self._loop.time()
         if fetched is None:
@@ -352,7 +354,7 @@ class ProbeSession:
         reason = fetched.reason if reason is None else reason
         result, reason = with_credential_fault(fetched, result, reason)
         if result is ResultClass.GATED and (withheld := self._withheld(fetched.url)) is not None:
-            reason = f"{reason}, credential {withheld} is not for cards of {self.given.url.origin()}"
+            reason = f"{reason}, credential {withheld} is not for cards of {self.given.base}"
         layer = LayerResult(
             result=result,
             reason=reason[:MAX_REASON_CHARS],
@@ -374,7 +376,7 @@ class ProbeSession:
     def _withheld(self, url: URL) -> str | None:
         """Return the name of a credential of a URL that probes of this target do not send."""
         credential = self._credentials.for_url(str(url))
-        is_sent = credential is None or credential.scope.is_for_target(str(self.given.url))
+        is_sent = credential is None or credential.scope.is_for_target(self.given.base)
         return None if credential is None or is_sent else credential.name
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
@@ -407,7 +409,7 @@ class ProbeSession:
 
         The server may then omit parts of its answer, or answer with a login page.
         """
-        if fetched.token_fault is not None:
+        if fetched.token_fault is not None or fetched.withheld_credential is not None:
             return True
         missing = self.missing_credential(str(fetched.url))
         if missing is None or fetched.credential is None:
