@@ -494,6 +494,24 @@ async def test_agent_whose_heartbeats_were_not_missed_before_is_a_companion(
     assert (await slow_api.record("victim-0"))["status"] == "active"
 
 
+@pytest.mark.both_databases
+async def test_request_before_the_first_heartbeat_of_a_shorter_interval_confirms_nothing(
+    slow_api: RegistryApi,
+) -> None:
+    patient = {"unhealthy_after_s": 600, "dead_after_s": 1200}
+    await add_agents(slow_api.database, 1, "victim", interval_s=300, **patient)
+    await add_agents(slow_api.database, 1, "other", **patient)
+    key = await slow_api.add_agent_key("victim-0")
+    await _live(slow_api, 150)
+    config = {"interval_seconds": 10, "unhealthy_after_seconds": 20, "dead_after_seconds": 40}
+    path, body = f"{AGENTS}/victim-0", {"heartbeat_config": config}
+    answer = await slow_api.ask("PATCH", path, body, key=key, headers={"if-match": "*"})
+    assert answer.status == 200
+    await _live(slow_api, 60)
+    assert (await slow_api.record("victim-0"))["status"] == "active"
+    assert len(await slow_api.events(type="monitor.suspended")) == 1
+
+
 async def test_heartbeats_of_all_processes_reach_the_sweep(database: Database, clock: WoundClock) -> None:
     await add_agents(database, 2)
     sweeping = Sweeper(database, RegistrySettings.read(sweep_seconds=10), clock.now_s)

@@ -20,7 +20,7 @@ from ulid import ULID
 from lifesign.domain.lifecycle import verdict_suspension
 from lifesign.domain.lifecycle.heartbeat_timeout import COUNTED_SWEEPS, deadline_s, sweep_cadence_s
 from lifesign.domain.lifecycle.status_table import Signal
-from lifesign.domain.lifecycle.verdict import is_judged_by_probes
+from lifesign.domain.lifecycle.verdict import is_judged_by_probes, thresholds_in_force
 from lifesign.domain.lifecycle.verdict_suspension import (
     Assessment,
     Monitor,
@@ -328,10 +328,9 @@ class Sweeper:
                 continue
             silent_since_s.append(sign_s)
             if track is Track.HEARTBEAT:
-                agent, excluded_downtime = change.agent, alike.excluded_since(sign_s)
-                missed.append(
-                    MissedHeartbeat(agent.id, sign_s, deadline_s(sign_s, agent.interval_s, excluded_downtime))
-                )
+                interval_s = thresholds_in_force(facts_of(change.agent, 0)).interval_s
+                missed_s = deadline_s(sign_s, interval_s, alike.excluded_since(sign_s))
+                missed.append(MissedHeartbeat(change.agent.id, sign_s, missed_s))
         return _Exits(tuple(silent_since_s), tuple(missed))
 
     def _suspended_results(

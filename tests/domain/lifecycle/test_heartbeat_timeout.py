@@ -10,6 +10,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     MAX_SPANS,
     PROBE_THRESHOLDS,
     ExcludedSpan,
+    ExtendedThresholds,
     Thresholds,
     add_span,
     clock_jump_s,
@@ -17,6 +18,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     deadline_s,
     downtime,
     drift_s,
+    extended,
     has_drifted,
     is_drifting,
     silent_for_s,
@@ -25,6 +27,8 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
 from lifesign.errors import InvalidValue
 
 # Whole seconds: their sums are exact, so that a rule can be held to the very edge.
+PATIENT = Thresholds(20, 60, 300)
+HASTY = Thresholds(2, 5, 10)
 MOMENTS = st.integers(0, 2000).map(float)
 LENGTHS = st.integers(0, 500).map(float)
 SPANS = st.lists(st.builds(ExcludedSpan, MOMENTS, MOMENTS), max_size=8)
@@ -39,6 +43,35 @@ def excluded_seconds(spans: Sequence[ExcludedSpan], begin: float, end: float) ->
 
 def test_silence_is_the_time_since_the_last_liveness_signal() -> None:
     assert silent_for_s(100.0, 190.5, []) == 90.5
+
+
+@pytest.mark.parametrize(
+    ("silent", "expected"),
+    [
+        (15, ExtendedThresholds(17, 20, 25)),
+        (57, ExtendedThresholds(20, 60, 67)),
+        (299, ExtendedThresholds(20, 60, 300)),
+        (0, None),
+    ],
+)
+def test_shorter_thresholds_count_from_the_change(silent: int, expected: ExtendedThresholds | None) -> None:
+    assert extended(PATIENT, HASTY, silent) == expected
+
+
+def test_longer_thresholds_count_for_the_present_silence() -> None:
+    assert extended(HASTY, PATIENT, 8.0) is None
+    assert extended(ExtendedThresholds(17, 20, 25), PATIENT, 16.0) is None
+
+
+@given(st.lists(st.tuples(MOMENTS, st.sampled_from([PATIENT, HASTY, Thresholds(1, 40, 90)]))))
+def test_changes_never_extend_a_silence_beyond_the_longest_threshold(
+    changes: list[tuple[float, Thresholds]],
+) -> None:
+    in_force: Thresholds | ExtendedThresholds = PATIENT
+    for silent_s, thresholds in sorted(changes, key=lambda change: change[0]):
+        in_force = extended(in_force, thresholds, silent_s) or thresholds
+        assert thresholds.dead_after_s <= in_force.dead_after_s <= PATIENT.dead_after_s
+        assert in_force.interval_s <= in_force.unhealthy_after_s < in_force.dead_after_s
 
 
 def test_liveness_signal_from_the_future_gives_no_silence() -> None:

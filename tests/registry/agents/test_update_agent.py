@@ -3,6 +3,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 
 PATH = f"{AGENTS}/agent-1"
 FIRST = {"if-match": '"1"'}
+SHORT = {"interval_seconds": 5, "unhealthy_after_seconds": 10, "dead_after_seconds": 20}
 
 
 async def test_update_changes_only_named_members(api: RegistryApi) -> None:
@@ -46,15 +47,44 @@ async def test_one_of_two_changes_of_one_version_is_accepted(api: RegistryApi) -
     assert (await api.record("agent-1"))["name"] == "x"
 
 
-async def test_shorter_thresholds_count_at_the_next_sweep(api: RegistryApi) -> None:
-    await api.register("agent-1")
-    for _ in range(30):
+async def sweep_for(api: RegistryApi, seconds: int) -> None:
+    for _ in range(seconds):
         api.clock.advance(1)
         await api.sweep()
-    config = {"interval_seconds": 5, "unhealthy_after_seconds": 10, "dead_after_seconds": 100}
-    await api.ask("PATCH", PATH, {"heartbeat_config": config}, headers=FIRST)
-    await api.sweep()
+
+
+@pytest.mark.both_databases
+async def test_shorter_thresholds_count_from_the_change(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    await sweep_for(api, 60)
+    await api.ask("PATCH", PATH, {"heartbeat_config": SHORT}, headers=FIRST)
+    await sweep_for(api, 10)
+    assert (await api.record("agent-1"))["status"] == "active"
+    await sweep_for(api, 1)
     assert (await api.record("agent-1"))["status"] == "unhealthy"
+    await sweep_for(api, 10)
+    assert (await api.record("agent-1"))["status"] == "dead"
+
+
+@pytest.mark.both_databases
+async def test_shorter_thresholds_count_alone_after_the_next_heartbeat(api: RegistryApi) -> None:
+    record = await api.register("agent-1")
+    await sweep_for(api, 60)
+    await api.ask("PATCH", PATH, {"heartbeat_config": SHORT}, headers=FIRST)
+    await api.send_heartbeat("agent-1", record["agent_key"])
+    await sweep_for(api, 10)
+    assert (await api.record("agent-1"))["status"] == "active"
+    await sweep_for(api, 11)
+    assert (await api.record("agent-1"))["status"] == "dead"
+
+
+async def test_shorter_thresholds_delay_no_death(api: RegistryApi) -> None:
+    await api.register("agent-1")
+    await sweep_for(api, 299)
+    config = {"interval_seconds": 30, "unhealthy_after_seconds": 60, "dead_after_seconds": 200}
+    await api.ask("PATCH", PATH, {"heartbeat_config": config}, headers={"if-match": "*"})
+    await sweep_for(api, 2)
+    assert (await api.record("agent-1"))["status"] == "dead"
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,36 @@ class Thresholds:
             raise InvalidValue("dead_after_seconds", self.dead_after_s, expected)
 
 
+@fast_dataclass()
+class ExtendedThresholds:
+    """Thresholds for the silence in which shorter ones were set: in force until the next heartbeat."""
+
+    interval_s: float
+    unhealthy_after_s: float
+    dead_after_s: float
+
+
+def extended(
+    in_force: Thresholds | ExtendedThresholds, new: Thresholds, silent_s: float
+) -> ExtendedThresholds | None:
+    """Return the thresholds for a silence of so far `silent_s` after a change; None if they are the new ones.
+
+    A new threshold counts from the change on: the silence before it was allowed. But no agent is found later
+    than without the change, unless the new threshold is longer.
+    """
+
+    def longer_s(in_force_s: float, new_s: float) -> float:
+        return max(new_s, min(in_force_s, silent_s + new_s))
+
+    longer = ExtendedThresholds(
+        longer_s(in_force.interval_s, new.interval_s),
+        longer_s(in_force.unhealthy_after_s, new.unhealthy_after_s),
+        longer_s(in_force.dead_after_s, new.dead_after_s),
+    )
+    unchanged = ExtendedThresholds(new.interval_s, new.unhealthy_after_s, new.dead_after_s)
+    return None if longer == unchanged else longer
+
+
 PROBE_THRESHOLDS: Final = Thresholds(interval_s=300.0, unhealthy_after_s=900.0, dead_after_s=3600.0)
 """Thresholds for an agent that is only probed: at most every 300 s (draft 7)."""
 

@@ -20,7 +20,13 @@ from typing import Final, Literal, TypeGuard
 from lifesign.domain.common.clock_skew import is_in_future
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds, deadline_s, silent_for_s
+from lifesign.domain.lifecycle.heartbeat_timeout import (
+    ExcludedSpan,
+    ExtendedThresholds,
+    Thresholds,
+    deadline_s,
+    silent_for_s,
+)
 from lifesign.domain.lifecycle.observed_facts import (
     FAILED_ASSERTION_PROBES,
     Observed,
@@ -94,6 +100,8 @@ class Facts:
     status_since_s: float
     monitoring: DecidingEvidence
     thresholds: Thresholds
+    extended: ExtendedThresholds | None = None
+    """In force instead of `thresholds` for missed heartbeats, if shorter ones were set since the last one."""
     last_heartbeat_at_s: float | None = None
     """When we received it; registering counts as the first one."""
     observed: Observed | None = None
@@ -310,8 +318,15 @@ def _last_liveness_s(facts: Facts) -> float | None:
 def _patience_s(facts: Facts) -> float:
     """Return the silence that the next step down requires, including flap damping."""
     is_active = facts.status is Status.ACTIVE
-    patience_s = facts.thresholds.unhealthy_after_s if is_active else facts.thresholds.dead_after_s
+    thresholds = thresholds_in_force(facts)
+    patience_s = thresholds.unhealthy_after_s if is_active else thresholds.dead_after_s
     return patience_s * _damping(facts)
+
+
+def thresholds_in_force(facts: Facts) -> Thresholds | ExtendedThresholds:
+    """Return the thresholds for the present silence."""
+    is_extended = facts.extended is not None and facts.monitoring is not DecidingEvidence.PROBE
+    return facts.extended if is_extended and facts.extended is not None else facts.thresholds
 
 
 def _damping(facts: Facts) -> int:
@@ -443,7 +458,7 @@ def _end_of_silence(facts: Facts, now_s: float, excluded_downtime: Sequence[Excl
         return None
     ago = f"{duration_text(silent_for_s(last_s, now_s, excluded_downtime))} ago"
     if facts.monitoring is not DecidingEvidence.PROBE:
-        is_late = now_s > deadline_s(last_s, facts.thresholds.unhealthy_after_s, excluded_downtime)
+        is_late = now_s > deadline_s(last_s, thresholds_in_force(facts).unhealthy_after_s, excluded_downtime)
         return None if is_late else _Step(Signal.HEARTBEAT_RESUMED, f"a heartbeat {ago}")
     is_failing = seen is not None and seen.failures_in_row >= UNHEALTHY_AFTER_FAILURES
     return None if is_failing else _Step(Signal.PROBE_RECOVERED, f"a liveness signal {ago}")

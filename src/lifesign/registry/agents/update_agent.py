@@ -1,5 +1,7 @@
 """Changes of an agent's record while it is alive (`PATCH /api/v1/agents/{agent_id}`)."""
 
+from collections.abc import Mapping
+from dataclasses import astuple
 from typing import Any
 
 from lifesign.domain.access.permissions import Permission
@@ -8,6 +10,7 @@ from lifesign.domain.errors import InvalidRequest
 from lifesign.domain.events.agent_payloads import AgentUpdated
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
+from lifesign.domain.lifecycle.heartbeat_timeout import Thresholds
 from lifesign.domain.lifecycle.observed_facts import Observed, excused
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
@@ -15,8 +18,11 @@ from lifesign.domain.models.agents import AgentRecord, AgentUpdate
 from lifesign.registry.errors import AgentGone
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.serializers.agent_records import etag, existing_agent, record
+from lifesign.registry.status_changes.agent_verdicts import extended_thresholds
+from lifesign.registry.status_changes.monitor_row import verdict_context
 from lifesign.registry.targets import probed_agents
 from lifesign.storage.agents import agent_rows
+from lifesign.storage.agents.agent_rows import EXTENDED_COLUMNS, StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
 from lifesign.storage.targets import target_links
@@ -39,10 +45,12 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
         _excuse_failures(transaction, agent.id)
     if not {"unhealthy_after_s", "dead_after_s"}.isdisjoint(changed):
         probed_agents.publish_thresholds(transaction, agent.agent_id)
+    if not set(_THRESHOLDS).isdisjoint(changed):
+        changed |= _extended_columns(transaction, agent, changed)
     if not {"card_url", "endpoint"}.isdisjoint(changed):
         target_links.make_claims_due(transaction, agent_ids=[agent.agent_id])
     if changed:
-        # Shorter thresholds may be past already.
+        # Other thresholds have another deadline.
         agent_rows.change(
             transaction,
             agent.id,
@@ -71,6 +79,16 @@ def _excuse_failures(transaction: Transaction, number: int) -> None:
         agent_rows.set_observed(transaction, [agent_rows.observed_row(number, known)])
 
 
+def _extended_columns(
+    transaction: Transaction, agent: StoredAgent, changed: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Return the columns that keep new thresholds from counting for the silence before the change."""
+    new = Thresholds(*(changed.get(name, getattr(agent, name)) for name in _THRESHOLDS))
+    longer = extended_thresholds(agent, new, transaction.now_s, verdict_context(transaction))
+    values = (None,) * len(EXTENDED_COLUMNS) if longer is None else astuple(longer)
+    return dict(zip(EXTENDED_COLUMNS, values, strict=True))
+
+
 def _columns(body: AgentUpdate) -> dict[str, Any]:
     """Return the members of the body as columns, null included."""
     given = {name: getattr(body, name) for name in body.model_fields_set}
@@ -92,6 +110,7 @@ def _columns(body: AgentUpdate) -> dict[str, Any]:
     return columns
 
 
+_THRESHOLDS = ("interval_s", "unhealthy_after_s", "dead_after_s")
 _AS_THEY_ARE = ("name", "max_concurrent_tasks", "endpoint", "card_url", "metadata")
 _NEVER_NULL = ("capabilities", "heartbeat_config", "drain_timeout_seconds", "metadata")
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.heartbeat_timeout import ExcludedSpan, Thresholds
+from lifesign.domain.lifecycle.heartbeat_timeout import (
+    ExcludedSpan,
+    ExtendedThresholds,
+    Thresholds,
+    extended,
+    silent_for_s,
+)
 from lifesign.domain.lifecycle.observed_facts import Observed
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status
 from lifesign.domain.lifecycle.verdict import (
@@ -18,6 +24,7 @@ from lifesign.domain.lifecycle.verdict import (
     Verdict,
     judge,
     silent_since_s,
+    thresholds_in_force,
 )
 from lifesign.domain.lifecycle.verdict_suspension import ExcludedDowntime, Track
 from lifesign.storage.agents.agent_rows import StoredAgent
@@ -105,6 +112,18 @@ def assess_agent(
     return judge(facts, now_s, is_suspended=verdict_context.is_suspended, excluded_downtime=excluded_downtime)
 
 
+def extended_thresholds(
+    agent: StoredAgent, new: Thresholds, now_s: float, verdict_context: VerdictContext
+) -> ExtendedThresholds | None:
+    """Return the thresholds for an agent's present silence after a change to new ones; None: the new ones."""
+    facts = facts_of(agent, 0)
+    if facts.monitoring is DecidingEvidence.PROBE:
+        return None
+    since_s = silent_since_s(facts)
+    silent_s = silent_for_s(since_s, now_s, verdict_context.excluded_since(since_s))
+    return extended(thresholds_in_force(facts), new, silent_s)
+
+
 def change_of(agent: StoredAgent, verdict: Verdict) -> Change:
     """Return the changes that a verdict makes to an agent."""
     is_silent = not _TIMEOUT_SIGNALS.isdisjoint(verdict.signals)
@@ -145,6 +164,7 @@ def facts_of(agent: StoredAgent, leases_held: int, seen: Observed | None = None)
         status_since_s=agent.status_since_s,
         monitoring=DecidingEvidence(agent.monitoring),
         thresholds=Thresholds(agent.interval_s, agent.unhealthy_after_s, agent.dead_after_s),
+        extended=_extended(agent),
         last_heartbeat_at_s=agent.last_heartbeat_at_s,
         observed=seen,
         drain_deadline_s=agent.drain_deadline_s,
@@ -154,3 +174,11 @@ def facts_of(agent: StoredAgent, leases_held: int, seen: Observed | None = None)
         override=override,
         recoveries_s=agent.recoveries_s,
     )
+
+
+def _extended(agent: StoredAgent) -> ExtendedThresholds | None:
+    interval_s, unhealthy_after_s = agent.extended_interval_s, agent.extended_unhealthy_after_s
+    dead_after_s = agent.extended_dead_after_s
+    if interval_s is None or unhealthy_after_s is None or dead_after_s is None:
+        return None
+    return ExtendedThresholds(interval_s, unhealthy_after_s, dead_after_s)

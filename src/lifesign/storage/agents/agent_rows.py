@@ -80,6 +80,10 @@ class StoredAgent:
     recoveries_s: tuple[float, ...]
     target_url: str | None
     last_heartbeat_at_s: float
+    extended_interval_s: float | None
+    """This one and the following two: as `ExtendedThresholds`; all None if they are not extended."""
+    extended_unhealthy_after_s: float | None
+    extended_dead_after_s: float | None
     current_load: int
     max_concurrent_tasks: int | None
     tasks: str | None
@@ -115,9 +119,12 @@ EVIDENCE_COLUMNS = (
     "health_until_s",
     "inconclusive_reason",
 )
+EXTENDED_COLUMNS = ("extended_interval_s", "extended_unhealthy_after_s", "extended_dead_after_s")
+_NOT_EXTENDED = dict.fromkeys(EXTENDED_COLUMNS)
 _COLUMNS = (
     *agents.columns,
     heartbeats.c.last_heartbeat_at_s,
+    *(heartbeats.c[name] for name in EXTENDED_COLUMNS),
     heartbeats.c.current_load,
     heartbeats.c.max_concurrent_tasks,
     heartbeats.c.tasks,
@@ -126,6 +133,7 @@ _COLUMNS = (
 )
 _CAPACITY = "max_concurrent_tasks"
 """Stored in `heartbeats`, with the load: a search for free capacity then reads only narrow rows."""
+_STORED_WITH_HEARTBEATS = frozenset({_CAPACITY, *EXTENDED_COLUMNS})
 _NAMES = tuple(member.name for member in fields(StoredAgent))
 _ALL = select(*_COLUMNS).select_from(
     agents.join(heartbeats, heartbeats.c.agent == agents.c.id).outerjoin(
@@ -271,6 +279,9 @@ def new_agent(number: int, agent: Mapping[str, Any], last_heartbeat_at_s: float)
         current_load=0,
         tasks=None,
         observed=None,
+        extended_interval_s=None,
+        extended_unhealthy_after_s=None,
+        extended_dead_after_s=None,
         **agent,
     )
 
@@ -279,9 +290,9 @@ def change(transaction: Transaction, number: int, columns: Mapping[str, Any]) ->
     """Change some columns of one agent, wherever they are stored."""
     connection = transaction.connection
     connection.execute(update(agents).where(agents.c.id == number).values(**_own_columns(columns)))
-    if _CAPACITY in columns:
-        capacity = {_CAPACITY: columns[_CAPACITY]}
-        connection.execute(update(heartbeats).where(heartbeats.c.agent == number).values(**capacity))
+    with_heartbeats = {name: value for name, value in columns.items() if name in _STORED_WITH_HEARTBEATS}
+    if with_heartbeats:
+        connection.execute(update(heartbeats).where(heartbeats.c.agent == number).values(**with_heartbeats))
     if "capabilities" in columns:
         transaction.connection.execute(delete(capabilities).where(capabilities.c.agent == number))
         status = transaction.connection.execute(
@@ -294,7 +305,7 @@ def reset_agent(
     transaction: Transaction, number: int, columns: Mapping[str, Any], last_heartbeat_at_s: float
 ) -> None:
     """Delete the reports and observations of an agent's former incarnation; store these columns instead."""
-    change(transaction, number, {**columns, "recoveries_s": ()})
+    change(transaction, number, {**columns, **_NOT_EXTENDED, "recoveries_s": ()})
     transaction.connection.execute(
         update(heartbeats)
         .where(heartbeats.c.agent == number)
@@ -492,7 +503,7 @@ def _own_columns(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in given.items()
-        if name != _CAPACITY
+        if name not in _STORED_WITH_HEARTBEATS
     }
 
 

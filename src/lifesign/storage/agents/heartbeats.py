@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json, to_json
 from sqlalchemy import text
 
+from lifesign.storage.agents.agent_rows import EXTENDED_COLUMNS
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -77,42 +78,46 @@ _FETCH_POSTGRESQL = text(f"""
     ORDER BY a.id
     FOR NO KEY UPDATE OF a
 """)  # noqa: S608 - constants only
-_STORE_SQLITE = text("""
+# A heartbeat ends the silence for which shorter thresholds did not count yet.
+_NOT_EXTENDED = ", ".join(f"{name} = NULL" for name in EXTENDED_COLUMNS)
+_STORE_SQLITE = text(f"""
     UPDATE heartbeats SET
         last_heartbeat_at_s = max(last_heartbeat_at_s, given.value ->> 1),
         current_load = coalesce(given.value ->> 2, current_load),
         tasks = coalesce(given.value ->> 3, tasks),
-        is_drifting = given.value ->> 4
+        is_drifting = given.value ->> 4,
+        {_NOT_EXTENDED}
     FROM json_each(:given) given
     WHERE heartbeats.agent = given.value ->> 0
-""")
-_STORE_POSTGRESQL = text("""
+""")  # noqa: S608 - constants only
+_STORE_POSTGRESQL = text(f"""
     UPDATE heartbeats SET
         last_heartbeat_at_s = greatest(last_heartbeat_at_s, given.at_s),
         current_load = coalesce(given.current_load, heartbeats.current_load),
         tasks = coalesce(given.tasks, heartbeats.tasks),
-        is_drifting = given.is_drifting
+        is_drifting = given.is_drifting,
+        {_NOT_EXTENDED}
     FROM unnest(
         CAST(:numbers AS bigint[]), CAST(:times AS double precision[]), CAST(:loads AS integer[]),
         CAST(:tasks AS text[]), CAST(:drifts AS boolean[])
     ) AS given (number, at_s, current_load, tasks, is_drifting)
     WHERE heartbeats.agent = given.number
-""")
+""")  # noqa: S608 - constants only
 
 
 # Whatever else makes an agent unhealthy, its heartbeats arrive. Agents with an operator's override may be
 # silent on purpose. Integer division replaces `floor`, which SQLite need not have.
 _OVERDUE = """
     WITH overdue AS (
-        SELECT a.id, b.last_heartbeat_at_s + a.interval_s * {whole_intervals} AS due_s,
-            b.last_heartbeat_at_s + a.interval_s AS missed_s
+        SELECT a.id, b.last_heartbeat_at_s + {interval_s} * {whole_intervals} AS due_s,
+            b.last_heartbeat_at_s + {interval_s} AS missed_s
         FROM heartbeats b JOIN agents a ON a.id = b.agent
         WHERE (
                 a.status IN ('active', 'draining')
                 OR a.status = 'unhealthy' AND a.reason <> 'heartbeat_timeout'
             )
             AND a.monitoring <> 'probe'
-            AND :now_s - b.last_heartbeat_at_s >= a.interval_s
+            AND :now_s - b.last_heartbeat_at_s >= {interval_s}
             AND b.last_heartbeat_at_s - a.registered_at_s >= :proven_s
             AND coalesce(a.maintenance_until_s, 0) <= :now_s AND coalesce(a.override_until_s, 0) <= :now_s
     )
@@ -121,9 +126,12 @@ _OVERDUE = """
         SELECT * FROM overdue WHERE missed_s <= :silent_s ORDER BY missed_s DESC LIMIT :limit
     ) AS last_missed
 """
-_INTERVALS = "(:now_s - b.last_heartbeat_at_s) / a.interval_s"
-_OVERDUE_SQLITE = text(_OVERDUE.format(whole_intervals=f"CAST({_INTERVALS} AS INTEGER)"))
-_OVERDUE_POSTGRESQL = text(_OVERDUE.format(whole_intervals=f"floor({_INTERVALS})"))
+_INTERVAL_S = "coalesce(b.extended_interval_s, a.interval_s)"
+_INTERVALS = f"(:now_s - b.last_heartbeat_at_s) / {_INTERVAL_S}"
+_OVERDUE_SQLITE, _OVERDUE_POSTGRESQL = (
+    text(_OVERDUE.format(interval_s=_INTERVAL_S, whole_intervals=whole_intervals))
+    for whole_intervals in (f"CAST({_INTERVALS} AS INTEGER)", f"floor({_INTERVALS})")
+)
 
 
 class OverdueHeartbeat(NamedTuple):

@@ -93,6 +93,9 @@ heartbeats = Table(
     Column("max_concurrent_tasks", Integer),
     Column("tasks", Text, comment="as last reported by the agent, JSON; null: compare at the next heartbeat"),
     Column("is_drifting", Boolean, nullable=False, server_default=text("false")),
+    Column("extended_interval_s", Double, comment="these three: until the next heartbeat"),
+    Column("extended_unhealthy_after_s", Double),
+    Column("extended_dead_after_s", Double),
     # Room for the next version of each row in its own page (heap-only tuples).
     postgresql_with={"fillfactor": 60},
 )

@@ -487,6 +487,13 @@ def _create_heartbeats() -> None:
             comment="as last reported by the agent, JSON; null: compare at the next heartbeat",
         ),
         sa.Column("is_drifting", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column(
+            "extended_interval_s",
+            sa.Double(),
+            comment="these three: until the next heartbeat",
+        ),
+        sa.Column("extended_unhealthy_after_s", sa.Double()),
+        sa.Column("extended_dead_after_s", sa.Double()),
         sa.PrimaryKeyConstraint("agent", name="pk_heartbeats"),
         sa.ForeignKeyConstraint(["agent"], ["agents.id"], name="fk_heartbeats_agent", ondelete="CASCADE"),
         postgresql_with={"fillfactor": 60},
