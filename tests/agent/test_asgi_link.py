@@ -210,7 +210,15 @@ async def returns(scope: Any, receive: Any, send: Any) -> None:
         await raises(scope, receive, send)
 
 
-@pytest.mark.parametrize("app", [raises, returns])
+async def returns_after_its_start(scope: Any, receive: Any, send: Any) -> None:
+    if scope["type"] == "http":
+        await raises(scope, receive, send)
+        return
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+
+
+@pytest.mark.parametrize("app", [raises, returns, returns_after_its_start])
 def test_app_without_lifespan_is_registered_and_deregistered(app: Any, tmp_path: Path) -> None:
     @in_virtual_time
     async def test() -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import re
 import subprocess
 import sys
@@ -183,6 +184,31 @@ async def test_work_that_outlasts_the_drain_is_dropped_and_the_agent_leaves() ->
         with pytest.raises(WorkDropped, match="time"):
             await running
         assert registry.status == "deregistered"
+
+
+@in_virtual_time
+async def test_handler_that_ignores_its_cancellation_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    may_end = asyncio.Event()
+
+    async def ignore(_task: Any) -> None:
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    async with scripted_registry() as registry:
+        runner = AgentRunner(
+            "a", on_assignment=ignore, drain_timeout_seconds=20.0, registry=registry.url, key=KEY
+        )
+        runner.start()
+        await registry.until_beats(1)
+        running = asyncio.create_task(runner.assign(1))
+        await asyncio.sleep(0.01)
+        runner.drain()
+        assert await runner.wait() is AgentEnd.DROPPED
+        assert registry.status == "deregistered"
+        may_end.set()
+        await asyncio.gather(running, return_exceptions=True)
+    assert caplog.messages[-1].startswith("agent a: handlers that have not ended after their cancellation: 1")
 
 
 @in_virtual_time

@@ -28,6 +28,18 @@ async def test_signal_to_the_process_drains(number: int) -> None:
     assert reason.startswith(signal.Signals(number).name)
 
 
+async def test_signal_drains_all_agents_of_a_loop_that_still_run() -> None:
+    reasons: asyncio.Queue[int] = asyncio.Queue()
+    with catching_signals(lambda _: reasons.put_nowait(1)):
+        with catching_signals(lambda _: reasons.put_nowait(2)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            both = [await asyncio.wait_for(reasons.get(), PATIENCE_S) for _ in range(2)]
+        os.kill(os.getpid(), signal.SIGTERM)
+        one = await asyncio.wait_for(reasons.get(), PATIENCE_S)
+    assert (both, one) == ([1, 2], 1)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("call", [lambda function: function(), None], ids=["in the loop", "in a thread"])

@@ -321,6 +321,8 @@ class _Lifespan:
         self._send = send
         self._is_known = False
         """Whether the app supports lifespan."""
+        self._is_open = False
+        """Whether the app has started, and has not received the end of the server."""
 
     async def serve(self, scope: Any) -> None:
         try:
@@ -332,12 +334,18 @@ class _Lifespan:
                 raise
         if not self._is_known:
             await self._serve_alone()
+        elif self._is_open:
+            await self._wait_for_shutdown()
 
     async def _serve_alone(self) -> None:
         """Take part in place of an app that does not."""
         await self._receive()
         self._link.begin()
         await self._send({"type": "lifespan.startup.complete"})
+        await self._wait_for_shutdown()
+
+    async def _wait_for_shutdown(self) -> None:
+        """End the agent with the server, in place of an app that has returned."""
         await self._receive()
         await self._link.end()
         await self._send({"type": "lifespan.shutdown.complete"})
@@ -346,11 +354,13 @@ class _Lifespan:
         self._is_known = True
         message: Message = await self._receive()
         if message["type"] == "lifespan.shutdown":
+            self._is_open = False
             await self._link.end()
         return message
 
     async def _send_for_app(self, message: Message) -> None:
         self._is_known = True
         if message["type"] == "lifespan.startup.complete":
+            self._is_open = True
             self._link.begin()
         await self._send(message)

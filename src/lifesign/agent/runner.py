@@ -270,7 +270,15 @@ class AgentRunner:
                 on_drain=self._on_drain,
                 hurry=self._hurry,
             )
-            return await leave(leaving, self._drain_s)
+            end = await leave(leaving, self._drain_s)
+            if (running := self._work.load().count) > 0:
+                _log.error(
+                    "agent %s: handlers that have not ended after their cancellation: %d; its program cannot "
+                    "end before them",
+                    self.agent_id,
+                    running,
+                )
+            return end
         finally:
             self._close_source("it has ended")
             self._work.drop_all("its program ends")

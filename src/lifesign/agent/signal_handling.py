@@ -10,6 +10,8 @@ from typing import Final
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
+_drains: Final[dict[asyncio.AbstractEventLoop, list[Callable[[str], None]]]] = {}
+"""Functions to call at a signal, by event loop."""
 _caught: Final[list[signal.Signals]] = []
 """Signals that event loops of this process handle, once for each loop."""
 _masks: Final = threading.local()
@@ -20,22 +22,32 @@ _masks: Final = threading.local()
 def catching_signals(drain: Callable[[str], None]) -> Iterator[None]:
     """Call `drain` with a reason for each ending signal, until the block ends.
 
-    A forked child handles them as Python does by default.
+    Several agents may run in one event loop: a signal drains them all. A forked child handles the signals as
+    Python does by default.
     """
     running = asyncio.get_running_loop()
-    caught: list[signal.Signals] = []
-    for number in ENDING_SIGNALS:
-        # Outside the main thread, or on a system without signals: the embedding program drains.
-        with suppress(ValueError, RuntimeError):
-            running.add_signal_handler(number, drain, f"{number.name} came")
-            caught.append(number)
-    _caught.extend(caught)
+    drains = _drains.setdefault(running, [])
+    if not drains:
+        for number in ENDING_SIGNALS:
+            # Outside the main thread, or on a system without signals: the embedding program drains.
+            with suppress(ValueError, RuntimeError):
+                running.add_signal_handler(number, _drain_all, drains, f"{number.name} came")
+                _caught.append(number)
+    drains.append(drain)
     try:
         yield
     finally:
-        for number in caught:
-            running.remove_signal_handler(number)
-            _caught.remove(number)
+        drains.remove(drain)
+        if not drains:
+            del _drains[running]
+            for number in ENDING_SIGNALS:
+                if running.remove_signal_handler(number):
+                    _caught.remove(number)
+
+
+def _drain_all(drains: list[Callable[[str], None]], reason: str) -> None:
+    for drain in tuple(drains):
+        drain(reason)
 
 
 def _hold_signals() -> None:
