@@ -90,6 +90,7 @@ class LocalLedger:
             news=news_of(grant.silent_classes, grant.confirmed_classes, grant.witnesses),
             reason=grant.reason,
             missing_credentials=[each.other for each in grant.missing_credentials],
+            working_credentials=[each.other for each in grant.working_credentials],
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:

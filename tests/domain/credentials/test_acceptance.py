@@ -56,6 +56,20 @@ def test_an_answer_counts_for_three_intervals() -> None:
     assert use.state is None
 
 
+def test_status_has_the_time_since_the_credential_worked() -> None:
+    now = Now()
+    use = CredentialUse(now, 300)
+    scope = CredentialScope(name="acme", origin="https://agents.acme.example")
+    assert use.status(scope).worked_s is None
+    use.note_success()
+    now.at_s += MIN_KEPT_SECONDS + 1
+    assert (use.state, use.status(scope).worked_s) == (None, MIN_KEPT_SECONDS + 1)
+    use.note(URL, REJECTED)
+    assert use.status(scope).worked_s == MIN_KEPT_SECONDS + 1
+    use.note_change()
+    assert use.status(scope).worked_s is None
+
+
 def test_faults_of_targets_of_another_prober_do_not_count() -> None:
     use = CredentialUse(Now(), 300)
     for name in "ab":
@@ -100,7 +114,7 @@ def test_a_fault_begins_with_its_first_answer_and_has_the_last_detail() -> None:
     assert status.detail.startswith("HTTP 403?x")
     assert len(status.detail) == MAX_DETAIL_CHARS
     use.note(URL, WORKS)
-    assert use.status(scope) == CredentialStatus(scope=scope, state=WORKS)
+    assert use.status(scope) == CredentialStatus(scope=scope, state=WORKS, worked_s=0)
 
 
 def test_the_number_of_places_is_bounded() -> None:

@@ -1,16 +1,22 @@
+import math
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import (
+    MAX_IDLE_SECONDS,
     OtherCredential,
     credential_of_other,
+    may_work,
     missing_credentials,
 )
 from lifesign.domain.credentials.request_scope import CredentialScope
 
 ORIGIN = "https://agents.acme.example"
+NOW_S = 1_000_000.0
 
 
 CARDS = "https://cards.acme.example"
@@ -84,3 +90,25 @@ def test_each_missing_place_is_listed_once_and_has_no_own_credential(
     assert len(places) == len(set(places))
     wanted = {each.scope.place for many in theirs.values() for each in many}
     assert set(places) == wanted - {each.place for each in mine}
+
+
+@pytest.mark.parametrize(
+    ("state", "worked_s", "own_worked_s", "may"),
+    [
+        (None, None, None, "not"),
+        (None, 10.0, None, "work"),
+        (None, 10.0, 11.0, "work"),
+        (None, 10.0, 10.0, "not"),
+        (CredentialState.WORKS, 10.0, 9.0, "not"),
+        (None, MAX_IDLE_SECONDS - 1.0, None, "work"),
+        (None, MAX_IDLE_SECONDS, None, "not"),
+        # Its prober has a long interval.
+        (CredentialState.WORKS, MAX_IDLE_SECONDS, None, "work"),
+    ],
+)
+def test_credential_that_worked_last_may_work(
+    state: CredentialState | None, worked_s: float | None, own_worked_s: float | None, may: str
+) -> None:
+    best_s = -math.inf if own_worked_s is None else NOW_S - own_worked_s
+    worked_at_s = None if worked_s is None else NOW_S - worked_s
+    assert may_work(state, worked_at_s, best_s, NOW_S) is (may == "work")

@@ -7,7 +7,7 @@ from lifesign.domain.credentials.acceptance import CredentialState, CredentialSt
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.models import credentials
-from lifesign.domain.models.credentials import MAX_FAULT_SECONDS, CredentialPlace, missing_of, places_of
+from lifesign.domain.models.credentials import MAX_STATE_SECONDS, CredentialPlace, missing_of, places_of
 
 CARDS = "https://cards.acme.example"
 SCOPE = CredentialScope(
@@ -17,11 +17,11 @@ SCOPE = CredentialScope(
 
 def test_credential_places_are_unchanged_after_json() -> None:
     state = CredentialState.TOKEN_ERROR
-    given = CredentialStatus(scope=SCOPE, state=state, fault_s=1e9, detail="refused: HTTP 401")
+    given = CredentialStatus(scope=SCOPE, state=state, fault_s=1e9, worked_s=2e9, detail="refused: HTTP 401")
     (place,) = places_of([given])
     read = CredentialPlace.model_validate_json(place.model_dump_json())
     assert (read.scope, read.state, read.detail) == (SCOPE, state, given.detail)
-    assert read.fault_seconds == MAX_FAULT_SECONDS
+    assert read.fault_seconds == read.worked_seconds == MAX_STATE_SECONDS
     (missing,) = missing_of("key:a/w", [OtherCredential(holder="key:b/w", scope=SCOPE)])
     assert (missing.holder, missing.held_by) == ("key:a/w", "key:b/w")
     assert missing.other == OtherCredential(

@@ -11,6 +11,7 @@ from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, HostileServer, answer, as_json, serving
 from tests.support.probing import Probes, layer, probing, results
 
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.observation.results import InconclusiveReason, Observation, ResultClass
@@ -29,7 +30,7 @@ async def without_credential(path: str = "/", **given: Any) -> AsyncIterator[tup
     async with serving({RPC: behind_login(answer(405))}) as server, probing(**given) as probes:
         server.replies[CARD_PATH] = behind_login(as_json(card(url=server.url + RPC)))
         server.replies[HEALTH_PATH] = behind_login(as_json(document()))
-        probes.credentials.note_missing(others(server.url, path))
+        probes.credentials.note_others(others(server.url, path))
         yield server, probes
 
 
@@ -47,9 +48,28 @@ async def test_target_that_needs_a_credential_of_another_prober_is_not_measured(
         assert_not_measured(seen)
         for name in (HOLDER, "acme"):
             assert name in layer(seen.discovery).reason
-        # The other prober may restart.
-        probes.credentials.note_missing([])
-        assert_not_measured(await probes.see(server.url))
+        probes.credentials.note_others([])
+        assert (await probes.see(server.url)).result is ResultClass.GATED
+
+
+@pytest.mark.parametrize(("token", "expected"), [("of-the-other-prober", "not_measured"), (TOKEN, "ok")])
+async def test_only_a_refusal_is_not_measured_where_a_credential_of_another_prober_worked_later(
+    monkeypatch: pytest.MonkeyPatch, token: str, expected: str
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", TOKEN)
+    async with serving({RPC: behind_login(answer(405), token=token)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        check = {"of": "card", "pointer": "/name", "equals": "another"}
+        target = {"url": server.url, "assertions": [check]}
+        async with probing(**settings(server.url), targets=[target]) as probes:
+            probes.credentials.note_others([], others(server.url))
+            seen = await probes.see(server.url)
+            (state,) = probes.credentials.states
+    is_refused = expected == "not_measured"
+    assert results(seen)["transport"] == expected
+    # The public card has arrived without a credential.
+    assert [each.result == "assertion_failed" for each in seen.assertions or ()] == [not is_refused]
+    assert (state.state is CredentialState.CREDENTIALS_REJECTED) is is_refused
 
 
 async def test_gated_target_outside_the_missing_scope_stays_gated() -> None:
@@ -67,7 +87,7 @@ async def test_target_of_an_origin_that_only_another_prober_permits_is_not_measu
             assert results(await probes.see(cards.url))["transport"] == "gated"
             (missing,) = others(server.url)
             for origins in ((server.url,), (cards.url,), (cards.url,)):
-                probes.credentials.note_missing([replace(missing, target_origins=origins)])
+                probes.credentials.note_others([replace(missing, target_origins=origins)])
             assert [cards.url in line for line in caplog.messages if HOLDER in line] == [False, True]
             assert results(await probes.see(cards.url))["transport"] == "not_measured"
 
@@ -105,7 +125,7 @@ async def test_credential_for_a_shorter_path_is_not_used_instead(monkeypatch: py
         async with probing(**settings(server.url), ask={"health": False}) as probes:
             server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
             assert results(await probes.see(server.url))["transport"] == "credentials_rejected"
-            probes.credentials.note_missing(others(server.url, RPC))
+            probes.credentials.note_others(others(server.url, RPC))
             assert results(await probes.see(server.url))["transport"] == "not_measured"
 
 
@@ -120,7 +140,7 @@ async def test_answer_to_a_request_with_the_credential_is_checked_despite_its_fa
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         target = {"url": server.url, "assertions": [{"of": "/ready", "text_contains": "yes"}]}
         async with probing(**settings(server.url), targets=[target]) as probes:
-            probes.credentials.note_missing(others(server.url))
+            probes.credentials.note_others(others(server.url))
             seen = await probes.see(server.url)
     assert [each.result.value for each in seen.assertions or ()] == ["assertion_failed"]
 
@@ -134,7 +154,7 @@ async def test_answer_is_checked_if_the_credential_of_a_shorter_path_is_accepted
         check = {"of": "/ready", "text_contains": "yes"}
         target = {"url": server.url, "assertions": [check]}
         async with probing(**settings(server.url), targets=[target]) as probes:
-            probes.credentials.note_missing(others(server.url, "/ready"))
+            probes.credentials.note_others(others(server.url, "/ready"))
             # The server may hide the resource from those without the other credential.
             (hidden,) = (await probes.see(server.url)).assertions or ()
             server.replies["/ready"] = behind_login(answer(200, b"no"))
@@ -148,7 +168,7 @@ async def test_assertion_without_the_credential_names_the_prober_that_has_it() -
     async with serving({"/open": answer(200, b"no")}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         async with probing(targets=[target | {"url": server.url}]) as probes:
-            probes.credentials.note_missing(others(server.url))
+            probes.credentials.note_others(others(server.url))
             (seen,) = (await probes.see(server.url)).assertions or ()
     assert seen.result == "not_measured"
     assert HOLDER in (seen.reason or "")

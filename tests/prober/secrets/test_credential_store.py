@@ -38,7 +38,6 @@ from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.fetch import _Hop
 from lifesign.prober.network.request import Request
 from lifesign.prober.secrets.credential_store import (
-    GONE_SECONDS,
     MAX_PAST_SECRETS,
     RELOAD_SECONDS,
     Credential,
@@ -778,42 +777,21 @@ def other_prober_has(origin: str) -> OtherCredential:
 
 
 def test_credential_that_another_prober_has_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    now = [0.0]
-    store = CredentialStore(clock=lambda: now[0])
+    store = CredentialStore()
     first, second = map(other_prober_has, ("https://a.example", "https://b.example"))
     for missing, count in (([first], 1), ([first], 1), ([first, second], 2), ([second], 2), ([], 2)):
-        store.note_missing(missing)
+        store.note_others(missing)
         assert len(caplog.records) == count
-    # A prober that restarts has the credential again.
-    store.note_missing([first])
-    assert len(caplog.records) == 2
-    for seconds, is_missing in ((GONE_SECONDS - 1.0, True), (1.0, False)):
-        now[0] += seconds
-        store.note_missing([])
-        assert (store.missing_for("https://a.example/rpc", "https://a.example/") is not None) is is_missing
+        is_missing = store.missing_for("https://a.example/rpc", "https://a.example/") is not None
+        assert is_missing is (first in missing)
 
 
-@pytest.mark.parametrize("state", [None, CredentialState.WORKS, CredentialState.CREDENTIALS_REJECTED])
-def test_missing_credential_is_forgotten_at_once_where_the_own_one_has_no_fault(
-    state: CredentialState | None,
-) -> None:
-    now = [0.0]
-    each = CredentialSettings.model_validate(settings("https://a.example")["credentials"][0])
-    store = CredentialStore([each], read_secrets([each]), clock=lambda: now[0])
-    if state is not None:
-        store.note_use(URL("https://a.example/rpc"), state)
-
-    def is_missing() -> bool:
-        return store.missing_for("https://a.example/rpc", "https://a.example/") is not None
-
-    store.note_missing([other_prober_has("https://a.example")])
-    assert is_missing()
-    # The other prober has ended, or restarts.
-    store.note_missing([])
-    assert is_missing() is (state is CredentialState.CREDENTIALS_REJECTED)
-    now[0] += GONE_SECONDS
-    store.note_missing([])
-    assert not is_missing()
+def test_credential_that_worked_elsewhere_is_not_called_missing(caplog: pytest.LogCaptureFixture) -> None:
+    store, url, target = CredentialStore(), "https://a.example/rpc", "https://a.example/"
+    store.note_others([], [other_prober_has("https://a.example")])
+    assert store.missing_for(url, target) is None
+    assert store.working_elsewhere(url, target) is not None
+    assert caplog.records == []
 
 
 def oauth_settings() -> CredentialSettings:

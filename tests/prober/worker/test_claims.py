@@ -70,7 +70,7 @@ class Keeping:
             max_offset_s=30.0,
             witness_report=self._tell_standing,
             news=self.news.append,
-            missing_credentials=lambda _: None,
+            other_credentials=lambda _missing, _working: None,
             chance=lambda: chance,
             companions=companions,
         )

@@ -10,7 +10,7 @@ from tests.support.metrics import Scraped
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.domain.credentials.missing_credentials import MAX_MISSING
+from lifesign.domain.credentials.missing_credentials import GONE_SECONDS, MAX_MISSING
 from lifesign.domain.credentials.request_scope import MAX_CREDENTIALS
 from lifesign.registry.probing.prober_credentials import MAX_SHOWN
 
@@ -19,13 +19,30 @@ LAB = {"name": "lab", "origin": "https://lab.example", "path": "/"}
 HOLDER = "key:key_prober_"
 
 
-async def missing(api: RegistryApi, worker: str, *credentials: dict[str, Any]) -> list[dict[str, Any]]:
+async def missing(
+    api: RegistryApi, worker: str, *credentials: dict[str, Any], key: Role = Role.PROBER
+) -> list[dict[str, Any]]:
     """Claim as a worker with these credentials, and return the missing ones."""
-    body = {"worker": worker, "held": {}, "credentials": credentials}
-    answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)
-    assert answer.status == 200, answer.body
-    found: list[dict[str, Any]] = answer.json()["missing_credentials"]
+    found: list[dict[str, Any]] = (await claim(api, worker, *credentials, key=key))["missing_credentials"]
     return found
+
+
+async def claim(api: RegistryApi, worker: str, *credentials: dict[str, Any], key: Role) -> dict[str, Any]:
+    body = {"worker": worker, "held": {}, "credentials": credentials}
+    answer = await api.ask("POST", f"{PATH}/claim", body, key=key)
+    assert answer.status == 200, answer.body
+    grant: dict[str, Any] = answer.json()
+    return grant
+
+
+async def is_refusal_unmeasured(api: RegistryApi, **state: object) -> bool:
+    """Claim as a prober with another key, and return whether a refusal of the credential is not measured."""
+    grant = await claim(api, "other", ACME | state, key=Role.ADMIN)
+    return bool(grant["missing_credentials"] or grant["working_credentials"])
+
+
+async def leave(api: RegistryApi, worker: str) -> None:
+    assert (await api.ask("DELETE", f"{PATH}?worker={worker}", key=Role.PROBER)).status == 204
 
 
 async def shown(api: RegistryApi) -> list[dict[str, Any]]:
@@ -60,10 +77,11 @@ async def test_credential_is_no_longer_missing_after_configuration_or_end_of_its
     await missing(api, "a", ACME)
     assert len(await missing(api, "b")) == 1
     assert await missing(api, "b", ACME | {"name": "other-name", "path": "/billing/"}) == []
-    assert len(await missing(api, "b")) == 1
-    clock.advance(61)
-    assert await missing(api, "b") == []
-    assert await shown(api) == []
+    # The claim of the other prober expires. It may restart.
+    for seconds, count in ((61, 1), (GONE_SECONDS - 2, 1), (2, 0)):
+        clock.advance(seconds)
+        assert len(await missing(api, "b")) == count
+        assert len(await shown(api)) == count
 
 
 async def test_two_probers_that_each_lack_a_credential_of_the_other_are_both_listed(api: RegistryApi) -> None:
@@ -75,15 +93,15 @@ async def test_two_probers_that_each_lack_a_credential_of_the_other_are_both_lis
 
 
 async def test_number_of_credential_places_of_a_claim_is_bounded(api: RegistryApi) -> None:
-    async def claim(worker: str, count: int) -> int:
+    async def status(worker: str, count: int) -> int:
         places = [ACME | {"path": f"/{worker}/{number}"} for number in range(count)]
         body = {"worker": worker, "held": {}, "credentials": places}
         return (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).status
 
-    assert await claim("a", MAX_CREDENTIALS + 1) == 422
+    assert await status("a", MAX_CREDENTIALS + 1) == 422
     workers = MAX_MISSING // MAX_CREDENTIALS + 2
     for number in range(workers):
-        assert await claim(f"w{number}", MAX_CREDENTIALS) == 200
+        assert await status(f"w{number}", MAX_CREDENTIALS) == 200
     assert len(await missing(api, "b")) == MAX_MISSING
     assert len(await shown(api)) == MAX_SHOWN
 
@@ -171,3 +189,79 @@ async def test_restarted_prober_with_a_known_fault_lacks_a_credential_until_its_
     assert await shown(api) == []
     # One that never had a fault lacks nothing.
     assert await missing(api, "b", LAB, ACME | {"name": "other"}) == []
+
+
+REJECTED: dict[str, Any] = {"state": "credentials_rejected", "fault_seconds": 1}
+
+
+@pytest.mark.both_databases
+async def test_first_refusal_after_the_end_of_a_working_prober_is_not_measured(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await missing(api, "a", ACME | {"state": "works", "worked_seconds": 3})
+    untested = await claim(api, "other", ACME, key=Role.ADMIN)
+    # It may be a good one, so that neither log nor monitor call it missing.
+    assert untested["missing_credentials"] == await shown(api) == []
+    assert [each["held_by"] for each in untested["working_credentials"]] == [f"{HOLDER}/a"]
+    await leave(api, "a")
+    clock.advance(20)
+    assert await is_refusal_unmeasured(api)
+    clock.advance(20)
+    assert await is_refusal_unmeasured(api, **REJECTED)
+    assert [each["held_by"] for each in await shown(api)] == [f"{HOLDER}/a"]
+    clock.advance(GONE_SECONDS - 40)
+    assert not await is_refusal_unmeasured(api, **REJECTED)
+
+
+@pytest.mark.both_databases
+async def test_restarted_prober_keeps_the_time_at_which_its_credential_worked(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await missing(api, "a", ACME | {"state": "works"})
+    assert await is_refusal_unmeasured(api, **REJECTED)
+    await leave(api, "a")
+    # All targets that need the credential stay with the other prober.
+    for _ in range(5):
+        clock.advance(GONE_SECONDS - 1)
+        await missing(api, "a-restarted", ACME)
+        assert await is_refusal_unmeasured(api, **REJECTED)
+
+
+async def test_credential_that_is_refused_to_all_probers_is_missing_nowhere(api: RegistryApi) -> None:
+    await missing(api, "a", ACME | {"state": "works", "worked_seconds": 600})
+    assert not await is_refusal_unmeasured(api, state="works", worked_seconds=5)
+    # The credential that worked last is refused.
+    assert not await is_refusal_unmeasured(api, **REJECTED)
+    await missing(api, "a", ACME | {"state": "works"})
+    assert await is_refusal_unmeasured(api, **REJECTED)
+    await missing(api, "a", ACME | REJECTED)
+    assert not await is_refusal_unmeasured(api, **REJECTED)
+    # It reports the fault no more when another worker has the target.
+    await missing(api, "a", ACME | {"worked_seconds": 60})
+    assert not await is_refusal_unmeasured(api, **REJECTED)
+    # A fault of one worker is that of its key.
+    await missing(api, "a", ACME | REJECTED)
+    await missing(api, "a2", ACME | {"worked_seconds": 1})
+    assert not await is_refusal_unmeasured(api, **REJECTED)
+
+
+async def test_own_former_worker_does_not_hide_that_a_restarted_prober_is_refused(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await missing(api, "a", ACME | {"state": "works"})
+    await leave(api, "a")
+    clock.advance(20)
+    grant = await claim(api, "a-restarted", ACME, key=Role.PROBER)
+    assert grant["working_credentials"] == grant["missing_credentials"] == []
+    assert await missing(api, "a-restarted", ACME | REJECTED) == []
+
+
+async def test_credentials_of_a_revoked_key_are_forgotten(api: RegistryApi) -> None:
+    await missing(api, "a", ACME | {"state": "works"})
+    await missing(api, "ended", ACME | {"state": "works"})
+    await leave(api, "ended")
+    assert await is_refusal_unmeasured(api, **REJECTED)
+    answer = await api.ask("DELETE", "/api/v1/keys/key_prober_")
+    assert answer.status < 300, answer.body
+    await api.sweep()
+    assert not await is_refusal_unmeasured(api, **REJECTED)

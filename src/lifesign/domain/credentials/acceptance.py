@@ -41,6 +41,8 @@ class CredentialStatus:
     """For how many seconds it has had a fault."""
     detail: str | None = None
     """Answer that rejected it, or why there is no token: printable ASCII, at most MAX_DETAIL_CHARS."""
+    worked_s: float | None = None
+    """Seconds since the last answer that accepted it; None if none has since the secret's last change."""
 
 
 @fast_dataclass()
@@ -121,9 +123,12 @@ class CredentialUse:
 
     def status(self, scope: CredentialScope) -> CredentialStatus:
         """Return the credential's present state with the details of a fault."""
-        state = self.state
+        state, now_s = self.state, self._clock()
+        worked_s = None if self._worked_at_s is None else now_s - self._worked_at_s
         if state not in FAULTS:
-            return CredentialStatus(scope=scope, state=state)
+            return CredentialStatus(scope=scope, state=state, worked_s=worked_s)
         last = next(reversed(self._faults.values()))
-        fault_s = self._clock() - self._fault_began_s
-        return CredentialStatus(scope=scope, state=state, fault_s=fault_s, detail=last.detail)
+        fault_s = now_s - self._fault_began_s
+        return CredentialStatus(
+            scope=scope, state=state, fault_s=fault_s, detail=last.detail, worked_s=worked_s
+        )

@@ -1,6 +1,6 @@
-"""Missing credentials: places for which another living prober has a credential, and this one has none.
+"""Missing credentials: places for which another prober has a credential, and this one has none that works.
 
-Only names and places are compared. No prober ever learns a secret of another one.
+Only names, places and the times of answers are compared. No prober ever learns a secret of another one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,11 +9,16 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.request_scope import CredentialScope, scope_for
 from lifesign.domain.targets.target import is_on_origin_of
 
 MAX_MISSING: Final = 1_000
 """Places and origins of targets in the answer to one claim."""
+GONE_SECONDS: Final = 900.0
+"""Time for which the credentials of a prober count after its end: it may restart."""
+MAX_IDLE_SECONDS: Final = 86_400.0
+"""Time for which a credential counts as one that works after the last answer that accepted it."""
 
 
 @fast_dataclass(kw_only=True)
@@ -69,6 +74,18 @@ def missing_credentials(
             known.update(lacking)
             limit -= len(lacking)
     return list(found.values())
+
+
+def may_work(state: CredentialState | None, worked_at_s: float | None, best_s: float, now_s: float) -> bool:
+    """Return whether a server may accept another prober's credential although it refuses this prober's.
+
+    `state` and `worked_at_s` are those of the other credential, which has no known fault. `best_s`: last time
+    at which this prober's credential worked, or minus infinity. The credential that worked last decides: if
+    the refused one worked last, the provider may have revoked both.
+    """
+    if worked_at_s is None or worked_at_s <= best_s:
+        return False
+    return state is CredentialState.WORKS or now_s - worked_at_s < MAX_IDLE_SECONDS
 
 
 def credential_of_other(

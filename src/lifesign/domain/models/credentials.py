@@ -11,9 +11,10 @@ from lifesign.domain.credentials.request_scope import MAX_CARD_ORIGINS, ORIGIN_P
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body
 
-MAX_FAULT_SECONDS = 2_592_000.0
+MAX_STATE_SECONDS = 2_592_000.0
 MAX_CLAIMED_CARD_ORIGINS = 1_000
 """Maximum number of `card_origins` in one claim; a prober does not report further ones."""
+StateSeconds = Annotated[float, Field(ge=0, le=MAX_STATE_SECONDS, allow_inf_nan=False, strict=True)]
 FaultDetail = Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")]
 CredentialName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
@@ -35,12 +36,12 @@ class CredentialPlace(Body):
     """Other origins whose targets may name URLs of this origin."""
     state: Annotated[CredentialState, Field(strict=False)] | None = None
     """State of the credential by the answers to the worker's requests; absent if unknown."""
-    fault_seconds: (
-        Annotated[float, Field(ge=0, le=MAX_FAULT_SECONDS, allow_inf_nan=False, strict=True)] | None
-    ) = None
+    fault_seconds: StateSeconds | None = None
     """Time for which the credential has had a fault, in seconds, at most 30 days."""
     detail: FaultDetail | None = None
     """Answer that rejected the credential, or why there is no token."""
+    worked_seconds: StateSeconds | None = None
+    """Time since the last answer that accepted the credential, in seconds, at most 30 days."""
 
     @property
     def scope(self) -> CredentialScope:
@@ -51,7 +52,10 @@ class CredentialPlace(Body):
 
 
 class MissingCredential(BaseModel):
-    """A place for which one prober has no credential although another living prober has one."""
+    """A place for which one prober has no working credential although another one has one.
+
+    The other prober is alive, or ended less than 15 minutes ago.
+    """
 
     holder: str
     """Prober that lacks the credential: the id of its key, a slash, and the worker's name."""
@@ -87,8 +91,9 @@ def places_of(credentials: Iterable[CredentialStatus]) -> list[CredentialPlace]:
             path=each.scope.path,
             card_origins=[*card_origins],
             state=each.state,
-            fault_seconds=None if each.fault_s is None else min(MAX_FAULT_SECONDS, each.fault_s),
+            fault_seconds=None if each.fault_s is None else min(MAX_STATE_SECONDS, each.fault_s),
             detail=each.detail,
+            worked_seconds=None if each.worked_s is None else min(MAX_STATE_SECONDS, each.worked_s),
         )
         places.append(place)
     return places

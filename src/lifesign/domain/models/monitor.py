@@ -108,7 +108,7 @@ class MonitorRecord(BaseModel):
     disallowed_targets: list[DisallowedTargetsShown] = []
     """Network classes that some of the registry's probers do not allow in `networks.allow`; at most 100."""
     missing_credentials: list[MissingCredential] = []
-    """Credentials that one living prober has and another one lacks; at most 100."""
+    """Credentials that a living prober lacks and another one has; at most 100."""
     credential_faults: list[CredentialFaultShown] = []
     """Credentials of probers that do not work; at most 200."""
     excluded_downtime: list[ShownSpan]

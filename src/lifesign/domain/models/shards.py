@@ -111,8 +111,11 @@ class ShardGrant(BaseModel):
     intervals while another worker did).
     """
     missing_credentials: list[MissingCredential] = []
-    """Places for which another living worker has a credential, and the caller has none: what is behind a
+    """Places for which another worker has a credential, and the caller has none that works: what is behind a
     login there is not measured (`no_credential`). At most 1,000."""
+    working_credentials: list[MissingCredential] = []
+    """Places where the caller's credential has no known fault, and that of another worker worked later. If a
+    target refuses the caller's credential there, the result is `no_credential`. At most 1,000."""
 
 
 class LivingProber(BaseModel):

@@ -12,7 +12,7 @@ def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | No
     if layer is None or layer.result not in REFUSED_LOGIN:
         return None
     fetched = visit.fetched_for(layer)
-    missing = None if fetched is None else visit.missing_credential(str(fetched.url))
+    missing = None if fetched is None else visit.working_elsewhere(str(fetched.url))
     return None if missing is None else missing_text(missing)
 
 

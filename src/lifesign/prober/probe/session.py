@@ -404,6 +404,10 @@ class ProbeSession:
         """Return the credential that another prober would send to a URL and this one lacks; None if none."""
         return self._credentials.missing_for(url, str(self.given.url))
 
+    def working_elsewhere(self, url: str) -> OtherCredential | None:
+        """Return the credential of another prober that a URL may accept after it refused this prober's."""
+        return self._credentials.working_elsewhere(url, str(self.given.url))
+
     def is_without_credential(self, fetched: Fetched) -> bool:
         """Return whether a request was sent without the credential that belongs to it.
 

@@ -186,7 +186,9 @@ class Granted:
     reason: str | None = None
     """Reason why the worker holds no shard, unless none is free."""
     missing_credentials: Sequence[OtherCredential] = ()
-    """Credentials that other living workers have, and this one lacks."""
+    """Credentials that other workers have, and this one lacks."""
+    working_credentials: Sequence[OtherCredential] = ()
+    """Credentials of other workers that worked later than those of this one, which have no known fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

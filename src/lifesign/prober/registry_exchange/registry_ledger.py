@@ -99,6 +99,7 @@ class RegistryLedger:
             now_s=claimed.registry_now_s,
             reason=grant.reason,
             missing_credentials=[each.other for each in grant.missing_credentials],
+            working_credentials=[each.other for each in grant.working_credentials],
         )
 
     async def targets(self, shard: int, after_version: int | None) -> TargetPage:

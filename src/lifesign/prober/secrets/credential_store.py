@@ -12,10 +12,9 @@ from typing import Final
 
 from yarl import URL
 
-from lifesign.domain.credentials.acceptance import FAULTS, CredentialState, CredentialStatus, CredentialUse
+from lifesign.domain.credentials.acceptance import CredentialState, CredentialStatus, CredentialUse
 from lifesign.domain.credentials.api_key import key_place
 from lifesign.domain.credentials.missing_credentials import (
-    MAX_MISSING,
     OtherCredential,
     credential_of_other,
     lacking_place,
@@ -49,8 +48,6 @@ from lifesign.prober.secrets.token_source import TokenSource
 
 RELOAD_SECONDS: Final = 5.0
 """Interval at which files with secrets are checked for changes."""
-GONE_SECONDS: Final = 300.0
-"""Time for which a credential is missing after the last other prober that has it ended: it may restart."""
 MAX_PAST_SECRETS: Final = 4
 """Former values of a secret that are still removed from texts."""
 
@@ -248,8 +245,8 @@ class CredentialStore:
             scope.name: CredentialUse(clock, interval_s) for scope in self._scopes
         }
         self._missing: Sequence[OtherCredential] = ()
-        self._missing_at_s: dict[tuple[str, str], float] = {}
-        """When another prober had the credential last, by its place."""
+        self._others: Sequence[OtherCredential] = ()
+        """The missing ones, and those of other probers that worked later than this prober's."""
         self._rejected: set[str] = set()
         """Names of the credentials that the log has reported as rejected."""
         self._clock = clock
@@ -347,28 +344,19 @@ class CredentialStore:
             self._rejected.remove(scope.name)
             _log.warning("credential %s works again", scope.name)
 
-    def note_missing(self, missing: Sequence[OtherCredential]) -> None:
+    def note_others(
+        self, missing: Sequence[OtherCredential], working: Sequence[OtherCredential] = ()
+    ) -> None:
         """Store which credentials other probers have and this one lacks. Each change is logged once.
 
-        One stays for GONE_SECONDS if this prober has no credential for its place, or one with a fault.
+        `working`: those that worked later than this prober's, which have no known fault.
         """
-        now_s = self._clock()
-        places = {each.scope.place for each in missing}
-        settled = places | {each.scope.place for each in self.states if each.state not in FAULTS}
-        oldest_s = now_s - GONE_SECONDS
-        gone = [
-            each
-            for each in self._missing
-            if each.scope.place not in settled and self._missing_at_s[each.scope.place] > oldest_s
-        ]
-        missing = [*missing, *gone][:MAX_MISSING]
-        at_s = self._missing_at_s | dict.fromkeys(places, now_s)
-        self._missing_at_s = {each.scope.place: at_s[each.scope.place] for each in missing}
         known = {(each.scope.place, each.target_origins) for each in self._missing}
         for each in missing:
             if (each.scope.place, each.target_origins) not in known:
                 self._log_missing(each)
         self._missing = missing
+        self._others = [*missing, *working]
 
     def _log_missing(self, missing: OtherCredential) -> None:
         origin, path = missing.scope.place
@@ -387,6 +375,10 @@ class CredentialStore:
     def missing_for(self, url: str, target: str) -> OtherCredential | None:
         """Return the credential that another prober would send to a URL and this one lacks; None if none."""
         return credential_of_other(self._scopes, self._missing, url, target) if self._missing else None
+
+    def working_elsewhere(self, url: str, target: str) -> OtherCredential | None:
+        """Return the credential of another prober that a URL may accept after it refused this prober's."""
+        return credential_of_other(self._scopes, self._others, url, target) if self._others else None
 
     def _reload(self) -> None:
         """Read changed files again; if a secret cannot be read any more, the last one stays in use."""

@@ -72,13 +72,14 @@ class ClaimRenewer:
         max_offset_s: float,
         witness_report: Callable[[], Awaitable[WitnessReport]],
         news: Callable[[WitnessNews], None],
-        missing_credentials: Callable[[Sequence[OtherCredential]], None],
+        other_credentials: Callable[[Sequence[OtherCredential], Sequence[OtherCredential]], None],
         chance: Callable[[], float],
         companions: int = 0,
     ) -> None:
         """`witness_report` returns the facts about witnesses, `news` receives the ledger's reply.
 
-        `missing_credentials` receives the credentials that other workers have, and this one lacks.
+        `other_credentials` receives the credentials that other workers have and this one lacks, and those
+        that worked later than its own.
 
         A machine whose calendar differs from the ledger's by more than `max_offset_s` is reported.
         """
@@ -98,7 +99,7 @@ class ClaimRenewer:
         self._is_clock_wrong = False
         self._witness_report = witness_report
         self._news = news
-        self._missing_credentials = missing_credentials
+        self._other_credentials = other_credentials
         self._reason: str | None = None
         """Last reason of the ledger to withhold all shards."""
         self._chance = chance
@@ -150,7 +151,7 @@ class ClaimRenewer:
         self._adopt_time(granted, requested_at_s)
         self._report_reason(granted.reason)
         self._news(granted.news)
-        self._missing_credentials(granted.missing_credentials)
+        self._other_credentials(granted.missing_credentials, granted.working_credentials)
         held, lost = self._owned_shards.take(granted.claims)
         if self._owned_shards.tokens() != before:
             self._settling_s = FIRST_RETRY_SECONDS

@@ -170,7 +170,7 @@ class ProbeWorker:
             max_offset_s=policy.max_clock_offset_s,
             witness_report=self._witness_report,
             news=self._witnesses.apply_witness_news,
-            missing_credentials=self._credentials.note_missing,
+            other_credentials=self._credentials.note_others,
             chance=chance,
             companions=companions,
         )

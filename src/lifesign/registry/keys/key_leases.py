@@ -41,7 +41,7 @@ def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str
     drafts = [*lease_events.leases_ended(claims, actor)]
     drafts += [draft for several in moved.values() for draft in several]
     event_log.append(transaction, drafts)
-    probers.remove(transaction, holders)
+    probers.remove_keys(transaction, [f"{KEY_ACTOR_PREFIX}{key_id}" for key_id in key_ids])
 
 
 def _holders(transaction: Transaction, key_ids: Collection[str]) -> list[str]:

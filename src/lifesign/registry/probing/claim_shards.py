@@ -57,7 +57,12 @@ from lifesign.registry.errors import TooMany, TooManyWorkers
 from lifesign.registry.leases.hold_lease import holder_of
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.evidence_watch import watched_in
-from lifesign.registry.probing.prober_credentials import missing_for
+from lifesign.registry.probing.prober_credentials import (
+    CredentialFacts,
+    credentials_of_claim,
+    missing_for,
+    working_for,
+)
 from lifesign.registry.probing.reachability_witnesses import Recipient, hand_out, news_for_probers
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.status_changes import lease_events
@@ -71,7 +76,7 @@ from lifesign.storage.probing import (
     prober_result_counts,
     probers,
 )
-from lifesign.storage.probing.probers import StoredCredential, StoredProber
+from lifesign.storage.probing.probers import StoredProber
 from lifesign.storage.targets import target_rows
 from lifesign.storage.tasks import lease_requesters, leases
 
@@ -152,7 +157,7 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     shards = _locked(transaction)
     now_s = transaction.now_s
     confirmed = _confirmed_shards(shards, holder, body.held, now_s)
-    living = _join(transaction, call, body, holder)
+    living, ended = _join(transaction, call, body, holder)
     idle = _count_idle(transaction, shards, holder)
     workers = _living_workers(transaction, living)
     reason = _withheld(transaction, idle, workers[holder], list(workers.values()))
@@ -199,7 +204,12 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     event_log.append(transaction, drafts)
     mine, expires_at = sorted((*division.kept, *division.granted)), moment(expires_at_s)
     row = registry_row.find(transaction)
-    watched = () if row is None or not body.credentials else watched_in(row).credentials
+    credentials = CredentialFacts(
+        living=living,
+        ended=ended,
+        watched=() if row is None or not body.credentials else watched_in(row).credentials,
+        now_s=now_s,
+    )
     news = news_for_probers(row, prober_key(call.caller), now_s)
     offset_s = _offset_s(body, now_s)
     keys = {key_of(prober.holder) for prober in living}
@@ -213,7 +223,8 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
         confirmed_classes=news.confirmed_classes,
         clock_offset_s=offset_s,
         reason=reason,
-        missing_credentials=missing_for(living, holder, watched=watched),
+        missing_credentials=missing_for(credentials, holder),
+        working_credentials=working_for(credentials, holder),
     )
     return OperationReply(content=answer)
 
@@ -223,7 +234,7 @@ def leave_shards(transaction: Transaction, call: Call) -> OperationReply:
     holder = worker_holder(call.caller, call.query_as(LeavingWorker).worker)
     probers.lock_all(transaction)
     _count_idle(transaction, _locked(transaction), holder)
-    probers.remove(transaction, [holder])
+    probers.end(transaction, holder)
     ended_now = leases.end_all_of(transaction, {holder: EndReason.RELEASED}).get(holder, [])
     event_log.append(transaction, [*lease_events.leases_ended(ended_now, holder)])
     return OperationReply(status=204)
@@ -268,8 +279,8 @@ def _locked(transaction: Transaction) -> _ShardLeases:
 
 def _join(
     transaction: Transaction, call: Call, request: ShardClaimRequest, holder: str
-) -> list[StoredProber]:
-    """Note that a worker lives, and return all that do. Raises TooMany."""
+) -> tuple[list[StoredProber], list[StoredProber]]:
+    """Note that a worker lives, and return all that do, and those that ended lately. Raises TooMany."""
     now_s = transaction.now_s
     living = probers.running(transaction, MAX_PROBERS + 1)
     known = next((prober for prober in living if prober.holder == holder), None)
@@ -278,6 +289,9 @@ def _join(
         _check_room(transaction, call, others)
     offset_s = _offset_s(request, now_s)
     _report_offset(holder, None if known is None else known.offset_s, offset_s, call.policies)
+    ended = probers.ended(transaction)
+    former = [each for each in ended if key_of(each.holder) == key_of(holder)]
+    former += [] if known is None else [known]
     prober = StoredProber(
         holder=holder,
         joined_at_s=now_s if known is None else known.joined_at_s,
@@ -285,19 +299,11 @@ def _join(
         interval_s=request.interval_s,
         reached=None if request.reached_classes is None else tuple(request.reached_classes),
         offset_s=offset_s,
-        credentials=tuple(
-            StoredCredential(
-                scope=place.scope,
-                state=place.state,
-                since_s=None if place.fault_seconds is None else now_s - place.fault_seconds,
-                detail=place.detail,
-            )
-            for place in request.credentials
-        ),
+        credentials=credentials_of_claim(request.credentials, former, now_s),
     )
     probers.store(transaction, prober)
     prober_result_counts.fold_left(transaction, {each.holder for each in others} | {holder})
-    return [*others, prober]
+    return [*others, prober], ended
 
 
 def _check_room(transaction: Transaction, call: Call, others: Sequence[StoredProber]) -> None:

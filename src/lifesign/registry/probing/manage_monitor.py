@@ -36,7 +36,7 @@ from lifesign.domain.models.monitor import (
 from lifesign.domain.targets.target import SHARDS
 from lifesign.registry.errors import NetworkClassNotFound, TargetGone, TargetNotFound
 from lifesign.registry.probing.evidence_watch import watched_in
-from lifesign.registry.probing.prober_credentials import all_missing, shown_faults
+from lifesign.registry.probing.prober_credentials import CredentialFacts, all_missing, shown_faults
 from lifesign.registry.probing.reachability_witnesses import mass_silence_in
 from lifesign.registry.request_handling.operation import Call, Operation, OperationReply
 from lifesign.registry.status_changes.monitor_row import (
@@ -154,6 +154,12 @@ def _shown(
     transaction: Transaction, monitors: Monitors, row: RegistryRow | None, policy: MonitorPolicy
 ) -> MonitorRecord:
     watched = EvidenceWatchState() if row is None else watched_in(row)
+    credentials = CredentialFacts(
+        living=probers.running(transaction, SHARDS),
+        ended=probers.ended(transaction),
+        watched=watched.credentials,
+        now_s=transaction.now_s,
+    )
     excluded_downtime = ExcludedTime() if row is None else excluded_time_in(row)
     spans = [
         *excluded_downtime.spans,
@@ -170,7 +176,7 @@ def _shown(
         lost_evidence=_lost_evidence(watched),
         disallowed_targets=[_disallowed(each) for each in watched.unreached],
         credential_faults=shown_faults(watched.credentials),
-        missing_credentials=all_missing(probers.running(transaction, SHARDS), watched.credentials),
+        missing_credentials=all_missing(credentials),
         excluded_downtime=[
             ShownSpan(begin=moment(span.begin_s), end=moment(span.end_s)) for span in sorted(spans)
         ],

@@ -1,4 +1,4 @@
-"""Living probers: one row for each worker, as long as it claims shards."""
+"""Probers: one row for each worker, as long as it claims shards and for some time after its end."""
 
 import json
 from collections.abc import Iterable
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, delete, func, not_, select
+from sqlalchemy import ColumnElement, Row, delete, func, not_, select, update
 
 from lifesign.domain.credentials.acceptance import CredentialState
+from lifesign.domain.credentials.missing_credentials import GONE_SECONDS
 from lifesign.domain.credentials.request_scope import CredentialScope
-from lifesign.domain.probing.shard_eligibility import key_of
+from lifesign.domain.probing.shard_eligibility import HOLDER_SEPARATOR, key_of
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
 from lifesign.storage.agents.agent_rows import insert_or_replace
 from lifesign.storage.engine.table_definitions import probers
@@ -27,6 +28,10 @@ class StoredCredential:
     """Begin of its fault, by the registry's clock."""
     detail: str | None = None
     """What is known of its fault."""
+    worked_at_s: float | None = None
+    """Last time at which a server accepted it, by the registry's clock."""
+    refused_at_s: float | None = None
+    """Last time at which it had a fault, by the registry's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +54,11 @@ class StoredProber:
 MAX_STEP_S = 60.0
 """A clock that was set back by less ends no worker."""
 
-MAX_PARSED = 64
+MAX_PARSED = 256
 """Number of parsed lists of credentials that are cached."""
+
+MAX_ENDED = 16
+"""Workers of one key that are remembered after their end."""
 
 _COLUMNS = tuple(probers.c[name] for name in StoredProber.__dataclass_fields__)
 
@@ -74,6 +82,15 @@ def running(transaction: Transaction, limit: int) -> list[StoredProber]:
     """
     wanted = select(*_COLUMNS).where(is_living(transaction.now_s)).order_by(probers.c.holder)
     return [_stored(row) for row in transaction.connection.execute(wanted.limit(limit))]
+
+
+def ended(transaction: Transaction) -> list[StoredProber]:
+    """Return the workers with credentials that ended less than GONE_SECONDS ago, by name."""
+    now_s = transaction.now_s
+    wanted = select(*_COLUMNS).where(
+        probers.c.expires_at_s <= now_s, _is_remembered(now_s), probers.c.credentials.is_not(None)
+    )
+    return [_stored(row) for row in transaction.connection.execute(wanted.order_by(probers.c.holder))]
 
 
 def longest_interval_s(transaction: Transaction) -> float | None:
@@ -101,8 +118,9 @@ def listing(transaction: Transaction, limit: int) -> list[tuple[str, float, floa
 
 
 def store(transaction: Transaction, prober: StoredProber) -> None:
-    """Store a worker that claims shards, and delete workers that are no longer alive."""
-    transaction.connection.execute(delete(probers).where(not_(is_living(transaction.now_s))))
+    """Store a worker that claims shards, and delete workers that ended long ago."""
+    transaction.connection.execute(delete(probers).where(not_(_is_remembered(transaction.now_s))))
+    _delete_surplus(transaction, key_of(prober.holder))
     row: dict[str, Any] = {column.name: getattr(prober, column.name) for column in _COLUMNS}
     row["reached"] = None if prober.reached is None else json.dumps(prober.reached)
     places = [
@@ -114,6 +132,8 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
             each.since_s,
             each.detail,
             each.scope.card_origins,
+            each.worked_at_s,
+            each.refused_at_s,
         )
         for each in prober.credentials
     ]
@@ -121,9 +141,35 @@ def store(transaction: Transaction, prober: StoredProber) -> None:
     transaction.connection.execute(insert_or_replace(transaction, probers, "holder"), row)
 
 
-def remove(transaction: Transaction, holders: Iterable[str]) -> None:
-    """Delete the rows of workers that leave."""
-    transaction.connection.execute(delete(probers).where(probers.c.holder.in_(sorted(holders))))
+def end(transaction: Transaction, holder: str) -> None:
+    """End a worker that leaves."""
+    now_s = transaction.now_s
+    is_ending = (probers.c.holder == holder) & (probers.c.expires_at_s > now_s)
+    transaction.connection.execute(update(probers).where(is_ending).values(expires_at_s=now_s))
+
+
+def remove_keys(transaction: Transaction, keys: Iterable[str]) -> None:
+    """Delete the rows of all workers of these keys."""
+    for key in sorted(keys):
+        transaction.connection.execute(delete(probers).where(_is_of(key)))
+
+
+def _is_of(key: str) -> ColumnElement[bool]:
+    return probers.c.holder.startswith(key + HOLDER_SEPARATOR, autoescape=True)
+
+
+def _is_remembered(now_s: float) -> ColumnElement[bool]:
+    ends_s = probers.c.expires_at_s
+    return (ends_s > now_s - GONE_SECONDS) & (ends_s <= now_s + MAX_TTL_SECONDS + MAX_STEP_S)
+
+
+def _delete_surplus(transaction: Transaction, key: str) -> None:
+    """Delete the workers of a key that ended before its last MAX_ENDED."""
+    has_ended = _is_of(key) & (probers.c.expires_at_s <= transaction.now_s)
+    newest_first = select(probers.c.holder).where(has_ended).order_by(probers.c.expires_at_s.desc())
+    surplus = [*transaction.connection.scalars(newest_first.offset(MAX_ENDED))]
+    if surplus:
+        transaction.connection.execute(delete(probers).where(probers.c.holder.in_(surplus)))
 
 
 def _stored(row: Row[Any]) -> StoredProber:
@@ -143,6 +189,10 @@ def _credentials(text: str) -> tuple[StoredCredential, ...]:
             state=None if state is None else CredentialState(state),
             since_s=since_s,
             detail=detail,
+            worked_at_s=worked_at_s,
+            refused_at_s=refused_at_s,
         )
-        for name, origin, path, state, since_s, detail, card_origins in json.loads(text)
-    )
+        for (
+            name, origin, path, state, since_s, detail, card_origins, worked_at_s, refused_at_s
+        ) in json.loads(text)
+    )  # fmt: skip
