@@ -58,9 +58,18 @@ def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.en
     """Return the file in which systemd passes on a credential; InvalidValue if systemd passes on none."""
     directory = environment.get(SYSTEMD_DIRECTORY)
     if directory is None:
-        expected = f"${SYSTEMD_DIRECTORY}, which systemd sets for LoadCredential={name}:FILE"
+        expected = f"${SYSTEMD_DIRECTORY}, which systemd sets for LoadCredential=NAME:FILE"
         raise InvalidValue(setting, None, expected)
     return Path(directory, name)
+
+
+def without_file(file: Path, setting: str) -> InvalidValue:
+    """Return the error that a file that settings name is missing.
+
+    It does not quote the file's name: a token may be written there by mistake.
+    """
+    directory = next(each for each in file.absolute().parents if os.path.isdir(each))  # noqa: PTH112
+    return InvalidValue(setting, None, f"a readable file in {directory} ({os.strerror(errno.ENOENT)})")
 
 
 def complain_if_open(file: Path, opened: os.stat_result, what: str, complain: Complain) -> None:

@@ -187,6 +187,11 @@ def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     with pytest.raises(InvalidValue, match=r" X to be set$") as refused:
         secret_of(ToolSecret(env="X"), {})
     assert refused.value.name == "env"
+    token = "ghp_abcdefghijklmnopqrstuvwxyz"
+    for place in (ToolSecret(env=token), ToolSecret(systemd=token), ToolSecret(file=directory / token)):
+        with pytest.raises(InvalidValue) as refused:
+            secret_of(place, {})
+        assert token not in str(refused.value)
 
 
 def test_a_secret_may_be_a_credential_of_systemd(directory: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from lifesign.domain.credentials.secret_place import MAX_FILE_NAME_CHARS, SecretPlace
+from lifesign.domain.credentials.secret_place import MAX_FILE_NAME_CHARS, SecretPlace, env_text
 
 
 @pytest.mark.parametrize(("member", "name"), [("file", "a.key"), ("env", "A_KEY"), ("systemd", "a.key")])
@@ -43,3 +43,17 @@ def test_path_is_relative_to_the_file_of_settings() -> None:
     assert SecretPlace.model_validate({"file": "a.key"}, context=context).file == Path("/etc/lifesign/a.key")
     assert SecretPlace.model_validate({"file": "/run/a.key"}, context=context).file == Path("/run/a.key")
     assert SecretPlace.model_validate({"file": "a.key"}).file == Path("a.key")
+
+
+@pytest.mark.parametrize("name", ["TOKEN", "LAB_TOKEN", "AZURE_OPENAI_API_KEY2"])
+def test_error_quotes_the_usual_name_of_a_variable(name: str) -> None:
+    assert name in env_text(name)
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["ghp_abcdefghijklmnopqrstuvwxyz0123456789", "AKIAIOSFODNN7EXAMPLE", "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
+     "JBSWY3DPEHPK3PXP", "Zq7secretVALUE99", "0123456789abcdef", "sommerregen"],
+)  # fmt: skip
+def test_error_does_not_quote_a_token_in_place_of_a_variable(token: str) -> None:
+    assert token not in env_text(token)

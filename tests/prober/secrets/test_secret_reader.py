@@ -115,6 +115,27 @@ def test_invalid_secrets_are_refused_without_quoting_them(tmp_path: Path, conten
         assert part not in str(caught.value)
 
 
+@pytest.mark.parametrize("member", ["env", "file", "systemd"])
+@pytest.mark.parametrize("is_managed", [True, False])
+def test_token_in_place_of_a_name_is_not_quoted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, member: str, *, is_managed: bool
+) -> None:
+    token = "ghp_abcdefghijklmnopqrstuvwxyz"
+    monkeypatch.delenv(SYSTEMD_DIRECTORY, raising=False)
+    if is_managed:
+        monkeypatch.setenv(SYSTEMD_DIRECTORY, str(tmp_path))
+    place = {"file": [token, f"{token}/{token}", token * 20]}.get(member, [token])
+    for given in place:
+        source = SecretPlace.model_validate({member: given}, context={"directory": tmp_path})
+        with pytest.raises(InvalidValue) as caught:
+            read(source)
+        assert caught.value.name == "credentials.lab.bearer"
+        assert token not in f"{caught.value} {caught.value.hint}"
+        assert (str(tmp_path) in str(caught.value)) is (
+            member == "file" or (member == "systemd" and is_managed)
+        )
+
+
 @pytest.mark.parametrize("content", ["canary with spaces", "canary;semicolon", "canary,comma"])
 def test_api_key_that_does_not_fit_a_cookie_is_refused(tmp_path: Path, content: str) -> None:
     source = written(tmp_path, content)

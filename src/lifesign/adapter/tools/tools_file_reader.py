@@ -11,7 +11,8 @@ from pydantic import ValidationError
 from lifesign.adapter.errors import CommandFailed, InvalidTools
 from lifesign.adapter.process.program import program_called
 from lifesign.adapter.tools.tools_file import FORMS, ToolSecret, Upstreams
-from lifesign.client.secret_file import read_secret, systemd_file
+from lifesign.client.secret_file import find_secret, systemd_file, without_file
+from lifesign.domain.credentials.secret_place import env_text
 from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
 from lifesign.errors import InvalidValue
@@ -55,7 +56,7 @@ def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -
     if source.env is not None:
         secret = environment.get(source.env, "")
         if not secret:
-            raise InvalidValue("env", None, f"the environment variable {source.env} to be set")
+            raise InvalidValue("env", None, f"{env_text(source.env)} to be set")
     elif source.systemd is not None:
         secret = _secret_in(systemd_file(source.systemd, "systemd", environment), "systemd")
     else:
@@ -66,7 +67,9 @@ def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -
 
 
 def _secret_in(file: Path, member: str) -> str:
-    secret = read_secret(file, member, "secret", _warn)
+    secret = find_secret(file, member, "secret", _warn)
+    if secret is None:
+        raise without_file(file, member)
     if not secret:
         raise InvalidValue(member, str(file), "a file that is not empty")
     return secret

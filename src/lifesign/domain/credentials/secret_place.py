@@ -1,5 +1,6 @@
 """Place of a secret, as a file of settings names it. Such a file never contains a secret itself."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Self
 
@@ -15,8 +16,18 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 ENV_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+_USUAL_ENV: Final = re.compile(r"[A-Z]{1,14}[0-9]{0,3}(_[A-Z]{1,14}[0-9]{0,3})*")
 SYSTEMD_PATTERN: Final = "^[A-Za-z0-9][A-Za-z0-9._-]{0,254}$"
 MAX_FILE_NAME_CHARS: Final = 4096
+
+
+def env_text(name: str) -> str:
+    """Return in words which environment variable a setting names, for the error that it is not set.
+
+    A token may be written there by mistake, so that only a name of the usual form is quoted.
+    """
+    is_usual = _USUAL_ENV.fullmatch(name) is not None
+    return f"the environment variable {name}" if is_usual else "the environment variable that `env` names"
 
 
 def _check_file_name(value: Any) -> Any:

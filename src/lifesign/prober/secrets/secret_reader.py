@@ -1,5 +1,6 @@
 """Reading of secrets from files, environment variables and systemd credentials."""
 
+import errno
 import logging
 import os
 import stat
@@ -8,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from lifesign.client.secret_file import systemd_file
+from lifesign.client.secret_file import systemd_file, without_file
 from lifesign.domain.credentials.api_key import fits_everywhere
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
@@ -17,7 +18,7 @@ from lifesign.domain.credentials.secret import (
     is_too_open,
     secret_fault,
 )
-from lifesign.domain.credentials.secret_place import SecretPlace
+from lifesign.domain.credentials.secret_place import SecretPlace, env_text
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.changeable_path import has_access_list, is_managed, path_weakness
 from lifesign.filesystem.core_dumps import forbid_core_dumps
@@ -34,6 +35,8 @@ MISSING_SECRET_HINT = (
     "set the variable, or write the secret into the file that the definition names (mode 0600)"  # noqa: S105
 )
 """What to do about a secret that is missing or not accepted, if its error does not say so."""
+
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 FileStamp = tuple[int, ...]
 
@@ -130,7 +133,7 @@ def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], Non
     if source.env is not None:
         text = os.environ.get(source.env)
         if text is None:
-            raise InvalidValue(setting, None, f"the environment variable {source.env} to be set")
+            raise InvalidValue(setting, None, f"{env_text(source.env)} to be set")
     else:
         text = _read_file(file_of(source, setting), setting, complain)
     text = text.strip()
@@ -205,7 +208,7 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
                 raise InvalidValue(setting, str(file), "a regular file")
             content = reader.read(1 + (MAX_SECRET_CHARS + 2 if is_secret else MAX_CERTIFICATES_BYTES))
     except OSError as error:
-        raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
+        raise _unreadable(file, setting, error, is_secret=is_secret) from None
     if not is_secret:
         if len(content) > MAX_CERTIFICATES_BYTES:
             raise InvalidValue(setting, str(file), f"a file of at most {MAX_CERTIFICATES_BYTES} bytes")
@@ -224,3 +227,9 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
         expected = f"a file that others cannot change ({weakness.reason})"
         raise InvalidValue(setting, str(file), expected, hint=weakness.remedy)
     return content.decode("ascii", "replace")
+
+
+def _unreadable(file: Path, setting: str, error: OSError, *, is_secret: bool) -> InvalidValue:
+    if is_secret and error.errno in _MISSING:
+        return without_file(file, setting)
+    return InvalidValue(setting, str(file), f"a readable file ({error.strerror})")
