@@ -647,6 +647,17 @@ async def test_a_sweep_that_fails_is_followed_by_the_next(
     assert ["it is full" in args for args in changes] == [True, False]
 
 
+async def test_server_that_stops_sweeps_no_more(database: Database, clock: WoundClock) -> None:
+    await add_agents(database, 1)
+    clock.advance(91)
+    sweeper = Sweeper(database, RegistrySettings.read(sweep_seconds=0.05), clock.now_s)
+    stops = asyncio.Event()
+    stops.set()
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        await sweeper.run(stops)
+    assert await count_by_status(database) == {"active": 1}
+
+
 @pytest.mark.both_databases
 async def test_sweep_claimed_by_another_process_is_skipped_until_that_stops(
     database: Database, clock: WoundClock

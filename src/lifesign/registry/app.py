@@ -180,7 +180,7 @@ class Registry:
         loops = (
             *beside,
             self.dispatcher.pauses.run(),
-            self.sweeper.run(),
+            self.sweeper.run(self.claims.stops),
             self.reaper.run(),
             self.feed.run(),
             self.task_news.run(),

@@ -158,9 +158,13 @@ class Sweeper:
         self._has_watched = False
         """Whether the last of these sweeps counted evidence, which takes longer."""
 
-    async def run(self) -> None:
-        """Sweep until cancelled; a sweep that fails is followed by the next one."""
-        while True:
+    async def run(self, stops: asyncio.Event | None = None) -> None:
+        """Sweep until cancelled; a sweep that fails is followed by the next one.
+
+        `stops` is set when the server accepts no more connections: heartbeats that it refuses from then on
+        are not missed. The next process excludes the time since the last sweep.
+        """
+        while stops is None or not stops.is_set():
             try:
                 await self.sweep_once()
             except StoreUnavailable:
@@ -209,7 +213,8 @@ class Sweeper:
         jump_s = gap_jump_s(now_s - last_s, self._reference, reference)
         if jump_s < 0:
             return _Sweep(now_s, reference, set_back_s=jump_s)
-        row, drafts = note_gap(transaction, row, last_s, jump_s, self._cadence_s)
+        has_started = self._reference is None
+        row, drafts = note_gap(transaction, row, last_s, jump_s, self._cadence_s, has_started=has_started)
         monitors = monitors_in(row, now_s)
         self._store(transaction, row)
         event_log.append(transaction, drafts)

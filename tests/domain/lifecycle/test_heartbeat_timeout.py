@@ -251,6 +251,11 @@ def test_a_gap_of_more_than_three_sweeps_is_downtime() -> None:
     assert downtime(100.0, 40.0, cadence_s=15.0) is None
 
 
+def test_gap_before_the_first_sweep_of_a_process_is_downtime() -> None:
+    assert downtime(100.0, 101.0, cadence_s=15.0, has_started=True) is None
+    assert downtime(100.0, 101.1, cadence_s=15.0, has_started=True) == ExcludedSpan(100.0, 101.1)
+
+
 def test_pause_of_a_second_is_no_downtime_for_any_sweep_interval() -> None:
     assert downtime(100.0, 101.0, cadence_s=0.05) is None
     assert downtime(100.0, 101.1, cadence_s=0.05) == ExcludedSpan(100.0, 101.1)

@@ -104,6 +104,22 @@ async def test_downtime_of_the_registry_kills_no_agent(machine: Machine) -> None
     assert [name for name, _ in await machine.events()] == ["monitor.downtime"]
 
 
+async def test_restart_between_rare_sweeps_makes_no_agent_unhealthy(machine: Machine) -> None:
+    """The stop lasts less than three sweeps, so that it has no event."""
+    machine.period_s = 60.0
+    machine.sweeper = machine.new_sweeper()
+    await add_agents(machine.database, 1)
+    await machine.live_for_sweeps(1)
+    machine.clock.advance(170)
+    machine.sweeper = machine.new_sweeper()
+    await machine.sweeper.sweep_once()
+    assert await count_by_status(machine.database) == {"active": 1}
+    assert await machine.events() == []
+    # The first sweep of the next process alone excludes the time since the last sweep.
+    await machine.live_for_sweeps(1)
+    assert await count_by_status(machine.database) == {"unhealthy": 1}
+
+
 async def test_a_short_stall_is_excused_and_not_worth_an_event(machine: Machine) -> None:
     machine.sweeper = Sweeper(
         machine.database, RegistrySettings.read(sweep_seconds=0.5), lambda: machine.clock.at_s

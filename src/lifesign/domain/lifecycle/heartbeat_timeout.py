@@ -161,12 +161,16 @@ def sweep_cadence_s(period_s: float, durations_s: Sequence[float]) -> float:
     return period_s + min(*durations_s[-COUNTED_SWEEPS:], MAX_SWEEP_S)
 
 
-def downtime(last_alive_s: float, now_s: float, cadence_s: float) -> ExcludedSpan | None:
+def downtime(
+    last_alive_s: float, now_s: float, cadence_s: float, *, has_started: bool = False
+) -> ExcludedSpan | None:
     """Return the span in which the registry made no sweep; None if it is too short to count.
 
-    `last_alive_s` is when the last sweep was at work, `cadence_s` the time from one sweep to the next.
+    `last_alive_s` is when the last sweep was at work, `cadence_s` the time from one sweep to the next. With
+    `has_started`, this is the first sweep of a process: no process may have run since the last sweep.
     """
-    is_unreachable = now_s - last_alive_s > max(MISSED_SWEEPS * cadence_s, MIN_DOWNTIME_S)
+    missed_s = 0.0 if has_started else MISSED_SWEEPS * cadence_s
+    is_unreachable = now_s - last_alive_s > max(missed_s, MIN_DOWNTIME_S)
     return ExcludedSpan(last_alive_s, now_s) if is_unreachable else None
 
 

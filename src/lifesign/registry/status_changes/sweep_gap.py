@@ -49,11 +49,18 @@ def gap_jump_s(gap_s: float, before: Reference | None, now: Reference) -> float:
 
 
 def note_gap(
-    transaction: Transaction, row: RegistryRow, last_s: float, jump_s: float, cadence_s: float
+    transaction: Transaction,
+    row: RegistryRow,
+    last_s: float,
+    jump_s: float,
+    cadence_s: float,
+    *,
+    has_started: bool,
 ) -> tuple[RegistryRow, list[EventDraft]]:
     """Exclude the time without a sweep; return the changed row and its events.
 
-    A short stall is excluded like a long one, but has no event: `GET /api/v1/monitor` shows it.
+    A short stall is excluded like a long one, but has no event: `GET /api/v1/monitor` shows it. Nor has a gap
+    that only the start of this process (`has_started`) makes suspicious: another process may have run in it.
 
     Draining agents get that time back. Leases, commands, maintenances and overrides get back only a jump of
     the clock. During an outage, the clocks of lease holders continued, and the holders have stopped (protocol
@@ -64,11 +71,12 @@ def note_gap(
     if jump_s > 0:
         row = with_span(row, ExcludedSpan(now_s - jump_s, now_s), now_s)
         drafts += _keep_remaining_times(transaction, jump_s, last_s)
-    gap = downtime(last_s, now_s - jump_s, cadence_s)
+    gap = downtime(last_s, now_s - jump_s, cadence_s, has_started=has_started)
     if gap is not None:
         row = with_span(row, gap, now_s)
         clock_shift.move_drains(transaction, gap.end_s - gap.begin_s, last_s)
-        if gap.end_s - gap.begin_s >= MIN_REPORTED_DOWNTIME_S:
+        is_certain = downtime(last_s, now_s - jump_s, cadence_s) is not None
+        if is_certain and gap.end_s - gap.begin_s >= MIN_REPORTED_DOWNTIME_S:
             payload = MonitorDowntime(begin=moment(gap.begin_s), end=moment(gap.end_s))
             drafts.append(EventDraft(type=EventType.MONITOR_DOWNTIME, actor=MONITOR, payload=payload))
     return row, drafts

@@ -59,7 +59,7 @@ class ClaimEndpoint:
         self._dispatcher = dispatcher
         self._news = news
         self.stops = asyncio.Event()
-        """Set when the server stops: no claim waits any longer, and none is granted."""
+        """Set when the server accepts no more connections: no claim waits any longer, and none is granted."""
         self._looks = asyncio.Semaphore(PARALLEL_SEARCHES)
         self._waiting = 0
 
