@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.adapting import World, adapter_process, new_task, shell, world_of
@@ -16,6 +17,7 @@ from lifesign.adapter.main_loop import Adapter, TaskSelection
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.client.registry_errors import Conflict, NotFound, Unavailable
+from lifesign.client.registry_tasks import RegistryTasks
 from lifesign.domain.tasks import lease_renewal
 
 OF_POOL = TaskSelection(role_id="coder")
@@ -50,6 +52,27 @@ async def test_heartbeat_names_the_running_task(world: World) -> None:
         assert record.status == "active"
         assert record.role_id == "coder"
         assert record.reported.tasks_in_progress == [world.task.task_id]
+
+
+async def test_grant_that_comes_after_the_end_of_its_incarnation_starts_no_process(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, late = RegistryTasks.claim, list[str]()
+
+    async def delay_first(tasks: RegistryTasks, **wanted: Any) -> Any:
+        granted = await claim(tasks, **wanted)
+        if granted is not None and not late:
+            late.append(granted.run_id)
+            await world.client.agents.deregister(adapter.agent_id)
+            await adapter.adapter._loop.send_heartbeat()
+            await adapter.adapter._loop.is_registered.wait()
+        return granted
+
+    monkeypatch.setattr(RegistryTasks, "claim", delay_first)
+    async with world.adapting("true") as adapter:
+        started = await adapter.until("started")
+        assert started.run_id not in late
+        assert (await adapter.outcome()).is_done
 
 
 async def test_running_task_ends_during_a_drain(world: World) -> None:

@@ -409,6 +409,30 @@ async def test_dead_agent_drops_its_task_and_gets_it_in_its_next_incarnation(
         await becomes(admin, made.task_id, "review")
 
 
+async def test_grant_that_comes_after_the_end_of_its_incarnation_begins_no_work(
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, claim, late = Bench(), RegistryTasks.claim, list[str]()
+    made = await admin.tasks.create("late", agent_id="reborn")
+
+    async def delay_first(tasks: RegistryTasks, **wanted: Any) -> Any:
+        granted = await claim(tasks, **wanted)
+        if granted is not None and not late:
+            late.append(granted.run_id)
+            await admin.agents.deregister("reborn")
+            await runner.send_heartbeat()
+            await runner.registered()
+        return granted
+
+    monkeypatch.setattr(RegistryTasks, "claim", delay_first)
+    async with working(registry, "reborn", bench.work, capacity=2) as runner:
+        task = await asyncio.wait_for(bench.begun.get(), PATIENCE_SECONDS)
+        assert (runner.incarnation, task.run.run_id not in late) == (2, True)
+        bench.may_end.set()
+        await becomes(admin, made.task_id, "review")
+        assert bench.begun.empty()
+
+
 async def test_result_is_delivered_when_the_registry_returns(tmp_path: Path) -> None:
     bench = Bench()
     with registry_server(tmp_path) as registry:

@@ -256,12 +256,18 @@ class Adapter:
 
     async def _claim(self, client: RegistryClient, wait_s: float) -> GrantedTask | None:
         await self._loop.is_registered.wait()
-        return await client.tasks.claim(
+        incarnation = self._place.incarnation
+        granted = await client.tasks.claim(
             task_id=self._wanted.task_id,
             role_id=self._wanted.role_id,
             wait_seconds=wait_s,
-            incarnation=self._place.incarnation,
+            incarnation=incarnation,
         )
+        if granted is not None and self._place.incarnation != incarnation:
+            late = f"the grant of {granted.task.task_id} came late, after the end of its incarnation"
+            self._report(RunEventKind.REGISTRY, late)
+            return None
+        return granted
 
     async def _after(self, client: RegistryClient, error: RegistryError, *, is_first: bool) -> None:
         """Handle an error of a claim; raise errors that only people can resolve."""

@@ -117,6 +117,12 @@ class TaskSource:
             self._log_claims(None)
             if granted is None:
                 await _sleep_until(requested_at_s + MIN_PAUSE_SECONDS)
+            elif self._place.incarnation != incarnation:
+                _log.warning(
+                    "agent %s: the grant of task %s came late, after the end of its incarnation",
+                    self._agent_id,
+                    granted.task.task_id,
+                )
             elif (assignment := await self._keep(granted, incarnation)) is not None:
                 return assignment
 
