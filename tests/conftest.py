@@ -5,7 +5,6 @@ import gc
 import itertools
 import logging
 import signal
-import sys
 from collections.abc import AsyncIterator, Generator, Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -32,9 +31,6 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
-
-# It checks the format `iri`, which no schema of ours has, and jsonschema would import it for some seconds.
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 # The garbage collector would search 18,000 tests and all modules again and again; none of them goes away.
 gc.disable()
