@@ -1,7 +1,6 @@
 """Real MCP servers, bare and wrapped, called by the official clients. Clients and servers are processes."""
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from typing import Any, Final
 import httpx
 import pytest
 from tests.support.official_clients import CLIENTS, CLIENTS_OF_EACH_RUN, Answers, OfficialClient, Plan, ask
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.repetitions import in_faults
 from tests.support.servers import Server, serving, until
 
@@ -65,9 +65,10 @@ def pair(pairs: Callable[[str], Pair], form: str) -> Pair:
 
 @contextmanager
 def server(form: str, directory: Path) -> Iterator[Server]:
-    command = [sys.executable, "-m", "uvicorn", "tests.support.mcp_app:app", "--port", "{port}"]
+    command = [PYTHON, "-m", "uvicorn", "tests.support.mcp_app:app", "--port", "{port}"]
+    command += ["--log-level", "warning"]
     log = directory / f"{form.replace(':', '-')}.log"
-    with serving([*command, "--log-level", "warning"], log=log, env={"MCP_APP_FORM": form}) as running:
+    with serving(command, log=log, env={"MCP_APP_FORM": form}, start=PreloadedProcess) as running:
         yield running
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.support import preloaded
 from tests.support.servers import REPOSITORY
 
 NODE_ROOT: Final = REPOSITORY / ".venv-node"
@@ -100,8 +101,12 @@ class Answers:
 def ask(client: OfficialClient, plan: Plan, directory: Path) -> Answers:
     """Have a client carry a plan out."""
     file, answers = plan.written(client, directory)
-    ended = subprocess.run(
-        client.command(file), capture_output=True, text=True, timeout=_SECONDS, check=False
-    )
+    program, *arguments = client.command(file)
+    if program == preloaded.PYTHON:
+        ended = preloaded.run(*arguments, program=program)
+    else:
+        ended = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
     assert ended.returncode == 0, ended.stderr
     return Answers.read(answers)

@@ -1,15 +1,16 @@
-"""Processes of `lifesign` that begin with its modules loaded.
+"""Processes of `lifesign`, and of other Python programs, that begin with modules loaded.
 
 Loading the modules takes a second of CPU time, which was most of what a journey needed. One process for each
-process of pytest loads them once and forks at each start. A fork runs what the installed script runs, with
-its own arguments, environment, directory, session and streams. In `/proc`, its command line and environment
-are those of the process that forks. Variables that are read while modules load have no effect: a test with
-PYTHONPATH or SSL_CERT_FILE starts the script itself.
+process of pytest loads them once and forks at each start. A fork runs what the installed script or Python
+runs, with its own arguments, environment, directory, session and streams. In `/proc`, its command line and
+environment are those of the process that forks. Variables that are read while modules load have no effect: a
+test with PYTHONPATH or SSL_CERT_FILE starts the program itself.
 """
 
 import gc
 import json
 import os
+import runpy
 import select
 import selectors
 import socket
@@ -36,11 +37,16 @@ _MODULES: Final = (
     "lifesign.registry.app",
     "lifesign.registry.backup.update_backup",
     "lifesign.registry.run_server",
+    "mcp.client.streamable_http",
+    "mcp.server",
+    "uvicorn.main",
 )
 _ENVIRONMENT: Final = dict(os.environ)
 """Before any test has changed it."""
 _READ_WHILE_LOADING: Final = ("PYTHONPATH", "SSL_CERT_FILE")
 PROGRAM: Final = str(SCRIPTS / "lifesign")
+PYTHON: Final = sys.executable
+"""Its options are one of `-c CODE`, `-m MODULE` and a file."""
 _LONGEST_REQUEST_BYTES: Final = 131_072
 _NUMBER_BYTES: Final = 4
 
@@ -53,7 +59,7 @@ def is_startable(env: Mapping[str, str]) -> bool:
 
 
 class PreloadedProcess(subprocess.Popen[bytes]):
-    """A process of `lifesign` as if `subprocess.Popen` had started it."""
+    """A process of `PROGRAM` or `PYTHON` as if `subprocess.Popen` had started it."""
 
     def __init__(
         self,
@@ -61,12 +67,12 @@ class PreloadedProcess(subprocess.Popen[bytes]):
         *,
         stdin: Stream = subprocess.DEVNULL,
         stdout: Stream,
-        stderr: Stream,
+        stderr: Stream = 2,
         cwd: Path = REPOSITORY,
         env: Mapping[str, str] = os.environ,
         start_new_session: bool = False,
     ) -> None:
-        assert command[0] == PROGRAM
+        assert command[0] in {PROGRAM, PYTHON}
         assert is_startable(env), "the modules are loaded already"
         self.args = [*map(str, command)]
         self.stdin, self.stdout, self.stderr = None, None, None
@@ -76,6 +82,10 @@ class PreloadedProcess(subprocess.Popen[bytes]):
         with ExitStack() as opened:
             opened.callback(os.close, numbers)
             streams = [_given(stream, opened) for stream in (stdin, stdout, stderr)]
+            if stdin == subprocess.PIPE:
+                streams[0], writer = os.pipe()
+                opened.callback(os.close, streams[0])
+                self.stdin = os.fdopen(writer, "wb")
             if stdout == subprocess.PIPE:
                 self.stdout, streams[1] = _pipe(opened)
             if stderr == subprocess.PIPE:
@@ -122,15 +132,16 @@ def _pipe(opened: ExitStack) -> tuple[IO[bytes], int]:
 
 def run(
     *arguments: str | Path,
+    program: str = PROGRAM,
     stdin: Stream = subprocess.DEVNULL,
     stdout: Stream = subprocess.PIPE,
     cwd: Path = REPOSITORY,
     env: Mapping[str, str] = os.environ,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command of `lifesign` to its end."""
+    """Run a command of `lifesign`, or another program, to its end."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         process = PreloadedProcess(
-            [PROGRAM, *arguments],
+            [program, *arguments],
             stdin=stdin,
             stdout=output if stdout == subprocess.PIPE else stdout,
             stderr=errors,
@@ -182,11 +193,30 @@ def main(requests_fd: int) -> None:
     with socket.socket(fileno=requests_fd) as requests:
         arguments = _forked(requests)
     if arguments is None:
-        return
+        return None
+    if arguments[0] == PYTHON:
+        return _run_python(arguments[1:])
     from lifesign.cli import main as run_command  # noqa: PLC0415 - loaded by now
 
     sys.argv[:] = arguments
     sys.exit(run_command())
+
+
+def _run_python(arguments: list[str]) -> None:
+    """Do what Python does with these arguments."""
+    option, name, *_ = [*arguments, ""]
+    if option == "-c":
+        sys.argv[:] = ["-c", *arguments[2:]]
+        sys.path.insert(0, "")
+        exec(compile(name, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 - a test's own program
+    elif option == "-m":
+        sys.argv[:] = arguments[1:]
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a string
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    else:
+        sys.argv[:] = arguments
+        sys.path.insert(0, str(Path(option).parent))
+        runpy.run_path(option, run_name="__main__")
 
 
 def _forked(requests: socket.socket) -> list[str] | None:

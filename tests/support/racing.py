@@ -3,7 +3,14 @@
 import multiprocessing
 from multiprocessing.context import ForkServerContext
 
-_MODULES = ["lifesign.registry.app", "lifesign.storage.engine.schema_version"]
+_MODULES = [
+    "alembic.context",
+    "asyncpg",
+    "lifesign.registry.app",
+    "lifesign.storage.engine.postgresql",
+    "lifesign.storage.engine.schema_version",
+    "tests.support.databases",
+]
 
 
 def racing_context() -> ForkServerContext:

@@ -18,7 +18,7 @@ from tests.support import preloaded
 from tests.support.databases import postgresql_server
 from tests.support.keys_without_events import add_without_event
 from tests.support.process_tree import children
-from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, SCRIPTS, Server, serving
+from tests.support.servers import LONGEST_ANSWER_SECONDS, PATIENCE_SECONDS, Server, serving
 
 from lifesign.domain.access.permissions import Role, StoredKey, digest_of, key_of
 from lifesign.storage.engine import schema_version
@@ -31,7 +31,7 @@ ADMIN_KEY = key_of(b"a" * 32)
 SERVE = [preloaded.PROGRAM, "serve", "--port", "{port}"]
 """As people start it."""
 TRUSTING = [
-    str(SCRIPTS / "uvicorn"), "--factory", "tests.support.trusting_registry:app", "--port", "{port}",
+    preloaded.PYTHON, "-m", "uvicorn", "--factory", "tests.support.trusting_registry:app", "--port", "{port}",
     "--log-level", "warning",
 ]  # fmt: skip
 
@@ -92,7 +92,7 @@ def registry(
 ) -> Iterator[Server]:
     """Run one server process over a database; `settings` are variables of its environment."""
     variables = {DATABASE_VARIABLE: url, **settings}
-    is_preloaded = command[0] == preloaded.PROGRAM and preloaded.is_startable({**os.environ, **settings})
+    is_preloaded = preloaded.is_startable({**os.environ, **settings})
     start = preloaded.PreloadedProcess if is_preloaded else subprocess.Popen
     with serving(command, log=directory / "registry.log", port=port, env=variables, start=start) as server:
         # It accepts connections before it has loaded what answers them.

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
+from tests.support.preloaded import PYTHON, PreloadedProcess
+from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign import AgentHealth
 from lifesign.middleware.published_document import PublishedDocument
@@ -27,11 +28,10 @@ class Worker:
     """A worker process, seen from the test."""
 
     def __init__(self, state_dir: Path | str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.worker_process", str(state_dir)],
+        self.process = PreloadedProcess(
+            [PYTHON, "-m", "tests.support.worker_process", str(state_dir)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=REPOSITORY,
             start_new_session=True,
         )
 

@@ -11,6 +11,7 @@ from tests.storage.events.test_event_log import appending, draft, written
 from tests.support import servers
 from tests.support.databases import create_tables, empty_url
 from tests.support.event_server import READER_KEY, Serving, add_key, following, serving
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.access.permissions import Role, key_of
@@ -365,13 +366,11 @@ async def test_two_processes_deliver_events_of_each_other(tmp_path: Path, databa
     if database_kind == "sqlite":
         await create_tables(database)
     await add_key(database, READER_KEY)
-    command = [
-        str(servers.SCRIPTS / "uvicorn"), "--factory", "tests.support.event_server:app", "--port", "{port}",
-    ]  # fmt: skip
-    env = {"LIFESIGN_SERVER_DATABASE": url, "PYTHONPATH": str(servers.REPOSITORY)}
+    command = [PYTHON, "-m", "uvicorn", "--factory", "tests.support.event_server:app", "--port", "{port}"]
+    env = {"LIFESIGN_SERVER_DATABASE": url}
     with (
-        servers.serving(command, log=tmp_path / "one.log", env=env) as one,
-        servers.serving(command, log=tmp_path / "two.log", env=env) as two,
+        servers.serving(command, log=tmp_path / "one.log", env=env, start=PreloadedProcess) as one,
+        servers.serving(command, log=tmp_path / "two.log", env=env, start=PreloadedProcess) as two,
     ):
         async with (
             following(f"http://127.0.0.1:{one.port}") as at_one,
