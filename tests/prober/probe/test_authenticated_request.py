@@ -173,6 +173,44 @@ async def test_redirect_to_where_the_credential_is_not_sent_is_no_failure(
     assert assertion.result == "not_measured"
 
 
+@pytest.mark.parametrize(
+    ("interface", "scope", "why"),
+    [
+        ("/b//rpc", {"path": "/b"}, "credential b is not sent to such a path"),
+        ("/B/rpc", {"path": "/b"}, "credential b is not sent to such a path"),
+        ("/b/rpc", {"path": "/b"}, "credential b is not for cards of "),
+    ],
+)
+async def test_agent_whose_credential_is_withheld_is_gated_whatever_hides_it(
+    interface: str, scope: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "secret-of-b")
+    async with serving({}) as server:
+        server.replies |= {
+            f"/a{CARD_PATH}": as_json(card(url=server.url + interface)),
+            interface: answer(404),
+        }
+        credential = {"name": "b", "origin": server.url, "bearer": {"env": "SECRET"}, **scope}
+        async with probing(credentials=[credential], ask={}) as probes:
+            found = layer((await probes.see(f"{server.url}/a")).transport)
+    assert found.result is ResultClass.GATED
+    assert why in found.reason
+
+
+async def test_failure_that_a_removed_token_may_cause_is_not_measured() -> None:
+    async with serving({}) as server:
+        await guarded(server, Tokens(lambda _: True))
+        word = {"access_token": "jsonrpc2", "token_type": "Bearer"}
+        server.replies[TOKEN_PATH] = as_json(word)
+        server.replies[RPC] = answer(405)
+        server.replies["/status"] = as_json({"state": "jsonrpc2"})
+        assertions = [{"of": "/status", "pointer": "/state", "equals": value} for value in ("jsonrpc2", "x")]
+        target = {"url": server.url, "assertions": assertions}
+        async with probing(**settings(server, targets=[target])) as probes:
+            found = (await probes.see(server.url)).assertions or ()
+    assert [each.result for each in found] == ["not_measured"] * 2
+
+
 @pytest.mark.parametrize("target", ["/a", "/public"])
 async def test_card_of_one_path_does_not_choose_requests_with_the_credential_of_another(
     target: str, monkeypatch: pytest.MonkeyPatch

@@ -166,6 +166,16 @@ class ScopeIndex:
         scopes = self._by_origin.get(origin_of(url))
         return None if scopes is None else scope_for(scopes, url)
 
+    def find_ambiguous(self, url: str) -> CredentialScope | None:
+        """Return a scope that covers a URL for some servers only, if `find` returns none; else None."""
+        scopes = self._by_origin.get(origin_of(url))
+        if scopes is None or self.find(url) is not None:
+            return None
+        path = _plain_path(url)
+        folded = None if path is None else _folded(path)
+        found = (each for each in scopes if folded is None or _is_below(folded, _folded(each.place[1])))
+        return max(found, key=_path_length, default=None)
+
 
 def _spelled_origin(url: str) -> str:
     """Return the part of a URL before its path."""

@@ -152,14 +152,14 @@ class Fetcher:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
                 tried = (*tried, *fetched.tried)
-                withheld = request.credential if hop.credential is None else None
                 fetched = replace(
                     fetched,
                     redirected_from=request.url,
                     redirected_by=redirected_by,
                     tried=tried,
-                    withheld_credential=None if withheld is None else withheld.name,
                 )
+            if request.credential is not None and fetched.credential is None and fetched.status is not None:
+                fetched = replace(fetched, withheld=_why_withheld(hop, request.credential))
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)
             scrubber = self._credentials.scrubber_of(*asked) if self._credentials else NO_SECRETS
@@ -372,6 +372,13 @@ class Fetcher:
             known = header, header_fields(dict([header]), f"credentials.{name}")
             self._credential_fields[name] = known
         return known[1]
+
+
+def _why_withheld(hop: _Hop, credential: Credential) -> str:
+    """Return why a request's credential was not sent to the present URL."""
+    if hop.credential is None:
+        return f"redirected to where credential {credential.name} is not sent"
+    return f"credential {credential.name} is sent over TLS, or to a private network of networks.allow"
 
 
 async def _is_certificate_refused(reply: ReplyHead, body: bytes | None) -> bool:

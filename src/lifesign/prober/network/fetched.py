@@ -66,8 +66,10 @@ class Fetched(Answer):
     """Name of the credential that the last request carried."""
     token_fault: str | None = None
     """Why there was no token: the request was sent without its credential, or with a rejected token."""
-    withheld_credential: str | None = None
-    """Name of the request's credential, if a redirect led to a URL to which it is not sent."""
+    withheld: str | None = None
+    """Why a credential of the prober was not sent to the URL; None if there is none, or it was sent."""
+    is_altered: bool = False
+    """Whether a secret of the prober was removed from the body."""
     is_certificate_refused: bool = False
     """Whether the server demands a client certificate, or refuses that of `credential`.
 
@@ -101,6 +103,7 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetched
         **head_without_secrets(fetched, scrubber),
         body=cleaned or b"",
         is_body_unread=fetched.is_body_unread or cleaned is None,
+        is_altered=cleaned is not None and cleaned != fetched.body,
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
         last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
         allow=scrubber.clean_text(fetched.allow),

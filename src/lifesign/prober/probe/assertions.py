@@ -27,9 +27,8 @@ from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_boun
 from lifesign.domain.targets.target import TargetKind
 from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.network.fetched import Fetched
-from lifesign.prober.probe.authenticated_request import withheld_text
 from lifesign.prober.probe.missing_credential import missing_text
-from lifesign.prober.probe.session import ProbeSession
+from lifesign.prober.probe.session import ALTERED, ProbeSession
 
 DAY_SECONDS: Final = 86_400
 # The body requires credentials, or is longer than is read.
@@ -49,7 +48,11 @@ def check_assertions(
         layer = answers.get(of)
         if of not in seen:
             seen[of] = None if layer is None else _checked(visit, of, layer)
-        results.append(evaluate(assertion, seen[of], "" if layer is None else _reason(visit, layer)))
+        result = evaluate(assertion, seen[of], "" if layer is None else _reason(visit, layer))
+        fetched = None if layer is None else visit.fetched_for(layer)
+        if result.has_failed and assertion.is_of_content and fetched is not None and fetched.is_altered:
+            result = evaluate(assertion, None, ALTERED)
+        results.append(result)
     return tuple(results) or None
 
 
@@ -60,10 +63,8 @@ def _reason(visit: ProbeSession, layer: LayerResult) -> str:
     fetched = visit.fetched_for(layer)
     if fetched is None or not visit.is_without_credential(fetched):
         return ""
-    if (name := fetched.withheld_credential) is not None:
-        return withheld_text(name)
     missing = visit.missing_credential(str(fetched.url))
-    return fetched.token_fault or ("" if missing is None else missing_text(missing))
+    return fetched.token_fault or fetched.withheld or ("" if missing is None else missing_text(missing))
 
 
 def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer | None:

@@ -83,8 +83,8 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     A refusal of a request with a credential is `credentials_rejected`, as is 431: a secret may be longer than
     the server allows. A refusal of one without it, for want of a token, is `token_error`. So is any other
     failure that an answer to the latter states, up to status 500: what is behind a login may be hidden by a
-    404 or a page, and an agent may fail without the header. After a redirect to a URL to which the credential
-    is not sent, such a failure is `gated`.
+    404 or a page, and an agent may fail without the header. If the prober has a credential that it does not
+    send there, such a failure is `gated`.
     """
     is_refused = result is ResultClass.GATED and (
         fetched.status in REJECTED or fetched.is_certificate_refused
@@ -97,16 +97,12 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
         note = f"with credential {fetched.credential}"
     elif note is not None and (is_refused or _may_be_login(fetched.status, result)):
         return ResultClass.TOKEN_ERROR, f"HTTP {fetched.status}, {note}"
-    elif (name := fetched.withheld_credential) is not None and (
-        is_refused or _may_be_login(fetched.status, result)
-    ):
-        return ResultClass.GATED, f"HTTP {fetched.status}, {withheld_text(name)}"
+    elif fetched.withheld is not None:
+        if result is ResultClass.GATED:
+            return result, f"{reason}, {fetched.withheld}"
+        if _may_be_login(fetched.status, result):
+            return ResultClass.GATED, f"HTTP {fetched.status}, {fetched.withheld}"
     return result, reason if note is None else f"{reason}{', ' if reason else ''}{note}"
-
-
-def withheld_text(name: str) -> str:
-    """Return in words that a request was redirected to a URL to which its credential is not sent."""
-    return f"redirected to where credential {name} is not sent"
 
 
 def _may_be_login(status: int | None, result: ResultClass) -> bool:

@@ -6,6 +6,7 @@ requested again, and the whole probe ends at one deadline.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -66,6 +67,10 @@ FOREIGN_RULES_RATIO: Final = 1 / 3
 """Share of one request's time that robots.txt of another origin may take."""
 MAX_STATUS: Final = 599
 """Maximum of standard status codes; higher ones appear only in the reason."""
+
+ALTERED: Final = "the answer contained a secret of the prober, which was removed"
+"""Reason for failures that may be due to this."""
+_READ_FROM_THE_BODY: Final = frozenset({ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT})
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 # The host cannot be reached, or must not be contacted.
@@ -259,15 +264,26 @@ class ProbeSession:
             fetched = await send()
             if sending is Sending.NEVER or fetched is None or fetched.result is ResultClass.OK:
                 return fetched
-        credential = self._credentials.for_url(str(url))
-        # The definition chooses paths; cards and servers choose the other URLs.
-        base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
-        if credential is None or not credential.scope.is_for_target(base):
-            return fetched or await send()
+        credential, withheld = self._credential_for(url, purpose)
+        if credential is None:
+            fetched = fetched or await send()
+            return fetched if fetched is None or withheld is None else replace(fetched, withheld=withheld)
         seconds = self._deadline(self._total_s) - self._loop.time()
         if fetched is None:
             return await send_with_credential(send, credential, seconds)
         return await send_after_refusal(fetched, send, url, credential, seconds)
+
+    def _credential_for(self, url: URL, purpose: Purpose) -> tuple[Credential | None, str | None]:
+        """Return the credential to send to a URL. If none is sent although there is one, return why."""
+        credential = self._credentials.for_url(str(url))
+        if credential is None:
+            name = self._credentials.name_of_withheld(str(url))
+            return None, None if name is None else f"credential {name} is not sent to such a path"
+        # The definition chooses paths; cards and servers choose the other URLs.
+        base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
+        if credential.scope.is_for_target(base):
+            return credential, None
+        return None, f"credential {credential.name} is not for cards of {base}"
 
     async def _ask(
         self,
@@ -353,8 +369,8 @@ class ProbeSession:
         result = result or fetched.result
         reason = fetched.reason if reason is None else reason
         result, reason = with_credential_fault(fetched, result, reason)
-        if result is ResultClass.GATED and (withheld := self._withheld(fetched.url)) is not None:
-            reason = f"{reason}, credential {withheld} is not for cards of {self.given.base}"
+        if fetched.is_altered and result in _READ_FROM_THE_BODY:
+            result, reason = ResultClass.NOT_MEASURED, ALTERED
         layer = LayerResult(
             result=result,
             reason=reason[:MAX_REASON_CHARS],
@@ -372,12 +388,6 @@ class ProbeSession:
             place = fetched.redirected_from or fetched.url
             self._credentials.note_use(place, state, fetched.credential, detail, self.entry.url)
         return layer
-
-    def _withheld(self, url: URL) -> str | None:
-        """Return the name of a credential of a URL that probes of this target do not send."""
-        credential = self._credentials.for_url(str(url))
-        is_sent = credential is None or credential.scope.is_for_target(self.given.base)
-        return None if credential is None or is_sent else credential.name
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
         """Return a layer with another result and reason. It still belongs to the same request."""
@@ -413,7 +423,7 @@ class ProbeSession:
 
         The server may then omit parts of its answer, or answer with a login page.
         """
-        if fetched.token_fault is not None or fetched.withheld_credential is not None:
+        if fetched.token_fault is not None or fetched.withheld is not None:
             return True
         missing = self.missing_credential(str(fetched.url))
         if missing is None or fetched.credential is None:

@@ -278,6 +278,11 @@ class CredentialStore:
         scope = self._index.find(url)
         return None if scope is None else self._credentials[scope.name]
 
+    def name_of_withheld(self, url: str) -> str | None:
+        """Return the name of a credential that some servers may expect at a URL for which there is none."""
+        scope = self._index.find_ambiguous(url) if self._credentials else None
+        return None if scope is None else scope.name
+
     def named(self, name: str) -> Credential:
         """Return the credential with this name, with its present secret."""
         self._reload()
