@@ -1,12 +1,11 @@
 """The protocol page and the list of behaviours agree with code and tests."""
 
-import ast
 import inspect
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.support.repository import functions_of
 
 from lifesign import AgentHealthMiddleware
 from lifesign.domain.health.outcome import SIDES, CountingProfile, Outcome, Side
@@ -30,17 +29,6 @@ BEHAVIOURS = [row for row in rows("behaviours.md") if re.match(r"[ABP]\d", row[0
 
 CASES = [row for row in rows("task-lifecycle.md") if row[0].isdecimal()]
 """Known failures of other task systems."""
-
-
-@cache
-def functions(file: Path) -> frozenset[str]:
-    """The test functions that pytest finds in a file."""
-    defined = ast.parse(file.read_text()).body
-    return frozenset(
-        node.name
-        for node in defined
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    )
 
 
 def test_each_behaviour_is_listed_once_and_in_order() -> None:
@@ -69,7 +57,7 @@ def test_every_test_that_proves_a_behaviour_exists(row: list[str]) -> None:
     assert [
         f"{file}::{function}"
         for file, function in named
-        if not (TESTS / file).is_file() or function not in functions(TESTS / file)
+        if not (TESTS / file).is_file() or function not in functions_of(TESTS / file)
     ] == []
 
 

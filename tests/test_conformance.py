@@ -1,11 +1,10 @@
 """The table of requirements quotes every requirement of the sources and names tests that exist."""
 
-import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.support.repository import functions_of
 
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
@@ -35,16 +34,6 @@ def _rows() -> list[Row]:
 ROWS = _rows()
 
 
-@cache
-def functions(file: Path) -> frozenset[str]:
-    """The test functions that pytest finds in a file."""
-    return frozenset(
-        node.name
-        for node in ast.parse(file.read_text()).body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    )
-
-
 def section_of(number: str) -> str:
     """`D4.1` of `D4.1.7`; the lease protocol and the heartbeat tool have no sections."""
     return number.rpartition(".")[0] or number[0]
@@ -64,7 +53,7 @@ def test_each_conformance_row_has_a_status_and_existing_tests(row: Row) -> None:
     assert [
         f"{file}::{function}"
         for file, function in named
-        if not (TESTS / file).is_file() or function not in functions(TESTS / file)
+        if not (TESTS / file).is_file() or function not in functions_of(TESTS / file)
     ] == []
 
 

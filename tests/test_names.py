@@ -31,9 +31,10 @@ def repeated(places: dict[str, list[str]]) -> list[str]:
 def test_a_class_name_occurs_once_in_the_package() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for path in FILES:
-        for node in ast.walk(ast.parse((PACKAGE / path).read_text())):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(f"{path}:{node.lineno}")
+        text = (PACKAGE / path).read_text()
+        for found in re.finditer(r"^[ ]*class (\w+)(?=[(:\[])", text, re.MULTILINE):
+            line = 1 + text.count("\n", 0, found.start())
+            places[found[1]].append(f"{path}:{line}")
     assert len(places) > 500
     assert repeated(places) == [], "a class name occurs once in the package"
 

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.reference_pages import REFERENCE, commands, options, pages
+from tools.reference_pages import PAGES, REFERENCE, commands, options
 
 from lifesign.domain.events.event_type import EventType
 
@@ -14,9 +14,9 @@ SOURCES = Path(__file__).parents[1] / "src"
 HANDED_DOWN = {"LEASE", "TASK_ID", "RUN_ID", "FENCING_TOKEN"}
 
 
-@pytest.mark.parametrize("name", list(pages()))
+@pytest.mark.parametrize("name", PAGES)
 def test_reference_page_is_up_to_date(name: str) -> None:
-    assert (REFERENCE / name).read_text() == pages()[name], "run: make schemas"
+    assert (REFERENCE / name).read_text() == PAGES[name](), "run: make schemas"
 
 
 def test_each_command_and_option_is_described() -> None:

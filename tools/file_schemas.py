@@ -6,8 +6,9 @@
 import ast
 import inspect
 import json
-import textwrap
+import sys
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -73,17 +74,22 @@ def docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 def own_docstrings(described: type[Any]) -> dict[str, str]:
     """Return the docstring below each member that a model or an enumeration itself declares."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(described))).body
-    assert isinstance(definition, ast.ClassDef)
     return {
         name.id: inspect.cleandoc(below.value.value)
-        for member, below in pairwise(definition.body)
+        for member, below in pairwise(_classes(described.__module__)[described.__name__].body)
         if isinstance(member, ast.AnnAssign | ast.Assign)
         for name in (member.targets if isinstance(member, ast.Assign) else [member.target])
         if isinstance(name, ast.Name)
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
         if isinstance(below.value.value, str)
     }
+
+
+@cache
+def _classes(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module by name: `inspect.getsource` would parse it again for each of them."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def schema_of(
@@ -119,6 +125,7 @@ def models_of(whole: type[BaseModel]) -> list[type[BaseModel]]:
     return [each for each in found if each.model_fields]
 
 
+@cache
 def generated() -> dict[str, dict[str, Any]]:
     """Return each schema by the name of its file."""
     return {

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.syntax_tree import walked
+
 REPOSITORY = Path(__file__).parents[1]
 TESTS = REPOSITORY / "tests"
 
@@ -41,10 +43,10 @@ def prose_assertions(path: Path) -> Iterator[ProseAssertion]:
     """Return the assertions of a test module that compare with prose."""
     tree = ast.parse(path.read_text())
     module = _module_names(path, tree)
-    for function in _walked(tree):
+    for function in walked(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        nodes = _walked(function)
+        nodes = walked(function)
         if operands := list(_operands(nodes)):
             names = {**module, **_assigned(nodes), **_parameters(function)}
             for line, operand in operands:
@@ -61,19 +63,6 @@ def all_prose_assertions() -> list[ProseAssertion]:
         for assertion in prose_assertions(path)
     }
     return list(found.values())
-
-
-def _walked(tree: ast.AST) -> list[ast.AST]:
-    """Return a node and all below it in the order of `ast.walk`, in half of its time; without contexts."""
-    nodes = [tree]
-    for node in nodes:
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if isinstance(value, list):
-                nodes += [each for each in value if isinstance(each, ast.AST)]
-            elif isinstance(value, ast.AST) and name != "ctx":
-                nodes.append(value)
-    return nodes
 
 
 def _module_names(path: Path, tree: ast.Module) -> dict[str, list[ast.expr]]:
@@ -149,7 +138,7 @@ def _operands(nodes: Sequence[ast.AST]) -> Iterator[tuple[int, ast.expr]]:
     """Return the compared expressions of each assertion among the nodes, with the assertion's line."""
     for node in nodes:
         if isinstance(node, ast.Assert):
-            for compared in _walked(node.test):
+            for compared in walked(node.test):
                 if isinstance(compared, ast.Compare) and any(isinstance(op, COMPARED) for op in compared.ops):
                     yield from ((node.lineno, operand) for operand in (compared.left, *compared.comparators))
         elif (

@@ -6,6 +6,7 @@ from dataclasses import fields
 from functools import cache
 
 from tests.support.repository import REPOSITORY
+from tools.syntax_tree import walked
 
 from lifesign.registry.policies import Policies
 from lifesign.registry.settings import RegistrySettings
@@ -13,11 +14,16 @@ from lifesign.registry.settings import RegistrySettings
 
 @cache
 def read_members() -> dict[str, set[str]]:
-    """Return what the package reads, such as `database` of `registry.settings`, by the object's last name."""
+    """Return what the modules with settings or policies read, such as `database` of `registry.settings`.
+
+    The keys are the last names of the objects.
+    """
     found: dict[str, set[str]] = {}
     for file in (REPOSITORY / "src").rglob("*.py"):
-        tree = ast.parse(file.read_text())
-        for node in ast.walk(tree):
+        text = file.read_text()
+        if "settings" not in text and "policies" not in text:
+            continue
+        for node in walked(ast.parse(text)):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                 found.setdefault(_last_name(node.value), set()).add(node.attr)
     return found

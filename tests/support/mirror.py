@@ -54,13 +54,14 @@ def _has_source(file: Path) -> bool:
 
 def mirrored() -> Mapping[Path, list[Path]]:
     """Return the test files of each source file."""
-    files = mirror_files()
+    by_folder: dict[Path, list[Path]] = {}
+    for file in mirror_files():
+        by_folder.setdefault(file.parent, []).append(file)
     return {
         source: [
             file
-            for file in files
-            if file.parent == source.parent
-            and (file.stem == f"test_{source.stem}" or file.stem.startswith(f"test_{source.stem}_"))
+            for file in by_folder.get(source.parent, [])
+            if file.stem == f"test_{source.stem}" or file.stem.startswith(f"test_{source.stem}_")
         ]
         for source in sources()
     }

@@ -1,17 +1,28 @@
 """Prose of the project: the texts of documents, source files and templates that a person reads."""
 
 import ast
-import io
 import json
 import re
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tools.syntax_tree import walked
+
 REPOSITORY = Path(__file__).parents[2]
 PRAGMA = re.compile(r"#\s*(noqa|type:|fmt:|pragma|!)")
+COMMENT = re.compile(
+    r'''
+        """(?:[^"\\]|\\.|"(?!""))*"""
+        | \'\'\'(?:[^'\\]|\\.|'(?!\'\'))*\'\'\'
+        | "(?:[^"\\\n]|\\.)*"
+        | '(?:[^'\\\n]|\\.)*'
+        | (?P<comment>\#[^\n]*)
+    ''',
+    re.DOTALL | re.VERBOSE,
+)
+"""A string of Python, or a comment: the module `tokenize` takes sixteen times as long."""
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH|CREATE|ALTER|DROP|PRAGMA|LOCK|SET|COPY)\b")
 
 
@@ -67,11 +78,14 @@ def messages(path: Path) -> Iterator[Passage]:
 
 def comments(path: Path) -> Iterator[Passage]:
     """Return the comments of a module, adjacent lines as one."""
-    lines: list[tuple[int, str]] = [
-        (token.start[0], token.string.lstrip("# "))
-        for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline)
-        if token.type == tokenize.COMMENT and not PRAGMA.match(token.string)
-    ]
+    text = path.read_text()
+    lines: list[tuple[int, str]] = []
+    number, start = 1, 0
+    for found in COMMENT.finditer(text):
+        if found["comment"] and not PRAGMA.match(found["comment"]):
+            number += text.count("\n", start, found.start())
+            start = found.start()
+            lines.append((number, found["comment"].lstrip("# ")))
     return _blocks(path, lines)
 
 
@@ -132,7 +146,7 @@ def _module(path: Path) -> _Module:
     module = _Module(None if docstring is None else docstring.split("\n")[0].strip(), [], [], [])
     alone: set[int] = set()
     # A statement comes before its parts.
-    for node in ast.walk(tree):
+    for node in walked(tree):
         if isinstance(node, ast.Expr):
             alone.add(id(node.value))
             if isinstance(node.value, ast.Constant):

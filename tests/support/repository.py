@@ -1,6 +1,8 @@
 """Files and history of the repository: a checkout, or an unpacked source distribution without git."""
 
+import re
 import subprocess
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
@@ -21,6 +23,12 @@ def tracked_files() -> list[Path]:
     else:
         named = [path for path in REPOSITORY.rglob("*") if not _is_generated(path.relative_to(REPOSITORY))]
     return [file for file in named if file.is_file()]
+
+
+@cache
+def functions_of(file: Path) -> frozenset[str]:
+    """Return the test functions that pytest finds in a file."""
+    return frozenset(re.findall(r"^(?:async )?def (test_\w+)", file.read_text(), re.MULTILINE))
 
 
 def _is_generated(path: Path) -> bool:
