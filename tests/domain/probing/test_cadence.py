@@ -480,13 +480,24 @@ def test_missed_confirmation_is_not_repeated_later() -> None:
 # Requests of the peer
 
 
-@pytest.mark.parametrize("asks", [TOO_OFTEN, ASKS_MONEY])
-def test_rate_limited_target_is_probed_half_as_often_each_time(asks: LayerResult) -> None:
-    answers = [ANSWERS] + [asks] * 12
+def test_rate_limited_target_is_probed_half_as_often_each_time() -> None:
+    answers = [ANSWERS] + [TOO_OFTEN] * 12
     done = probes(lambda _: answers.pop(0), since_s=START_S, until_s=START_S + 2 * DAY_S)
     intervals = [round(wait_s / INTERVAL_S) for wait_s in waits(due_s for due_s, _ in done)]
     assert intervals[:9] == [1, 2, 4, 8, 16, 32, 64, 128, 256][: len(intervals[:9])]
     assert all(is_tick(due_s, SUBJECT, INTERVAL_S) for due_s, _ in done)
+
+
+def test_target_that_only_asks_for_money_is_probed_in_every_second_interval() -> None:
+    done = probes(lambda _: ASKS_MONEY, since_s=START_S, until_s=START_S + DAY_S)
+    assert {round(wait_s / INTERVAL_S) for wait_s in waits(due_s for due_s, _ in done)} == {2}
+
+
+def test_repeated_payment_required_with_a_wait_slows_probing_each_time() -> None:
+    memory = remembered(ANSWERS)
+    for number in range(1, 4):
+        memory = after_probe(memory, observed(START_S, ASKS_MONEY), CADENCE, START_S, DAY_S)
+        assert memory.slowdowns == number
 
 
 def test_payment_required_by_the_interface_slows_probing_despite_a_free_card() -> None:

@@ -77,7 +77,7 @@ class ProbeMemory(BaseModel):
     not_before_s: _Moment = None
     """Time before which the peer asked for no requests (Retry-After, 402, 429)."""
     slowdowns: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
-    """Number of answers in a row that requested a slower rate."""
+    """Number of answers in a row that requested a slower rate; 1 if the last one only asked for money."""
     robots_read_at_s: _Moment = None
     """When its host's robots.txt was read last."""
     is_disallowed_by_robots: bool = False

@@ -27,7 +27,7 @@ from lifesign.errors import InvalidValue
 MAX_RETRY_AFTER_S: Final = 86_400.0
 """A peer that asks for a longer wait is probed again after a day."""
 REPEATED_WAIT_FACTOR: Final = 4.0
-"""Factor by which the longest wait of an agent grows with each 402 or 429 in a row."""
+"""Factor by which the longest wait of an agent grows with each 429, or 402 with `Retry-After`, in a row."""
 MAX_COUNTED_INTERVALS: Final = 2
 """The registry counts a gap between two measured results as silence for at most this many intervals."""
 MAX_DOUBLINGS: Final = 30
@@ -40,7 +40,9 @@ MAX_CONFIRMATION_RATIO: Final = 0.25
 MIN_GAP_RATIO: Final = 0.5
 """Share of the interval: a tick sooner after the last probe is skipped. That probe was late, or a recheck."""
 
-_SLOW_DOWN: Final = frozenset({402, 429})
+PAYMENT_REQUIRED: Final = 402
+"""Without `Retry-After` it asks only for money: the target is probed half as often, and never less often."""
+TOO_MANY_REQUESTS: Final = 429
 _OF_A_RESULT: Final = (
     "probed_at_s", "result", "failures_in_row", "confirm_at_s", "not_before_s", "slowdowns", "alive_at_s",
     "network_class", "address",
@@ -100,10 +102,10 @@ class Cadence:
     def longest_wait_s(self, slowdowns: int) -> float:
         """Return the longest wait, in seconds, that counts if a target requests it that once answered.
 
-        `slowdowns` is the number of requests for a slower rate in a row (402, 429), this one included; 0 if
-        it is none. A failing target could hide its failure by its wait, and a gateway in front of it that
-        refuses all requests for a minute could request any wait. So only repeated requests get a long wait.
-        The limit holds until the agent has failed often enough to be dead.
+        `slowdowns` is the number of requests for a slower rate in a row, this one included; 0 if it is
+        none. A failing target could hide its failure by its wait, and a gateway in front of it that refuses
+        all requests for a minute could request any wait. So only repeated requests get a long wait. The
+        limit holds until the agent has failed often enough to be dead.
         """
         first_s = min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
         repeated = min(max(slowdowns - 1, 0), MAX_DOUBLINGS)
@@ -227,9 +229,15 @@ def after_probe(
 
     failures = 0 if is_alive else min(memory.failures_in_row + has_failed, MAX_IN_ROW)
     slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
-    is_slowdown = any(_requests_slowdown(layer) for layer in requested)
+    has_price = any(layer.status_code == PAYMENT_REQUIRED for layer in requested)
+    is_slowdown = any(_requests_slowdown(layer) for layer in requested) or (
+        has_price and retry_after_s is not None
+    )
     if is_slowdown:
         slowdowns, not_before_s = min(slowdowns + 1, MAX_IN_ROW), None
+    elif has_price:
+        # An agent with a price answers so forever: probed ever less often, its death would be found late.
+        slowdowns, not_before_s = 1, None
     elif is_measured:
         slowdowns, not_before_s = 0, None
     if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in requested):
@@ -430,7 +438,7 @@ def _not_before_s(memory: ProbeMemory, now_s: float) -> float:
 
 
 def _requests_slowdown(layer: LayerResult) -> bool:
-    return layer.status_code in _SLOW_DOWN or layer.result is ResultClass.RATE_LIMITED
+    return layer.status_code == TOO_MANY_REQUESTS or layer.result is ResultClass.RATE_LIMITED
 
 
 def _robots_due_s(subject_id: str, memory: ProbeMemory, cadence: Cadence, read_at_s: float) -> float:
