@@ -59,6 +59,8 @@ KNOWN = ProbeMemory(
 class EmptyHands:
     """A ledger whose shards all belong to the one worker, and which takes what comes."""
 
+    living_workers = None
+
     def __init__(self, targets: int, *, probed_at_s: float | None) -> None:
         self.targets_of: dict[int, list[str]] = {}
         for number in range(targets):

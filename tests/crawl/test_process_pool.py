@@ -157,10 +157,10 @@ def test_share_of_targets_elsewhere_is_reported() -> None:
     statuses.note("b", replace(half, shards=0, has_begun=False))
     assert statuses.elsewhere == 0, "the other worker has not claimed shards"
     statuses.note("b", replace(half, shards=0, targets=0))
-    why = "belong to another crawl; after it was killed, they become free within 489 s"
-    assert statuses.state.note.startswith(f"512 of 1,024 shards {why}")
+    assert statuses.state.note.startswith("512 of 1,024 shards belong")
+    assert "489 s" in statuses.state.note
     statuses.listed = 117
-    assert statuses.state.note.startswith(f"512 of 1,024 shards with 17 targets {why}")
+    assert statuses.state.note.startswith("512 of 1,024 shards with 17 targets")
     statuses.note("b", half)
     assert "shards" not in statuses.state.note
 

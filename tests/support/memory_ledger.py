@@ -195,6 +195,11 @@ class MemoryLedger:
             version=self._versions.get(shard, 0),
         )
 
+    @property
+    def living_workers(self) -> frozenset[str]:
+        now_s = self.clock.boot_s()
+        return frozenset(name for name, until_s in self.workers.items() if until_s > now_s)
+
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
         self._reach()
         return [shard for shard, version in self._versions.items() if version > versions.get(shard, version)]

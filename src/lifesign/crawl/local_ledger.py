@@ -7,7 +7,7 @@ process. `lifesign serve` shows its agents with their verdicts.
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from lifesign.crawl.local_registry import LocalRegistry
 from lifesign.domain.access.permissions import Role
@@ -46,6 +46,9 @@ T = TypeVar("T")
 
 class LocalLedger:
     """Source of a worker's targets, and destination of its results, in a database that it opens itself."""
+
+    living_workers: ClassVar[frozenset[str] | None] = None
+    """Not known: all workers are processes of one crawl."""
 
     def __init__(self, database: Database, clock: Clock = SYSTEM_CLOCK) -> None:
         self._registry = LocalRegistry(database, Role.PROBER)

@@ -154,8 +154,8 @@ def _work_elsewhere_text(shards: int, targets: int | None, lease_s: float) -> st
     """Return which part of the work other workers have, and why."""
     with_targets = "" if targets is None else f" with {pluralize(targets, 'target')}"
     return (
-        f"{shards:,} of {SHARDS:,} shards{with_targets} belong to another crawl; after it was killed, "
-        f"they become free within {takeover_s(lease_s):.0f} s"
+        f"{shards:,} of {SHARDS:,} shards{with_targets} belong to another crawl; if that was killed, "
+        f"its shards move within {takeover_s(lease_s):.0f} s"
     )
 
 

@@ -347,6 +347,8 @@ class Taking:
         self.asked.append(("targets", shard, after_version))
         return TargetPage(entries=[], version=3)
 
+    living_workers = frozenset({"w"})
+
     async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
         self.asked.append(("changed", versions))
         return [7]

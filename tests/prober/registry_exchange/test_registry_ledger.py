@@ -91,6 +91,14 @@ async def test_registry_ledger_claims_renews_and_releases_shards(ledger: Ledger)
     assert await claims(ledger, "heir") != {}
 
 
+async def test_registry_ledger_knows_the_living_workers_of_its_last_request(
+    ledger: RegistryLedger,
+) -> None:
+    await claims(ledger)
+    await ledger.changed({SHARD: 0})
+    assert len(ledger.living_workers or ()) == 1
+
+
 async def test_targets_have_their_memory_and_changes_are_reported(
     ledger: RegistryLedger, client: RegistryClient
 ) -> None:

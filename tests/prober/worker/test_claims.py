@@ -182,6 +182,36 @@ async def test_urgent_claim_request_is_sent_at_once() -> None:
 
 
 @in_virtual_time
+async def test_worker_claims_soon_after_another_worker_joined_or_ended() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger)
+    workers = [frozenset("a"), frozenset("a"), frozenset("ab"), frozenset("ab"), None, frozenset("a")]
+    claimed = []
+    async with keeping.going_on():
+        await asyncio.sleep(500)
+        for each in workers:
+            before = len(ledger.requested_at_s)
+            keeping.keeper.note_workers(each)
+            await asyncio.sleep(0.01)
+            claimed.append(len(ledger.requested_at_s) - before)
+            await asyncio.sleep(6)
+    assert claimed == [0, 0, 1, 0, 0, 1]
+
+
+@in_virtual_time
+async def test_changes_of_workers_cause_few_claims() -> None:
+    ledger = Listening(virtual_loop())
+    keeping = Keeping(ledger)
+    async with keeping.going_on():
+        await asyncio.sleep(500)
+        before = len(ledger.requested_at_s)
+        for second in range(49):
+            keeping.keeper.note_workers(frozenset(map(str, range(200 + second % 2))))
+            await asyncio.sleep(1)
+    assert len(ledger.requested_at_s) - before <= 5
+
+
+@in_virtual_time
 async def test_workers_that_start_together_take_no_shards_from_each_other() -> None:
     ledger = MemoryLedger(virtual_loop().clock)
     crew = [Keeping(ledger, f"worker {number}", companions=2) for number in range(3)]

@@ -497,6 +497,19 @@ def lab_credentials(monkeypatch: pytest.MonkeyPatch) -> CredentialStore:
 
 
 @in_virtual_time
+async def test_shards_of_a_worker_that_ends_have_another_one_within_15_seconds() -> None:
+    stage = Stage()
+    async with stage.watching("first") as first:
+        await asyncio.sleep(1_000)
+        async with stage.watching("second") as second:
+            await asyncio.sleep(15)
+            assert (first.progress.shards, second.progress.shards) == (SHARDS // 2, SHARDS // 2)
+            await asyncio.sleep(1_000)
+        await asyncio.sleep(15)
+        assert first.progress.shards == SHARDS
+
+
+@in_virtual_time
 async def test_changed_state_of_a_credential_is_claimed_within_20_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -62,7 +62,7 @@ class UnknownReason(StrEnum):
 
 
 REASON_WORDS: Final[Mapping[UnknownReason, str]] = MappingProxyType({
-    UnknownReason.NO_PROBER: "no prober reports results",
+    UnknownReason.NO_PROBER: "no prober reports results about it",
     UnknownReason.NOT_YET_PROBED: "the first probe has not ended yet",
     UnknownReason.DOCUMENT_ENDED: "its health document is too old",
     UnknownReason.NO_WITNESS: "it failed, and no witness proves that the prober could reach it",

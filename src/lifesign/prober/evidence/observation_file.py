@@ -107,6 +107,11 @@ class FiledLedger:
         self._ledger = ledger
         self._file = file
 
+    @property
+    def living_workers(self) -> frozenset[str] | None:
+        """See `Ledger.living_workers`."""
+        return self._ledger.living_workers
+
     async def claim(
         self,
         worker: str,

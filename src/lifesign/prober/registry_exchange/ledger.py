@@ -230,6 +230,11 @@ def outage_text(error: LedgerUnreachable) -> str:
 class Ledger(Protocol):
     """Gives shards of targets to a worker, and stores its results: a registry or a local database."""
 
+    @property
+    def living_workers(self) -> frozenset[str] | None:
+        """Holders of the living workers as of the last call of `changed`; None if they are not known."""
+        ...
+
     async def claim(
         self,
         worker: str,

@@ -63,7 +63,8 @@ class RegistryLedger:
         """Version of the latest change of each shard's targets, as the registry reported it."""
         self._looked_up_to = 0
         """The version up to which all changes are in there."""
-        """Number of unknown members that the registry sent."""
+        self.living_workers: frozenset[str] | None = None
+        """Holders of the living workers as of the last call of `changed`."""
 
     async def claim(
         self,
@@ -123,6 +124,7 @@ class RegistryLedger:
             reply = await _query(self._client.shards.show(changed_after=0))
         self._newest |= {int(shard): version for shard, version in reply.changed.items()}
         self._looked_up_to = reply.version
+        self.living_workers = frozenset(each.holder for each in reply.probers)
         return [
             shard
             for shard, version in versions.items()

@@ -36,6 +36,10 @@ FIRST_RETRY_SECONDS: Final = 0.5
 """Wait after shards were won or lost; it doubles until the distribution is stable."""
 JOIN_SECONDS: Final = 10.0
 """Time for which the share of workers that start at the same time stays reserved before they join."""
+CLAIM_GAP_SECONDS: Final = 5.0
+"""Shortest time between a claim and another one because a worker joined or ended."""
+MAX_CLAIMS_PER_SECOND: Final = 20.0
+"""Maximum number of such claims of all workers together."""
 REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "reaches_less": "another prober reaches all network classes that this one reaches, and more",
@@ -108,10 +112,29 @@ class ClaimRenewer:
         self._hurry = asyncio.Event()
         self._companions = companions
         self._joined_by_s = 0.0
+        self._workers: frozenset[str] | None = None
+        self._asked_at_s = 0.0
+        """When the last claim began, in seconds of the event loop."""
 
     def hurry(self) -> None:
         """Send the next claim at once, because other shards may be free now."""
         self._hurry.set()
+
+    def note_workers(self, workers: frozenset[str] | None) -> None:
+        """Send the next claim soon if a worker joined or ended: this changes the share of each worker.
+
+        Otherwise its shards would have no worker until the next renewal. Call it again and again: shortly
+        after a claim, a change is noted later. `workers`: holders of all living workers; None: not known.
+        """
+        if workers is None or workers == self._workers:
+            return
+        if self._workers is not None:
+            gap_s = max(CLAIM_GAP_SECONDS, len(workers) / MAX_CLAIMS_PER_SECOND)
+            since_s = asyncio.get_running_loop().time() - self._asked_at_s
+            if self.outage is not None or since_s < gap_s:
+                return
+            self.hurry()
+        self._workers = workers
 
     async def run(self) -> None:
         """Claim shards and renew their leases until cancelled."""
@@ -143,6 +166,7 @@ class ClaimRenewer:
         return self._ttl_s * RENEW_RATIO * (1 + jitter)
 
     async def _ask(self) -> None:
+        self._asked_at_s = asyncio.get_running_loop().time()
         before = self._owned_shards.tokens()
         companions = self._awaited()
         witness_report = await self._witness_report()

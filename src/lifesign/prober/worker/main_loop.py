@@ -152,13 +152,6 @@ class ProbeWorker:
             witnessed=self._dispatch.intake.note_witnessed,
             unwitnessed=self._dispatch.intake.note_unwitnessed,
         )
-        self._feed = TargetFeed(
-            ledger,
-            self._owned_shards,
-            applied=self._dispatch.note_applied,
-            chance=chance,
-            wall_s=clock.wall_s,
-        )
         self._keeper = ClaimRenewer(
             ledger,
             self._owned_shards,
@@ -173,6 +166,14 @@ class ProbeWorker:
             other_credentials=self._credentials.note_others,
             chance=chance,
             companions=companions,
+        )
+        self._feed = TargetFeed(
+            ledger,
+            self._owned_shards,
+            applied=self._dispatch.note_applied,
+            note_workers=self._keeper.note_workers,
+            chance=chance,
+            wall_s=clock.wall_s,
         )
         self._self_watch = LagWatch(
             self._check, clock, turned=self._dispatch.note_turn, each_second=self._dispatch.end_overdue

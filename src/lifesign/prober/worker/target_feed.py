@@ -45,6 +45,7 @@ class TargetFeed:
         holdings: OwnedShards,
         *,
         applied: Callable[[Shard, ApplyResult], None],
+        note_workers: Callable[[frozenset[str] | None], None] = lambda _: None,
         chance: Callable[[], float],
         wall_s: Callable[[], float] = time.time,
     ) -> None:
@@ -53,6 +54,7 @@ class TargetFeed:
         self._ledger = ledger
         self._owned_shards = holdings
         self._applied = applied
+        self._note_workers = note_workers
         self._away = Backoff(chance)
         self._wall_s = wall_s
         self._hurry = asyncio.Event()
@@ -88,6 +90,7 @@ class TargetFeed:
             return
         shards = dict(self._owned_shards.shards)
         changed = set(await self._ledger.changed(versions))
+        self._note_workers(self._ledger.living_workers)
         for shard in [shard for shard in shards.values() if not shard.is_current]:
             if shard.number not in changed:
                 # The shard is empty, so there is nothing to read.
