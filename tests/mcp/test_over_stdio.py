@@ -31,6 +31,14 @@ INITIALIZE = {
 }
 
 
+def opened_with_call(checked: socket.socket) -> list[dict[str, Any]]:
+    """Return the messages that open a session and check the agent at a listening socket."""
+    arguments = {"url": f"http://127.0.0.1:{checked.getsockname()[1]}/"}
+    params = {"name": "check_agent", "arguments": arguments}
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+    return [INITIALIZE, {"jsonrpc": "2.0", "method": "notifications/initialized"}, call]
+
+
 async def test_stdio_client_calls_each_tool(registry: RegistryServer, tmp_path: Path) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as known:
         await known.agents.register("worker", role_id="team-1", capabilities=["billing"])
@@ -97,6 +105,36 @@ def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() ->
     assert "Traceback" not in ended.stderr
 
 
+def test_calls_in_progress_are_answered_after_the_end_of_the_input() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        subprocess.Popen(
+            [sys.executable, *COMMAND, "--allow-network", "127.0.0.0/8"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={},
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            for message in opened_with_call(silent):
+                process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.close()
+            silent.settimeout(PATIENCE_SECONDS)
+            silent.accept()[0].close()
+            # No server answers a second attempt.
+            silent.close()
+            answers = [json.loads(line) for line in process.stdout]
+            code = process.wait(PATIENCE_SECONDS)
+        finally:
+            process.kill()
+    (answered,) = (answer for answer in answers if answer.get("id") == 2)
+    assert answered["result"]["structuredContent"]["status"] == "unknown"
+    assert code == 0
+
+
 def test_client_that_ends_during_a_call_ends_the_stdio_server_with_exit_code_0() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
@@ -113,11 +151,7 @@ def test_client_that_ends_during_a_call_ends_the_stdio_server_with_exit_code_0()
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            arguments = {"url": f"http://127.0.0.1:{silent.getsockname()[1]}/"}
-            params = {"name": "check_agent", "arguments": arguments}
-            call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
-            begun = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-            for message in (INITIALIZE, begun, call):
+            for message in opened_with_call(silent):
                 process.stdin.write(json.dumps(message) + "\n")
             process.stdin.flush()
             silent.settimeout(PATIENCE_SECONDS)

@@ -4,18 +4,25 @@ The parent process at the other end of the pipes is trusted like the user of a c
 belongs to the protocol: other output of this process goes to standard error meanwhile.
 """
 
+import asyncio
 import os
 import signal
 import sys
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Self
 
 import anyio
 from mcp.server import Server
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
+
+GRACE_SECONDS: Final = 5
+"""Time for running calls after the client has closed the standard input of this process."""
 
 
 async def over_stdio(server: Server) -> None:
@@ -25,11 +32,70 @@ async def over_stdio(server: Server) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     incoming_lines: Any = _StandardInput()
     try:
-        async with stdio_server(stdin=incoming_lines) as (incoming, outgoing):
-            await server.run(incoming, outgoing, server.create_initialization_options())
+        async with (
+            stdio_server(stdin=incoming_lines) as (incoming, outgoing),
+            anyio.create_task_group() as group,
+        ):
+            requests, received = anyio.create_memory_object_stream[SessionMessage | Exception]()
+            answers = _Answers(outgoing)
+            # The SDK's server cancels all calls as soon as its input ends.
+            group.start_soon(answers.forward, incoming, requests)
+            await server.run(received, answers, server.create_initialization_options())
+            group.cancel_scope.cancel()
     except* BrokenPipeError:
         # The client has ended during a call.
         pass
+
+
+class _Answers:
+    """Stream of messages to the client, and the client's requests that have no answer yet."""
+
+    def __init__(self, outgoing: Any) -> None:
+        self._outgoing = outgoing
+        self._unanswered: set[int | str] = set()
+        self._is_idle = asyncio.Event()
+
+    async def forward(self, incoming: Any, requests: Any) -> None:
+        """Pass the client's messages on; close `requests` once all are answered, or the grace is over."""
+        async with requests:
+            async for item in incoming:
+                self._note(item)
+                await requests.send(item)
+            with anyio.move_on_after(GRACE_SECONDS):
+                while self._unanswered:
+                    self._is_idle.clear()
+                    await self._is_idle.wait()
+
+    async def send(self, item: SessionMessage, /) -> None:
+        await self._outgoing.send(item)
+        self._note(item)
+
+    async def aclose(self) -> None:
+        await self._outgoing.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _note(self, item: SessionMessage | Exception) -> None:
+        if isinstance(item, Exception):
+            return
+        match item.message:
+            case JSONRPCRequest(id=number):
+                self._unanswered.add(number)
+            # A cancelled request gets no answer.
+            case (
+                JSONRPCResponse(id=number)
+                | JSONRPCError(id=number)
+                | JSONRPCNotification(method="notifications/cancelled", params={"requestId": number})
+            ):
+                self._unanswered -= {number}
+        if not self._unanswered:
+            self._is_idle.set()
 
 
 class _StandardInput:
