@@ -208,7 +208,7 @@ async def test_handler_that_ignores_its_cancellation_is_reported(caplog: pytest.
         assert registry.status == "deregistered"
         may_end.set()
         await asyncio.gather(running, return_exceptions=True)
-    assert caplog.messages[-1].startswith("agent a: handlers that have not ended after their cancellation: 1")
+    assert "their cancellation: 1" in caplog.messages[-1]
 
 
 @in_virtual_time

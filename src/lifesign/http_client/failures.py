@@ -32,13 +32,14 @@ _REFUSES_CERTIFICATE: Final = _WANTS_CERTIFICATE | {
     "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE", "TLSV1_ALERT_ACCESS_DENIED", "TLSV1_ALERT_UNKNOWN_CA",
 }  # fmt: skip
 """TLS alerts to a client whose certificate is not accepted. Others may have any cause."""
-MAX_CERTIFICATE_PAGE_BYTES: Final = 256
+MAX_ERROR_PAGE_BYTES: Final = 256
 """Beginning of a page that has its title."""
 # nginx accepts the handshake, and answers each request with 400 (ngx_http_special_response.c).
 _CERTIFICATE_TITLES: Final = (
     b"<title>400 No required SSL certificate was sent</title>",
     b"<title>400 The SSL certificate error</title>",
 )
+_HEADERS_TITLE: Final = b"<title>400 Request Header Or Cookie Too Large</title>"
 # aiohttp has no separate class for these.
 _NO_STATUS_LINE = "Bad status line"
 _NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
@@ -125,7 +126,12 @@ def certificate_alert(error: BaseException, *, has_sent_one: bool) -> str | None
 
 def is_certificate_page(body: bytes) -> bool:
     """Return whether a body is nginx's error page for clients without an accepted certificate."""
-    return any(title in body[:MAX_CERTIFICATE_PAGE_BYTES] for title in _CERTIFICATE_TITLES)
+    return any(title in body[:MAX_ERROR_PAGE_BYTES] for title in _CERTIFICATE_TITLES)
+
+
+def is_header_page(body: bytes) -> bool:
+    """Return whether a body is nginx's error page for requests whose headers are too large."""
+    return _HEADERS_TITLE in body[:MAX_ERROR_PAGE_BYTES]
 
 
 def error_text(error: BaseException) -> str:

@@ -188,7 +188,7 @@ async def test_credential_trial_follows_no_redirect_to_the_path_of_another_crede
             trial = await try_credential(probes.witness, probes.credentials, url, 5.0, scopes)
         assert [head for head in server.heads if "access-" in head and location in head] == []
     assert trial.verdict == "unknown"
-    assert trial.steps[-1].text.endswith("credential acme is not sent)")
+    assert trial.steps[-1].text.endswith("not sent)")
 
 
 async def test_credential_is_not_tried_at_another_place() -> None:

@@ -60,7 +60,7 @@ class ResultClass(StrEnum):
     GATED = "gated"
     """401, 402, 403, 407, or an A2A answer of that meaning: credentials or payment are required first."""
     CREDENTIALS_REJECTED = "credentials_rejected"
-    """401, 403 or 431 although a credential was sent.
+    """401, 403, 414 or 431 although a credential was sent.
 
     The prober's configuration is at fault. The answer counts as `gated`.
     """

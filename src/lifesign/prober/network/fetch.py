@@ -32,7 +32,13 @@ from lifesign.errors import InvalidValue
 from lifesign.http_client.address_guard import AddressGuard
 from lifesign.http_client.answer import classify_status, in_ms, read_head, unread_coding
 from lifesign.http_client.bounded_body import read_beginning, read_bounded, read_until
-from lifesign.http_client.failures import FAILURES, MAX_CERTIFICATE_PAGE_BYTES, is_certificate_page, too_large
+from lifesign.http_client.failures import (
+    FAILURES,
+    MAX_ERROR_PAGE_BYTES,
+    is_certificate_page,
+    is_header_page,
+    too_large,
+)
 from lifesign.http_client.headers import media_type
 from lifesign.http_client.redirects import REDIRECTS, next_hop
 from lifesign.prober.network.connection import HttpConnection, ReplyHead
@@ -62,6 +68,8 @@ ACCEPT_ENCODING: Final = "gzip, deflate"
 MAX_ADDRESSES: Final = 4_096
 """Maximum number of addresses of which it is cached whether they are private."""
 BAD_REQUEST: Final = 400
+HEAD_TOO_LARGE: Final = frozenset({414, 431})
+"""Answers to a request whose URL or headers are too large."""
 WANTS_CERTIFICATE: Final = "it demands a client certificate, or does not accept that of the request"
 _BROKE_WHILE_IDLE: Final = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 """Errors of a connection that the server closed while it was idle. They are normal."""
@@ -79,6 +87,8 @@ class _Hop:
     """Start of the first hop, by the performance counter."""
     credential: Credential | None = None
     """The request's credential, if it is the one for `url`."""
+    is_withheld: bool = False
+    """Whether an earlier URL did not get the credential: later ones do not get it either."""
 
     @property
     def is_redirect(self) -> bool:
@@ -160,6 +170,7 @@ class Fetcher:
                 )
             if request.credential is not None and fetched.credential is None and fetched.status is not None:
                 fetched = replace(fetched, withheld=_why_withheld(hop, request.credential))
+                hop.is_withheld = True
             # An origin that redirects may have passed on what it received.
             asked.append(hop.url)
             scrubber = self._credentials.scrubber_of(*asked) if self._credentials else NO_SECRETS
@@ -236,7 +247,7 @@ class Fetcher:
         Never another one: the agent of one path could choose requests with the credential of another path.
         """
         given, url = hop.request.credential, str(hop.url)
-        if given is None or not given.scope.covers(url):
+        if given is None or hop.is_withheld or not given.scope.covers(url):
             return None
         is_best = not hop.is_redirect or self._credentials.for_url(url) is given
         return given if is_best else None
@@ -304,7 +315,8 @@ class Fetcher:
                     body = await read_bounded(reply, request.max_bytes, reply.counter)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
-            is_certificate_refused = hop.url.scheme == "https" and await _is_certificate_refused(reply, body)
+            page = await _error_page(reply, body)
+            is_certificate_refused = hop.url.scheme == "https" and is_certificate_page(page)
             if is_certificate_refused:
                 result, reason = ResultClass.GATED, f"HTTP {BAD_REQUEST}: {WANTS_CERTIFICATE}"
         except BaseException:
@@ -330,6 +342,7 @@ class Fetcher:
             certificate_expires_at=line.certificate_expires_at,
             credential=None if credential is None else credential.name,
             is_certificate_refused=is_certificate_refused,
+            is_head_too_large=reply.status in HEAD_TOO_LARGE or is_header_page(page),
             **read_head(reply),
         )
         return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
@@ -381,12 +394,11 @@ def _why_withheld(hop: _Hop, credential: Credential) -> str:
     return f"credential {credential.name} is sent over TLS, or to a private network of networks.allow"
 
 
-async def _is_certificate_refused(reply: ReplyHead, body: bytes | None) -> bool:
-    """Return whether an answer is that of nginx to a client without an accepted certificate."""
+async def _error_page(reply: ReplyHead, body: bytes | None) -> bytes:
+    """Return the beginning of a page with status 400, such as those of nginx; empty for another answer."""
     if reply.status != BAD_REQUEST or media_type(reply.headers) != "text/html":
-        return False
-    page = body or (await read_beginning(reply, MAX_CERTIFICATE_PAGE_BYTES, reply.counter))[0]
-    return is_certificate_page(page)
+        return b""
+    return body or (await read_beginning(reply, MAX_ERROR_PAGE_BYTES, reply.counter))[0]
 
 
 def _is_private(address: Address, *, networks: Sequence[Network]) -> bool:

@@ -76,6 +76,9 @@ class Fetched(Answer):
     It says so by a TLS alert, or by a page of nginx.
     """
 
+    is_head_too_large: bool = False
+    """Whether the server says that the URL or the headers of the request are too large."""
+
     @property
     def is_foreign(self) -> bool:
         """Whether a redirect over plain HTTP led to another host, which may not belong to the target."""

@@ -23,7 +23,6 @@ UNAUTHORIZED: Final = 401
 _SAYS_NOTHING: Final = REJECTED | {407, 429}
 BAD_REQUEST: Final = 400
 """Answer of nginx to a client without a certificate."""
-_HEADERS_TOO_LARGE: Final = 431
 _SERVER_ERROR: Final = 500
 """Answer of many agents that read the missing header; a proxy answers 502 to 504 in place of an agent."""
 _STATED: Final = frozenset({
@@ -80,18 +79,18 @@ async def send_after_refusal(
 def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) -> tuple[ResultClass, str]:
     """Return a layer's result and reason, changed if the request's credential has a fault.
 
-    A refusal of a request with a credential is `credentials_rejected`, as is 431: a secret may be longer than
-    the server allows. A refusal of one without it, for want of a token, is `token_error`. So is any other
-    failure that an answer to the latter states, up to status 500: what is behind a login may be hidden by a
-    404 or a page, and an agent may fail without the header. If the prober has a credential that it does not
-    send there, such a failure is `gated`.
+    A refusal of a request with a credential is `credentials_rejected`. So is an answer that the URL or the
+    headers are too large: the secret may be longer than the server allows. A refusal of a request without a
+    credential, for want of a token, is `token_error`. So is any other failure that an answer to it states, up
+    to status 500: what is behind a login may be hidden by a 404 or a page, and an agent may fail without the
+    header. If the prober has a credential that it does not send there, such a failure is `gated`.
     """
     is_refused = result is ResultClass.GATED and (
         fetched.status in REJECTED or fetched.is_certificate_refused
     )
     note = fetched.token_fault
     if fetched.credential is not None:
-        if is_refused or fetched.status == _HEADERS_TOO_LARGE:
+        if is_refused or fetched.is_head_too_large:
             text = f"{rejection(fetched)} with credential {fetched.credential}"
             return ResultClass.CREDENTIALS_REJECTED, text if note is None else f"{text}, {note}"
         note = f"with credential {fetched.credential}"
