@@ -241,6 +241,14 @@ async def test_card_of_one_path_does_not_choose_requests_with_the_credential_of_
     assert found.reason.endswith(f"cards of {server.url}{target}")
 
 
+async def test_redirect_to_another_login_for_want_of_a_token_is_a_fault_of_the_token() -> None:
+    async with serving({TOKEN_PATH: answer(503)}) as server:
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        server.replies[RPC] = redirect("http://127.0.0.2:1/login")
+        async with probing(**settings(server)) as probes:
+            assert await transport(probes, server.url) == NO_TOKEN
+
+
 async def test_a_fault_at_a_login_page_ends_when_the_interface_answers() -> None:
     tokens = Tokens(lambda _: True)
     async with serving({TOKEN_PATH: tokens.issue, "/login": answer(401)}) as server:

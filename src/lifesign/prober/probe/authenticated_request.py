@@ -27,6 +27,7 @@ _SERVER_ERROR: Final = 500
 """Answer of many agents that read the missing header; a proxy answers 502 to 504 in place of an agent."""
 _STATED: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.HTTP_ERROR, ResultClass.TOO_LARGE,
+    ResultClass.REDIRECT_REFUSED,
 })  # fmt: skip
 """Failures that a complete answer may state."""
 _WITHOUT_CERTIFICATE: Final = frozenset({
@@ -82,8 +83,9 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     A refusal of a request with a credential is `credentials_rejected`. So is an answer that the URL or the
     headers are too large: the secret may be longer than the server allows. A refusal of a request without a
     credential, for want of a token, is `token_error`. So is any other failure that an answer to it states, up
-    to status 500: what is behind a login may be hidden by a 404 or a page, and an agent may fail without the
-    header. If the prober has a credential that it does not send there, such a failure is `gated`.
+    to status 500: a 404, a page or a redirect to a login may hide what is behind the login, and an agent may
+    fail without the header. If the prober has a credential that it does not send there, such a failure is
+    `gated`.
     """
     is_refused = result is ResultClass.GATED and (
         fetched.status in REJECTED or fetched.is_certificate_refused
