@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.support.hostile_server import Reply, answer, as_json, endless_body, redirect, reset, silence
+from tests.support.hostile_server import Reply, answer, as_json, endless_body, raw, redirect, reset, silence
 from tests.support.opencode_events import idle, text_of, tool
 from tests.support.opencode_server import DIRECTORY, STREAM_HEAD, FakeOpencode, opencode
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
@@ -138,6 +138,33 @@ async def test_wrong_password_is_reported_without_showing_it() -> None:
         _, text = await failure_of(server)
     assert text.startswith("/global/event: HTTP 401: ")
     assert ("$OPENCODE_SERVER_PASSWORD" in text, "sesame" in text) == (True, False)
+
+
+ECHOED = b"canary-of-opencode"
+PAIR = base64.b64encode(b"opencode:" + ECHOED)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        stream_of(b'data: {"error": "it got ' + ECHOED + b'"}\n\n'),
+        stream_of(b'data: {"error": "it got ' + PAIR + b'"}\n\n'),
+        answer(200, Content_Type=ECHOED.decode()),
+        raw(b"HTTP/1.1 200 OK\r\nBad " + ECHOED + b"\r\n\r\n"),
+        raw(b"GARBAGE " + ECHOED + b"\r\n\r\n"),
+    ],
+)
+async def test_password_that_the_server_sends_back_is_removed(reply: Reply) -> None:
+    shown: list[str] = []
+    async with opencode_client(password=ECHOED.decode()) as (fake, server):
+        fake.instead["/global/event"] = reply
+        try:
+            async with server.events() as lines:
+                shown += await anext(lines)
+        except (OpencodeUnreachable, NotOpencode) as failed:
+            shown.append(str(failed))
+    assert shown
+    assert not any(secret.decode() in text for text in shown for secret in (ECHOED, PAIR))
 
 
 async def test_absent_server_is_unreachable() -> None:

@@ -21,6 +21,7 @@ from lifesign.client.candidate_urls import parse_agent_url
 from lifesign.client.event_stream import EventStreamParser
 from lifesign.client.registry_errors import InvalidAnswer
 from lifesign.domain.activity.passive_heartbeat import SERVER_SILENT_S, WatchedSessionState
+from lifesign.domain.credentials.secret import scrubber_of
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.targets.target import is_in_the_clear
 from lifesign.domain.text.counts import pluralize
@@ -88,6 +89,9 @@ class OpencodeServer:
             raise InvalidValue("directory", directory, "an absolute path on the server")
         self.directory = directory
         self._auth = aiohttp.encode_basic_auth(username or DEFAULT_USER, password) if password else None
+        pair = None if self._auth is None else self._auth.partition(" ")[2]
+        self._scrubber = scrubber_of(password, pair)
+        """Removes the password from what the server sends: it may send it back."""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -112,8 +116,8 @@ class OpencodeServer:
         path = "/global/event" if self.directory is None else "/event"
         response = await self._get(path, {} if self.directory is None else {"directory": self.directory})
         try:
-            _check(response, path, "text/event-stream", has_password=self._auth is not None)
-            async with aclosing(_lines(response, self.url)) as lines:
+            self._check(response, path, "text/event-stream")
+            async with aclosing(self._lines(response)) as lines:
                 yield lines
         finally:
             response.close()
@@ -170,13 +174,13 @@ class OpencodeServer:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 if response.status != 404 or media_type(response.headers) != "application/json":
-                    _check(response, path, "application/json", has_password=self._auth is not None)
+                    self._check(response, path, "application/json")
                 body = await read_bounded(response, MAX_BODY_BYTES, counter_of(response))
         except FAILURES as error:
-            raise OpencodeUnreachable(classify_failure(self.url, error)[1]) from None
+            raise self._unreachable(error) from None
         finally:
             response.release()
-        answer = None if body is None else parse_or_none(body)
+        answer = None if body is None else parse_or_none(self._scrubber.clean(body))
         if not isinstance(answer, dict):
             raise NotOpencode(f"{path}: expected a JSON object of at most {MAX_BODY_BYTES} bytes")
         return response.status, answer
@@ -198,9 +202,57 @@ class OpencodeServer:
                     auto_decompress=True,
                 )
         except FAILURES as error:
-            failure = OpencodeUnreachable(classify_failure(self.url, error)[1])
+            failure = self._unreachable(error)
         # Outside of `except`: an error of the HTTP library carries the request's headers along.
         raise failure
+
+    async def _lines(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[str], None]:
+        now_s = asyncio.get_running_loop().time
+        parser = EventStreamParser()
+        counter = counter_of(response)
+        heard_s = now_s()
+        while True:
+            try:
+                async with asyncio.timeout_at(heard_s + SERVER_SILENT_S):
+                    piece = await read_piece(response, counter)
+                before = parser.lines
+                messages = parser.feed(piece)
+            except TimeoutError:
+                raise OpencodeUnreachable(f"the server was silent for {SERVER_SILENT_S:g} s") from None
+            except InvalidAnswer as error:
+                raise OpencodeUnreachable(str(error)) from None
+            except aiohttp.ClientPayloadError:
+                raise OpencodeUnreachable("the stream was interrupted") from None
+            except FAILURES as error:
+                raise self._unreachable(error) from None
+            if not piece:
+                raise OpencodeUnreachable("the stream ended")
+            if parser.lines > before:
+                heard_s = now_s()
+                yield [self._scrubber.clean_text(message.data) for message in messages if message.data]
+
+    def _check(self, response: aiohttp.ClientResponse, path: str, expected: str) -> None:
+        """Raise the fault of an answer's head, if any."""
+        status, got = response.status, self._scrubber.clean_cut(media_type(response.headers)[:80])
+        if status == 200 and got == expected:
+            return
+        if status == 401:
+            text = (
+                f"the server refuses the password in ${PASSWORD_VARIABLE}"
+                if self._auth is not None
+                else _ASKS
+            )
+            raise NotOpencode(f"{path}: HTTP 401: {text}")
+        if status in {408, 425, 429} or status >= 500:
+            raise OpencodeUnreachable(f"{path}: HTTP {status}")
+        what = f"expected {expected}, got {got!a}" if status == 200 else "expected 200"
+        raise NotOpencode(
+            f"{path}: HTTP {status}: {what}: check that the server at this URL is an opencode server"
+        )
+
+    def _unreachable(self, error: BaseException) -> OpencodeUnreachable:
+        """Return the failure of a request."""
+        return OpencodeUnreachable(self._scrubber.clean_cut(classify_failure(self.url, error)[1]))
 
 
 async def _all(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -211,45 +263,3 @@ async def _all(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-
-
-async def _lines(response: aiohttp.ClientResponse, url: URL) -> AsyncGenerator[list[str], None]:
-    now_s = asyncio.get_running_loop().time
-    parser = EventStreamParser()
-    counter = counter_of(response)
-    heard_s = now_s()
-    while True:
-        try:
-            async with asyncio.timeout_at(heard_s + SERVER_SILENT_S):
-                piece = await read_piece(response, counter)
-            before = parser.lines
-            messages = parser.feed(piece)
-        except TimeoutError:
-            raise OpencodeUnreachable(f"the server was silent for {SERVER_SILENT_S:g} s") from None
-        except InvalidAnswer as error:
-            raise OpencodeUnreachable(str(error)) from None
-        except aiohttp.ClientPayloadError:
-            raise OpencodeUnreachable("the stream was interrupted") from None
-        except FAILURES as error:
-            raise OpencodeUnreachable(classify_failure(url, error)[1]) from None
-        if not piece:
-            raise OpencodeUnreachable("the stream ended")
-        if parser.lines > before:
-            heard_s = now_s()
-            yield [message.data for message in messages if message.data]
-
-
-def _check(response: aiohttp.ClientResponse, path: str, expected: str, *, has_password: bool) -> None:
-    """Raise the fault of an answer's head, if any."""
-    status, got = response.status, media_type(response.headers)[:80]
-    if status == 200 and got == expected:
-        return
-    if status == 401:
-        text = f"the server refuses the password in ${PASSWORD_VARIABLE}" if has_password else _ASKS
-        raise NotOpencode(f"{path}: HTTP 401: {text}")
-    if status in {408, 425, 429} or status >= 500:
-        raise OpencodeUnreachable(f"{path}: HTTP {status}")
-    what = f"expected {expected}, got {got!a}" if status == 200 else "expected 200"
-    raise NotOpencode(
-        f"{path}: HTTP {status}: {what}: check that the server at this URL is an opencode server"
-    )

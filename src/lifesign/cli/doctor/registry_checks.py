@@ -62,7 +62,7 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResul
 
 
 def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
-    shown_url = without_password(url)
+    shown_url = without_password(url).partition("?")[0].partition("#")[0]
     answer = fetch(f"{url.rstrip('/')}/healthz")
     if answer is None:
         advice = (
