@@ -94,6 +94,24 @@ async def test_credential_test_verdict_follows_the_answer(
     assert all(text.count("HTTP 4") <= 1 for text in texts)
 
 
+@pytest.mark.parametrize("is_sent", [False, True])
+async def test_credential_that_no_target_uses_has_a_warning(
+    *, is_sent: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    form = FORM.replace("bearer:", "card_origins: ['https://lab.example'], bearer:") if is_sent else FORM
+    async with trying(tmp_path, behind_login(), form=form) as code:
+        assert code == 0
+    assert ("never sent" in capsys.readouterr().err) is not is_sent
+
+
+async def test_hint_names_the_file_of_the_definition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with trying(tmp_path, answer(404)):
+        pass
+    assert f"--definition {tmp_path / 'lab.yml'}" in capsys.readouterr().out.splitlines()[-1]
+
+
 async def test_credential_test_prints_one_line_per_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,7 +162,7 @@ async def test_the_reason_of_a_rejection_is_shown_if_it_is_a_known_code(
         assert exit_code == EXIT_CODES["fault"]
     printed = capsys.readouterr().out
     assert "canary" not in printed
-    *_, request, last = printed.splitlines()
+    *_, request, _, last = printed.splitlines()
     assert ("(insufficient_scope)" in request) is (code != TOKEN)
     assert ("scope" in last) is (code != TOKEN)
 

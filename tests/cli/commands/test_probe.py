@@ -136,6 +136,32 @@ async def test_gated_agent_is_not_reported_as_down(capsys: pytest.CaptureFixture
     assert "--credential FILE" in shown.partition("\nhint ")[2]
 
 
+@pytest.mark.parametrize("option", ["--definition", "--credential"])
+async def test_login_of_an_origin_without_credential_has_a_hint_to_the_origin(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-5e8d21aa")
+    name = "name: lab\ntargets: [https://lab.example]\n" if option == "--definition" else ""
+    file = tmp_path / "lab.yml"
+    async with serving({CARD_PATH: answer(401), HEALTH_PATH: answer(401)}) as server:
+        origin = f"http://localhost:{server.port}"
+        file.write_text(
+            f"{name}credentials: [{{name: lab, origin: '{origin}', bearer: {{env: LAB_TOKEN}}}}]\n"
+        )
+        await asyncio.to_thread(main, ["probe", server.url, option, str(file), *ALLOW])
+    (hint,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("hint ")]
+    assert f"origin {server.url}" in hint
+
+
+async def test_definition_is_no_file_for_the_option_credential(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "lab.yml"
+    file.write_text("name: lab\ntargets: [http://127.0.0.1:1]\ncredentials: []\n")
+    assert await asyncio.to_thread(main, ["probe", "http://127.0.0.1:1", "--credential", str(file)]) == 3
+    assert "hint: pass" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("groups", "code"),
     [

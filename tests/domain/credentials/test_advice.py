@@ -28,6 +28,20 @@ def test_blocked_token_endpoint_needs_an_allowed_network() -> None:
     assert "networks.allow" in fault_advice(NO_TOKEN, str(fault))
 
 
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("HTTP 400, invalid_grant", "credentials login"),
+        ("HTTP 404", "token_url"),
+        ("HTTP 405", "token_url"),
+        ("HTTP 401, invalid_client", "compare client"),
+    ],
+)
+def test_advice_for_a_refused_token_request_depends_on_the_answer(reason: str, advice: str) -> None:
+    fault = TokenFault(kind=TokenFaultKind.REFUSED, reason=reason)
+    assert advice in fault_advice(NO_TOKEN, str(fault))
+
+
 @pytest.mark.parametrize("detail", [None, "", "a defect", "HTTP 500"])
 def test_unknown_token_fault_has_generic_advice(detail: str | None) -> None:
     assert "token_url" in fault_advice(NO_TOKEN, detail)

@@ -17,6 +17,7 @@ from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.request import Request
 from lifesign.prober.probe.credential_trial import Trial, try_credential
+from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.credential_store import CredentialStore
 from lifesign.prober.secrets.secret_reader import Secrets
 
@@ -80,13 +81,19 @@ class Answering:
         return Fetched(url=request.url, **self._answers[request.credential is not None])
 
 
+BEARER = {"bearer": {"env": "X"}}
+
+
 async def tried_without_network(
-    with_it: dict[str, Any], without: dict[str, Any] | None = None, url: URL = URL_TLS
+    with_it: dict[str, Any],
+    without: dict[str, Any] | None = None,
+    url: URL = URL_TLS,
+    method: dict[str, Any] = BEARER,
 ) -> Trial:
-    settings = CredentialSettings.model_validate(
-        {"name": "acme", "origin": str(url.origin()), "bearer": {"env": "X"}}
+    settings = CredentialSettings.model_validate({"name": "acme", "origin": str(url.origin()), **method})
+    store = CredentialStore(
+        [settings], Secrets({settings.source: "canary"}, {"acme": ClientTls()}), lambda: 0.0
     )
-    store = CredentialStore([settings], Secrets({settings.source: "canary"}), lambda: 0.0)
     refused = {"result": ResultClass.GATED, "status": 401}
     return await try_credential(Answering(without or refused, with_it), store, url, 5.0)
 
@@ -111,6 +118,36 @@ async def test_credential_trial_ends_at_a_connection_that_fails(
     assert list(steps(trial).items()) == [("place", "ok"), last]
     assert trial.verdict == verdict
     assert hint in (trial.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("api_key", "verdict", "sent_in"),
+    [
+        ({}, "unknown", "header X-API-Key"),
+        ({"name": "X-Box-Token"}, "fault", "header X-Box-Token"),
+        ({"place": "query", "name": "key"}, "fault", "parameter key"),
+    ],
+)
+async def test_rejected_api_key_is_no_fault_if_only_the_card_knows_its_place(
+    api_key: dict[str, str], verdict: str, sent_in: str
+) -> None:
+    method = {"api_key": {"value": {"env": "X"}, **api_key}}
+    trial = await tried_without_network(answered(401, ResultClass.GATED), method=method)
+    assert (trial.verdict, trial.steps[-1].result) == (verdict, verdict)
+    assert trial.steps[-1].text.endswith(sent_in)
+    assert ("agent card" in (trial.hint or "")) is (verdict == "unknown")
+
+
+@pytest.mark.parametrize("has_certificate", [False, True])
+async def test_broken_connection_is_not_a_fault_of_the_address(*, has_certificate: bool) -> None:
+    pair = {"client_certificate": "bank.pem", "client_key": {"env": "X"}} if has_certificate else {}
+    broken = {"result": ResultClass.HTTP_ERROR, "reason": "the connection broke"}
+    trial = await tried_without_network(broken, broken, method=BEARER | pair)
+    assert steps(trial) == {
+        "place": "ok", "address": "ok", "request_without": "ok", "request_with": "unknown",
+    }  # fmt: skip
+    assert trial.verdict == "unknown"
+    assert ("client certificate" in (trial.hint or "")) is has_certificate
 
 
 async def test_credential_trial_shows_when_the_certificate_ends() -> None:

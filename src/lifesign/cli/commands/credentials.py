@@ -1,8 +1,9 @@
 """Commands about the credentials of a probe definition."""
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -12,6 +13,7 @@ from lifesign.cli.options.credential_file import chosen_credential
 from lifesign.cli.options.duration import DefaultDuration, duration_option
 from lifesign.cli.options.json_option import AsJson
 from lifesign.cli.output.broken_pipe import ignore_broken_pipe
+from lifesign.cli.output.error_lines import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.cli.output.terminal import Colour, PageLine, has_colours, write_page
 from lifesign.domain.text.durations import duration_text
@@ -89,19 +91,28 @@ def try_one(
     from yarl import URL  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
 
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
+    from lifesign.prober.definition.unused_credentials import unused_credentials  # noqa: PLC0415
 
     read = read_definition_file(definition)
     chosen = chosen_credential(read, name, definition)
     target = URL(chosen.origin + chosen.path if url is None else url)
     if not target.absolute:
         raise InvalidValue("--url", url, "a URL such as https://agent.example/rpc")
+    for fault in unused_credentials(read) if read.target_urls else ():
+        if fault.name == name:
+            complain(f"warning: {fault.text}", hint=fault.hint)
     trial = run_until_signal(_try(read, chosen, target))
+    if trial.hint is not None:
+        named = trial.hint.replace("login NAME", f"login {name}")
+        trial = replace(
+            trial, hint=named.replace("--definition FILE", f"--definition {quote(str(definition))}")
+        )
     with ignore_broken_pipe():
         if as_json:
             _write_json(chosen, target, trial)
         else:
             write_page(sys.stdout, map(_line, trial.steps), colours=has_colours(sys.stdout))
-            sys.stdout.write(f"{trial.verdict}{f': {trial.hint}' if trial.hint else ''}\n")
+            sys.stdout.write("\n".join([trial.verdict, *([f"hint: {trial.hint}"] if trial.hint else []), ""]))
     return EXIT_CODES[trial.verdict]
 
 

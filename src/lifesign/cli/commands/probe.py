@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from lifesign.domain.observation.results import Observation
+    from lifesign.prober.definition.credentials import CredentialSettings
     from lifesign.prober.definition.models import ProbeDefinition
     from lifesign.prober.registry_exchange.ledger import ProbeReport
 
@@ -136,7 +137,8 @@ def probe(
     )
     if message is not None:
         _refuse_message_to_mcp(requested, message)
-    reports = run_until_signal(_probe_all(with_credentials(requested, credential)))
+    used = with_credentials(requested, credential)
+    reports = run_until_signal(_probe_all(used))
     with ignore_broken_pipe():
         if as_json:
             from lifesign.cli.output.table import write_json  # noqa: PLC0415
@@ -157,18 +159,27 @@ def probe(
                     observation,
                     now=datetime.now(UTC),
                 )
-                lines = [PageLine("hint", hint) for hint in hints(observation, probed, definition)]
+                lines = [
+                    PageLine("hint", hint)
+                    for hint in hints(observation, probed, definition, used.credentials)
+                ]
                 write_page(sys.stdout, lines, colours=False)
     code = exit_code([GROUPS[report.observation.result] for report in reports])
     has_failed = any(each.has_failed for report in reports for each in report.observation.assertions or ())
     return ExitCode.FAILED if has_failed else code
 
 
-def hints(seen: "Observation", typed: "Sequence[str]", definition: Path | None = None) -> "Iterator[str]":
+def hints(
+    seen: "Observation",
+    typed: "Sequence[str]",
+    definition: Path | None = None,
+    credentials: "Sequence[CredentialSettings]" = (),
+) -> "Iterator[str]":
     """Yield hints if the address was blocked, a login was required, or the wrong scheme was assumed."""
     from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415 - see probe
     from lifesign.domain.observation.results import ResultClass  # noqa: PLC0415
-    from lifesign.domain.targets.target import host_of, read_target, with_scheme  # noqa: PLC0415
+    from lifesign.domain.targets.target import host_of, origin_of, read_target, with_scheme  # noqa: PLC0415
+    from lifesign.prober.definition.unused_credentials import login_hint  # noqa: PLC0415
 
     # Results of a TLS handshake with a server that speaks plain HTTP, or none at all.
     without_tls = {ResultClass.TLS_FAILURE, ResultClass.REFUSED, ResultClass.TIMEOUT}
@@ -181,7 +192,11 @@ def hints(seen: "Observation", typed: "Sequence[str]", definition: Path | None =
         place = _place_to_allow("NETWORK", definition)
         yield f"if the address is in a network of your own, add {place}, such as 10.1.0.0/16"
     if seen.layers_with(ResultClass.GATED):
-        yield "if you have a credential for this login, add --credential FILE"
+        login = None if seen.login is None else seen.login.origin
+        yield (
+            login_hint(url, login or origin_of(url), credentials)
+            or "if you have a credential for this login, add --credential FILE"
+        )
     if assumed is not None and (is_blocked or seen.result in without_tls):
         yield f"https:// was assumed; for plain HTTP write http://{assumed}"
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.domain.errors import InvalidFile
-from lifesign.domain.targets.target import origin_of
 from lifesign.domain.text.counts import plural
 from lifesign.errors import InvalidValue, LifesignError
 
@@ -82,18 +81,11 @@ def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[C
 
 def _of_unused_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
     """Name the credentials that no probe can send. The targets of directories are not known here."""
-    if definition.directories:
-        return
-    for credential in definition.credentials:
-        if not any(credential.scope.is_for_target(origin_of(url)) for url in definition.target_urls):
-            yield CheckResult(
-                "credentials",
-                "warning",
-                f"{file}: the credential {credential.name} is never sent: no target has the origin "
-                f"{credential.origin}",
-                "write the origin as in the target's URL (localhost and 127.0.0.1 differ), or add the "
-                "target's origin to card_origins",
-            )
+    # Another extra.
+    from lifesign.prober.definition.unused_credentials import unused_credentials  # noqa: PLC0415
+
+    for unused in unused_credentials(definition):
+        yield CheckResult("credentials", "warning", f"{file}: {unused.text}", unused.hint)
 
 
 def _of_the_canaries(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:

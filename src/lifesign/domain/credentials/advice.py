@@ -14,6 +14,10 @@ TOO_FEW_RIGHTS: Final = "give the credential the rights for this URL, such as a 
 BLOCKED_ADDRESS: Final = "blocked_address"
 """The value of `ResultClass`, which this package does not import."""
 ALLOW_NETWORK: Final = "if the network of token_url is your own, add it to networks.allow of the definition"
+NEW_REFRESH_TOKEN: Final = (
+    "get a new refresh token, for example by: lifesign credentials login NAME --definition FILE"  # noqa: S105
+)
+NO_TOKEN_ENDPOINT: Final = "compare token_url with the provider's: it is no token endpoint"  # noqa: S105
 
 _TOKEN_ADVICE: Final[Mapping[TokenFaultKind, str]] = MappingProxyType({
     TokenFaultKind.NO_ANSWER: "look at token_url, and at the network and the certificate of its server",
@@ -25,6 +29,8 @@ _TOKEN_ADVICE: Final[Mapping[TokenFaultKind, str]] = MappingProxyType({
     TokenFaultKind.LIFETIME: "ask the provider for a lifetime in seconds",
     TokenFaultKind.TOKEN_FILE: "look at the mode of the token file, and stop other processes that use it",
 })  # fmt: skip
+
+_NO_ENDPOINT: Final = (404, 405)
 
 
 def fault_advice(state: CredentialState, detail: str | None) -> str:
@@ -38,5 +44,9 @@ def fault_advice(state: CredentialState, detail: str | None) -> str:
     kind = text.partition(":")[0]
     if kind == TokenFaultKind.NO_ANSWER and BLOCKED_ADDRESS in text:
         return ALLOW_NETWORK
+    if kind == TokenFaultKind.REFUSED and "invalid_grant" in text:
+        return NEW_REFRESH_TOKEN
+    if kind == TokenFaultKind.REFUSED and any(f"HTTP {status}" in text for status in _NO_ENDPOINT):
+        return NO_TOKEN_ENDPOINT
     is_known = kind in set(TokenFaultKind)
     return _TOKEN_ADVICE[TokenFaultKind(kind) if is_known else TokenFaultKind.NO_ANSWER]

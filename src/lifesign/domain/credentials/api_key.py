@@ -38,6 +38,12 @@ class ApiKeyPlace:
     place: KeyPlace
     name: str
 
+    @property
+    def text(self) -> str:
+        """The place in words."""
+        part = "query parameter" if self.place is KeyPlace.QUERY else self.place.value
+        return f"the {part} {self.name}"
+
     def target(self, path_qs: str, key: str) -> str:
         """Return a request's path and query, with the key added if it is sent in the query."""
         if self.place is not KeyPlace.QUERY:

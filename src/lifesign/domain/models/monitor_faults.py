@@ -87,12 +87,12 @@ _FAULT_TEXTS: Final[Mapping[CredentialState, str]] = MappingProxyType({
 def credential_faults(monitor: MonitorRecord) -> Iterator[MonitorFault]:
     """Yield a fault for each credential that does not work, or that only some probers have."""
     for each in monitor.credential_faults:
+        advice = fault_advice(each.fault, each.detail).replace("NAME", each.name)
         yield MonitorFault(
             f"the credential {each.name} for {each.origin}, of the prober with key {each.key_id}, "
             f"{_FAULT_TEXTS[each.fault]} since {utc_text(each.since, 'seconds')} "
             f"({each.fault}{'' if each.detail is None else f', {each.detail}'}): what is behind the login "
             "there is unknown",
-            f"{fault_advice(each.fault, each.detail)}; to test the credential, run: "
-            f"lifesign credentials test {each.name} --definition PROBE.yml",
+            f"{advice}; to test the credential, run: lifesign credentials test {each.name} --definition FILE",
         )
     yield from _missing_credential_faults(monitor)

@@ -69,8 +69,12 @@ def read_credential_file(file: Path) -> tuple[CredentialSettings, ...]:
     document = YamlDocument(
         text, expected="expected a mapping with the key credentials", refuse=refuse, secrets="credentials"
     )
+    content = document.to_dict()
+    if not content.keys().isdisjoint({"name", "targets", "directories"}):
+        expected = "a file that has only the key credentials"
+        raise InvalidValue("--credential", str(file), expected, hint="pass a definition as --definition")
     try:
-        read = CredentialFile.model_validate(document.to_dict(), context={"directory": file.parent})
+        read = CredentialFile.model_validate(content, context={"directory": file.parent})
     except ValidationError as error:
         raise document.misread(error, CredentialFile, forms={**FORMS, **CREDENTIAL_FORMS}) from None
     _refuse_changeable(file, opened, "--credential")

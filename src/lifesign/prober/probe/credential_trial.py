@@ -27,7 +27,19 @@ _URL_HINT: Final = (
     "pass the URL of the agent's interface as --url (the card names it), "
     "or run: lifesign probe --definition FILE"
 )
+_CARD_HINT: Final = (
+    "the agent card decides where an API key is sent, and this command reads no card: "
+    "run lifesign probe --definition FILE, or set place and name of api_key"
+)
+_TLS_HINT: Final = "look at the certificate of the server, and at ca_file of the credential"
+_BROKEN_HINT: Final = "look at the log of the server: it closed the connection, or does not speak HTTP"
+_CERTIFICATE_HINT: Final = (
+    "a server that does not accept a client certificate may answer so: compare it with the authorities "
+    "that the server accepts"
+)
 _MIN_ERROR: Final = 400
+_CONNECTED: Final = frozenset({ResultClass.GATED, ResultClass.HTTP_ERROR})
+"""Results without a status that show that the server was reached."""
 _NOT_ALLOWED: Final = frozenset({ResultClass.BLOCKED_ADDRESS, ResultClass.NOT_MEASURED})
 
 
@@ -98,7 +110,7 @@ async def try_credential(
     if credential is None:
         elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")
         return Trial(verdict=TrialVerdict.FAULT, steps=[elsewhere], hint=_PLACE_HINT)
-    steps = [TrialStep("place", StepResult.OK, f"{url} is a place of the credential")]
+    steps = [TrialStep("place", StepResult.OK, f"the credential may be sent to {url}")]
     without = await _ask(fetcher, url, seconds)
     if (step := await _token_step(credential, seconds)) is not None:
         steps.append(step)
@@ -109,9 +121,9 @@ async def try_credential(
     steps += _connection_steps(url, with_it)
     if steps[-1].result is StepResult.OK:
         steps.append(TrialStep("request_without", StepResult.OK, _answer_text(without)))
-        steps.append(_request_step(with_it))
+        steps.append(_request_step(with_it, credential))
     verdict = _verdict(steps[-1], without, with_it)
-    return Trial(verdict=verdict, steps=steps, hint=_hint(verdict, steps[-1], with_it))
+    return Trial(verdict=verdict, steps=steps, hint=_hint(verdict, steps[-1], with_it, credential))
 
 
 async def _other_place(own: CredentialScope, scopes: Sequence[CredentialScope], target: URL) -> str | None:
@@ -157,7 +169,7 @@ def _connection_steps(url: URL, fetched: Fetched) -> list[TrialStep]:
         return [TrialStep("address", StepResult.FAULT, fetched.reason)]
     if fetched.result is ResultClass.TLS_FAILURE:
         return [TrialStep("tls", StepResult.FAULT, fetched.reason)]
-    if fetched.status is None and fetched.result is not ResultClass.GATED:
+    if fetched.status is None and fetched.result not in _CONNECTED:
         text = f"{fetched.result}{': ' if fetched.reason else ''}{fetched.reason}"
         return [TrialStep("address", StepResult.UNKNOWN, text)]
     steps = [TrialStep("address", StepResult.OK, f"{fetched.address or url.host} may be contacted")]
@@ -165,19 +177,25 @@ def _connection_steps(url: URL, fetched: Fetched) -> list[TrialStep]:
         text = "plain HTTP: the credential is sent only to a private network of networks.allow"
         return [*steps, TrialStep("tls", StepResult.OK, text)]
     ends = fetched.certificate_expires_at
+    if fetched.status is None and ends is None:
+        return steps
     text = "the certificate is trusted" + ("" if ends is None else f" and ends on {ends:%Y-%m-%d}")
     return [*steps, TrialStep("tls", StepResult.OK, text)]
 
 
-def _request_step(fetched: Fetched) -> TrialStep:
+def _request_step(fetched: Fetched, credential: Credential) -> TrialStep:
     """Return how the server answered the request with the credential."""
+    if fetched.status is None and fetched.result is ResultClass.HTTP_ERROR:
+        return TrialStep("request_with", StepResult.UNKNOWN, _answer_text(fetched))
     if fetched.credential is None:
         text = "the credential was not sent: it needs TLS, or a private network of networks.allow"
         return TrialStep("request_with", StepResult.FAULT, text)
     result, reason = with_credential_fault(fetched, fetched.result, "")
     state = credential_state(fetched, result)
     if state in FAULTS:
-        return TrialStep("request_with", StepResult.FAULT, reason)
+        sent = "" if credential.sent_in is None else f", sent in {credential.sent_in}"
+        outcome = StepResult.UNKNOWN if credential.follows_card else StepResult.FAULT
+        return TrialStep("request_with", outcome, reason + sent)
     outcome = StepResult.UNKNOWN if state is None else StepResult.OK
     return TrialStep("request_with", outcome, _answer_text(fetched))
 
@@ -202,18 +220,25 @@ def _verdict(last: TrialStep, without: Fetched, with_it: Fetched) -> TrialVerdic
     return TrialVerdict.NOT_NEEDED if is_accepted else TrialVerdict.UNKNOWN
 
 
-def _hint(verdict: TrialVerdict, last: TrialStep, with_it: Fetched) -> str | None:
+def _hint(verdict: TrialVerdict, last: TrialStep, with_it: Fetched, credential: Credential) -> str | None:
     """Return a hint for the operator after a verdict; None if the credential works."""
+    if verdict is TrialVerdict.WORKS:
+        return None
     match verdict, last.name:
-        case TrialVerdict.WORKS, _:
-            return None
         case TrialVerdict.FAULT, "request_with" if with_it.credential is not None:
             return fault_advice(CredentialState.CREDENTIALS_REJECTED, last.text)
         case TrialVerdict.FAULT, "tls":
-            return "look at the certificate of the server, and at ca_file of the credential"
+            return f"{_TLS_HINT}; {_CERTIFICATE_HINT}" if credential.has_certificate else _TLS_HINT
         case TrialVerdict.FAULT, _:
             return "allow the address in networks.allow, or use https"
-        case _, "address":
-            return "look at the address and the network of the server"
         case _:
-            return _URL_HINT
+            return _unclear_hint(last, with_it, credential)
+
+
+def _unclear_hint(last: TrialStep, with_it: Fetched, credential: Credential) -> str:
+    """Return a hint after answers that do not show whether the server accepts the credential."""
+    if last.name == "address":
+        return "look at the address and the network of the server"
+    if with_it.status is None:
+        return _CERTIFICATE_HINT if credential.has_certificate else _BROKEN_HINT
+    return _CARD_HINT if credential.follows_card and with_it.status in REJECTED else _URL_HINT

@@ -125,7 +125,9 @@ def _read_certificate(setting: str, chain: str, key: str, now: datetime) -> Clie
     if (fault := key_fault(key)) is not None:
         raise InvalidValue(f"{setting}.client_key", None, fault)
     if load_pem_private_key(key.encode(), None).public_key() != certificate.public_key():
-        raise InvalidValue(f"{setting}.client_key", None, "the private key of client_certificate")
+        expected = "the private key of client_certificate"
+        hint = "name the key that the certificate was issued for"
+        raise InvalidValue(f"{setting}.client_key", None, expected, hint=hint)
     begins_at, ends_at = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if ends_at <= now:
         raise InvalidValue(name, None, f"a certificate that has not expired (it expired {_shown(ends_at)})")

@@ -128,6 +128,25 @@ class Credential:
             return path_qs
         return key_place(card_schemes, api_key.configured).target(path_qs, self._secrets[0])
 
+    @property
+    def sent_in(self) -> str | None:
+        """Part of a request that has the secret, in words; None if there is only a client certificate.
+
+        For an API key, that of the definition: an agent card may name another one.
+        """
+        api_key, header = self._settings.api_key, self._settings.header
+        if api_key is not None:
+            return api_key.configured.text
+        if header is not None:
+            return f"the header {header.name}"
+        return None if self._settings.method == CERTIFICATE_METHOD else "the header Authorization"
+
+    @property
+    def follows_card(self) -> bool:
+        """Whether only an agent card can say where the secret is sent."""
+        api_key = self._settings.api_key
+        return api_key is not None and api_key.model_fields_set.isdisjoint({"place", "name"})
+
     def header(self, card_schemes: Sequence[str] = ()) -> tuple[str, str] | None:
         """Return the HTTP header that contains the secret, as name and value.
 

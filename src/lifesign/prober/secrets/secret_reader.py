@@ -35,6 +35,7 @@ MISSING_SECRET_HINT = (
     "set the variable, or write the secret into the file that the definition names (mode 0600)"  # noqa: S105
 )
 """What to do about a secret that is missing or not accepted, if its error does not say so."""
+_CONTENT_HINT = "correct the content of the file or variable"
 
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -148,7 +149,7 @@ def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], Non
         elif fault is None and setting.endswith(".api_key") and not fits_everywhere(text):
             fault = "a key without spaces, quotes, commas, semicolons and backslashes"
     if fault is not None:
-        raise InvalidValue(setting, None, f"{fault} ({source})")
+        raise InvalidValue(setting, None, f"{fault} ({source})", hint=_CONTENT_HINT)
     return text
 
 
