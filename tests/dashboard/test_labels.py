@@ -101,6 +101,16 @@ def test_discounted_failure_is_shown_as_unknown() -> None:
     assert (label.word, label.why.split("; ")[0]) == ("unknown", "HTTP 404")
 
 
+def test_stale_document_is_the_reason_while_nothing_failed() -> None:
+    requested_at = datetime(2026, 11, 22, 10, tzinfo=UTC)
+    absent = ObservedLayer(result=ResultClass.NOT_AN_AGENT, reason="HTTP 404", observed_at=requested_at)
+    stale = ObservedLayer(result=ResultClass.STALE_DOCUMENT, reason="too old", observed_at=requested_at)
+    seen = ObservedState(failures_in_row=0, recent_interactions="", discovery=absent, readiness=stale)
+    assert label_of_observed(seen) == labels.label_of_result(stale.result, stale.reason)
+    failed = seen.model_copy(update={"failures_in_row": 1})
+    assert label_of_observed(failed) == labels.label_of_result(absent.result, absent.reason)
+
+
 def test_each_label_has_an_explanation() -> None:
     seen = {labels.label_of_result(result).word for result in [*ResultClass, None]}
     assert seen == {"answers", "gated", "down", "unknown", "never probed"}

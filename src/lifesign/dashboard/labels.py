@@ -145,6 +145,9 @@ def label_of_observed(seen: ObservedState | None) -> ProbeLabel:
     last = decisive(layers)
     if last is None:
         return NEVER_PROBED
+    stale = next((layer for _, layer in layers if layer.result is ResultClass.STALE_DOCUMENT), None)
+    if stale is not None and not seen.failures_in_row:
+        return label_of_result(stale.result, stale.reason)
     if last.has_failed and not seen.failures_in_row:
         # The only trace of an inconclusive probe: the failure did not count.
         what = layer_words(seen.kind)[Layer.DISCOVERY]

@@ -329,6 +329,9 @@ def test_document_without_a_date_is_aged_by_our_clock(offset_s: float) -> None:
 def test_document_fresh_for_its_prober_can_be_stale_by_the_registrys_clock() -> None:
     observation = with_document_age(read(-3600, "healthy", -3600), NOW_S)
     assert (observation.result, observation.is_liveness_signal) == (ResultClass.STALE_DOCUMENT, False)
+    # A running agent stays alive if the registry's clock is wrong.
+    renewed = with_document_age(read(-3600, "healthy", -3600, is_renewed=True), NOW_S)
+    assert (renewed.result, renewed.is_liveness_signal) == (ResultClass.STALE_DOCUMENT, True)
     dated = read(-3600, "healthy", -3600, age_s=0.5)
     assert with_document_age(dated, NOW_S) is dated
 

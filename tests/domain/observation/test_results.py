@@ -162,6 +162,17 @@ def test_stale_document_is_neither_liveness_signal_nor_failure() -> None:
         assert observation.result is ResultClass.STALE_DOCUMENT
 
 
+@pytest.mark.parametrize("other", [{"discovery": "not_an_agent"}, {"transport": "refused"}])
+def test_renewed_document_of_a_wrong_clock_is_a_liveness_signal(other: dict[str, str]) -> None:
+    document = {"status": "healthy", "timestamp": SEEN_AT, "is_stale": True, "is_renewed": True}
+    observation = observed(readiness="stale_document", document=document, **other)
+    assert observation.is_liveness_signal
+    assert observation.result is ResultClass.STALE_DOCUMENT
+    assert observed(readiness="stale_document", document=document, transport="gated").result is (
+        ResultClass.GATED
+    )
+
+
 def test_results_of_additional_paths_do_not_decide() -> None:
     observation = observed(paths={"/ping": {"result": "ok"}, "/live?x=1": {"result": "timeout"}})
     assert not observation.is_liveness_signal

@@ -242,6 +242,16 @@ async def test_stale_document_hides_no_failure() -> None:
     assert not observation.is_liveness_signal
 
 
+async def test_stale_document_that_was_renewed_is_a_liveness_signal() -> None:
+    async with serving({}) as server, probing(**WITHOUT_TRANSPORT) as probes:
+        for second, is_alive in ((10, False), (20, True), (20, False), (15, False), (16, True)):
+            old = document(timestamp=f"2020-01-01T00:00:{second}Z")
+            server.replies[HEALTH_PATH] = as_json(old)
+            observation = await probes.see(server.url)
+            assert observation.is_liveness_signal is is_alive
+            assert observation.is_measured_failure is not is_alive
+
+
 async def test_findings_of_a_valid_document_are_named_with_evidence() -> None:
     bodies = Bodies()
     odd = as_json(document(decay=None, calibration=None))

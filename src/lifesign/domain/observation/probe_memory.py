@@ -119,6 +119,8 @@ class ProbeMemory(BaseModel):
     """Time at which the metadata was read, or found to be missing."""
     health_url: _Url = None
     """URL of the last health document; before the first one, the URL in the card."""
+    document_at_s: _Moment = None
+    """The `timestamp` of the last health document, by the agent's clock."""
 
     mcp_generation: Annotated[Generation, Field(strict=False)] | None = None
     """Protocol generation of an MCP server."""

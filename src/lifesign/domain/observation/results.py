@@ -225,6 +225,8 @@ class ProbedDocument(_Wire):
     """When the agent computed it, by the agent's clock."""
     is_stale: bool = False
     """Whether the document was too old, or too far in the future, when it was read (`decision.is_stale`)."""
+    is_renewed: bool = False
+    """Whether its `timestamp` is later than that of the document that the target's last probe read."""
     age_s: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Age of the document when it was served, by the server's clock (the answer's `Date`).
 
@@ -317,9 +319,10 @@ class Observation(_Wire):
         The document's status does not matter: an agent that reports unhealthy is alive.
 
         An answered message proves the same as an answering interface. A gated card or document shows a gate,
-        not an agent; a stale document may be left over from a dead one.
+        not an agent. A stale document may be left over from a dead one, unless it was renewed since the last
+        probe: then only a clock is wrong.
         """
-        if self._identifies_agent:
+        if self._identifies_agent or self.has_renewed_document:
             return True
         transport, message = self.transport, self.message
         return (transport is not None and transport.has_answered) or (
@@ -359,15 +362,17 @@ class Observation(_Wire):
     def result(self) -> ResultClass:
         """Result of the whole probe as one class.
 
-        `ok` or `gated` with a liveness signal; else the result of the `decisive` layer; `not_measured` if no
-        layer was probed.
+        With a liveness signal `ok` or `gated`, or `stale_document` if there is no other; else the result of
+        the `decisive` layer; `not_measured` if no layer was probed.
         """
         if self._identifies_agent:
             return _OK
         requested = self._requested_layers()
         if self.is_liveness_signal:
-            is_ok = any(layer.result is ResultClass.OK for _, layer in requested)
-            return ResultClass.OK if is_ok else ResultClass.GATED
+            if any(layer.result is ResultClass.OK for _, layer in requested):
+                return ResultClass.OK
+            has_answered = any(layer.has_answered for _, layer in requested)
+            return ResultClass.GATED if has_answered else ResultClass.STALE_DOCUMENT
         last = decisive(requested)
         if last is None:
             return ResultClass.NOT_MEASURED
@@ -427,6 +432,11 @@ class Observation(_Wire):
     def _identifies_agent(self) -> bool:
         """Whether card or document are as expected, as for most living agents."""
         return _is(self.discovery, _OK) or _is(self.readiness, _OK)
+
+    @property
+    def has_renewed_document(self) -> bool:
+        """Whether a running process computed the document, even if a wrong clock makes it stale."""
+        return self.document is not None and self.document.is_renewed
 
     def _requested_layers(self) -> Sequence[tuple[str, LayerResult]]:
         layers = (self.discovery, self.transport, self.readiness, self.message)

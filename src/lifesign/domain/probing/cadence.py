@@ -298,7 +298,7 @@ def without_card_reading(memory: ProbeMemory) -> ProbeMemory:
     they decide in which part of a request an API key is sent. The URL of the interface stays: an agent may be
     alive although its card fails.
     """
-    names = ("card_etag", "card_digest", "card_read_at_s", "health_url", "card_schemes")
+    names = ("card_etag", "card_digest", "card_read_at_s", "health_url", "document_at_s", "card_schemes")
     return memory.model_copy(update={**dict.fromkeys(names), "alive_at_s": last_alive_s(memory)})
 
 

@@ -72,6 +72,7 @@ def _classify(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> Lay
         visit.learned["health_url"] = url
     visit.reported_agent_id = served.document.agent_id
     visit.document = _probed_document(visit, served.document, fetched)
+    visit.learned["document_at_s"] = served.document.timestamp.timestamp()
     if visit.document.is_stale:
         age_s = age_seconds(served.document, fetched.served_at or visit.now)
         reason = stale_reason(age_s, fetched.max_age_seconds)
@@ -85,11 +86,13 @@ def _probed_document(visit: ProbeSession, document: HealthDocument, fetched: Fet
     """Return the stored part of a document, with its age by the clock of the server that sent it."""
     served_at = fetched.served_at
     age_s = age_seconds(document, served_at or visit.now)
+    last_s = visit.entry.memory.document_at_s
     calibration = document.calibration
     return ProbedDocument(
         status=document.health.status,
         timestamp=document.timestamp,
         is_stale=is_stale(age_s, fetched.max_age_seconds),
+        is_renewed=last_s is not None and document.timestamp.timestamp() > last_s,
         age_s=None if served_at is None else age_s,
         max_age_s=fetched.max_age_seconds,
         response_ratio=None if calibration is None else calibration.response_ratio,

@@ -155,7 +155,9 @@ class ContactReader:
         They come without TLS, from an interface whose name now leads into another network class. A router
         without an uplink may demand a login from every request. Card and document are proof enough.
         """
-        if not observation.is_liveness_signal or any(
+        if not observation.is_liveness_signal or observation.has_renewed_document:
+            return False
+        if any(
             layer is not None and layer.result is ResultClass.OK
             for layer in (observation.discovery, observation.readiness)
         ):
