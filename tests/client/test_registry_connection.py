@@ -319,6 +319,16 @@ async def test_answer_of_another_content_type_is_invalid(hostile: Reply) -> None
             await connection.ask_for(Thing, GET)
 
 
+async def test_key_as_a_member_of_an_invalid_answer_is_not_shown() -> None:
+    class Sizes(BaseModel):
+        sizes: dict[str, int]
+
+    async with asking({"/api/v1/thing": as_json({"sizes": {KEY: "x"}})}) as (connection, _):
+        with pytest.raises(InvalidAnswer) as caught:
+            await connection.ask_for(Sizes, GET)
+    assert KEY not in str(caught.value)
+
+
 async def test_error_about_an_invalid_answer_does_not_quote_it() -> None:
     async with asking({"/api/v1/thing": as_json({"size": "ahk_secret"})}) as (connection, _):
         reply = await connection.ask(GET)

@@ -107,6 +107,8 @@ class RegistryReply:
     """May contain a key."""
     sent_at_s: float
     """When the try that was answered began, by `boot_clock`."""
+    scrubber: Scrubber = field(default=NO_SECRETS, repr=False)
+    """Removes the key of the request from texts that quote the answer."""
 
 
 def path_of(*segments: str) -> str:
@@ -322,7 +324,11 @@ class RegistryConnection:
             return _refusal(response, body, self._scrubber)
         content_type = self._scrubber.clean_text(media_type(response.headers))
         return RegistryReply(
-            status=response.status, content_type=content_type, body=body, sent_at_s=sent_at_s
+            status=response.status,
+            content_type=content_type,
+            body=body,
+            sent_at_s=sent_at_s,
+            scrubber=self._scrubber,
         )
 
     async def _send(self, question: Question, key: str | None) -> aiohttp.ClientResponse:
@@ -369,7 +375,7 @@ def read_answer(model: type[M], reply: RegistryReply) -> M:
         fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     if fault["type"] == "json_invalid" or not fault["loc"]:
         raise InvalidAnswer(f"{not_a_registry}: expected a JSON object", status=reply.status)
-    what = f"{json_pointer(*fault['loc'])[:80]}: {fault['msg'][:200]}"
+    what = reply.scrubber.clean_cut(f"{json_pointer(*fault['loc'])[:80]}: {fault['msg'][:200]}")
     raise InvalidAnswer(f"{not_a_registry}, or one of another version: {what}", status=reply.status)
 
 
