@@ -34,7 +34,6 @@ COMMANDS = {
     "hypercorn": ["hypercorn", APP, "-w", "{workers}", "-b", "127.0.0.1:{port}"],
 }  # fmt: skip
 EACH_SERVER = ["uvicorn", "gunicorn", "granian", "hypercorn"]
-WORKERS = dict.fromkeys(COMMANDS, 4) | {"hypercorn": 2}
 # With hypercorn, a killed worker takes all others with it; recycled ones end by themselves.
 KILLED = [name for name in COMMANDS if name not in {"hypercorn", "gunicorn-recycling"}]
 
@@ -43,7 +42,7 @@ class Agent:
     """An agent that can be started again and again over the same state directory."""
 
     def __init__(self, name: str, directory: Path) -> None:
-        self.workers = WORKERS[name]
+        self.workers = 2
         self.state_dir = directory / "state"
         self._command = COMMANDS[name]
         self._log = directory / "server.log"
@@ -112,11 +111,12 @@ def expect(server: Server, sent: dict[str, int], looks: int) -> None:
     until(f"{looks} looks in a row find {sent}", all_agree)
 
 
-@pytest.mark.parametrize("failures", [40, *in_faults(100)])
+@pytest.mark.parametrize(("failures", "workers"), [(40, 2), *in_faults((100, 4))])
 @pytest.mark.parametrize(
     "agent", [*EACH_SERVER, *in_faults("gunicorn-preload", "gunicorn-recycling")], indirect=True
 )
-def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent, failures: int) -> None:
+def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent, failures: int, workers: int) -> None:
+    agent.workers = workers
     answered, looks = 9 * failures, failures // 2
     with agent.running() as server:
         pids = ask(server, answered)
@@ -129,7 +129,8 @@ def test_workers_report_the_exact_sum_also_after_a_restart(agent: Agent, failure
         assert agent.window_files() <= agent.workers
 
 
-def kill_workers(agent: Agent, kills: int) -> None:
+def kill_workers(agent: Agent, kills: int, workers: int) -> None:
+    agent.workers = workers
     by_age: list[int] = []
     with agent.running() as server:
         for number in range(1, kills + 1):
@@ -146,16 +147,18 @@ def kill_workers(agent: Agent, kills: int) -> None:
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("agent", ["uvicorn", "granian", *in_faults("gunicorn")], indirect=True)
-def test_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
-    kill_workers(agent, 3)
+@pytest.mark.parametrize(
+    ("agent", "workers"), [("uvicorn", 2), ("granian", 4), *in_faults(("gunicorn", 4))], indirect=["agent"]
+)
+def test_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent, workers: int) -> None:
+    kill_workers(agent, 3, workers)
 
 
 @pytest.mark.fault
 @pytest.mark.long
 @pytest.mark.parametrize("agent", KILLED, indirect=True)
 def test_repeatedly_killed_workers_lose_no_interaction_and_leave_no_files(agent: Agent) -> None:
-    kill_workers(agent, 20)
+    kill_workers(agent, 20, 4)
 
 
 @pytest.mark.fault
