@@ -1,12 +1,10 @@
 """Messages of examples that were started without what they need."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from tests.support.servers import PATIENCE_SECONDS
+from tests.support.preloaded import PYTHON, run
 
 EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("LIFESIGN_")}
@@ -24,14 +22,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 )
 def test_example_without_arguments_names_the_missing_ones(program: str, missing: str) -> None:
     name, *arguments = program.split()
-    ended = subprocess.run(
-        [sys.executable, EXAMPLES / name, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        env=ENVIRONMENT,
-        check=False,
-    )
+    ended = run(EXAMPLES / name, *arguments, program=PYTHON, env=ENVIRONMENT)
     assert ended.returncode == 2, ended.stderr
     usage, lines = ended.stderr.splitlines()
     assert usage.startswith(f"usage: {name}")
@@ -50,14 +41,7 @@ def test_example_agent_without_key_or_registry_fails_with_one_line(
     program: str, given: dict[str, str], message: str, tmp_path: Path
 ) -> None:
     key_file = tmp_path / "own.key"
-    ended = subprocess.run(
-        [sys.executable, EXAMPLES / program, key_file],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        env=ENVIRONMENT | given,
-        check=False,
-    )
+    ended = run(EXAMPLES / program, key_file, program=PYTHON, env=ENVIRONMENT | given)
     assert (ended.returncode, ended.stdout, ended.stderr) == (
         2,
         "",

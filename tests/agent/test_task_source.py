@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.renewing import LONG_SECONDS, renew_soon
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
+from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign import boot_clock
 from lifesign.agent import Agent, AgentEnd, AgentRunner, ClaimedTask, on_assignment, task_source
@@ -654,11 +655,10 @@ def example(registry: RegistryServer, directory: Path) -> "Iterator[subprocess.P
     """Run the example; its output is in `log`."""
     settings = {"LIFESIGN_REGISTRY": registry.url, "LIFESIGN_KEY": KEYS[Role.ENROLL]}
     with (directory / "log").open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "docs/examples/task_worker.py", str(directory / "writer.key")],
-            cwd=REPOSITORY,
+        process = PreloadedProcess(
+            [PYTHON, "docs/examples/task_worker.py", directory / "writer.key"],
             stdout=output,
-            stderr=subprocess.STDOUT,
+            stderr=output,
             env={**os.environ, **settings},
         )
         try:

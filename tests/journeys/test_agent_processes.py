@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -17,8 +16,9 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.support.linked_environment import AGENT_ID, linked_environment
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
+from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, serving, until
 
 from lifesign.client import RegistryClient
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
@@ -63,14 +63,12 @@ def steps(registry: RegistryServer, agent_id: str) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def reporter(registry: RegistryServer, directory: Path) -> Iterator["subprocess.Popen[str]"]:
-    with subprocess.Popen(
-        [sys.executable, "docs/examples/declared_agent.py", str(directory / "reporter.key")],
-        cwd=REPOSITORY,
+def reporter(registry: RegistryServer, directory: Path) -> Iterator[PreloadedProcess]:
+    with PreloadedProcess(
+        [PYTHON, "docs/examples/declared_agent.py", directory / "reporter.key"],
         env={**os.environ, URL_VARIABLE: registry.url, KEY_VARIABLE: KEYS[Role.ENROLL]},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        text=True,
     ) as process:
         try:
             yield process
@@ -78,14 +76,14 @@ def reporter(registry: RegistryServer, directory: Path) -> Iterator["subprocess.
             process.kill()
 
 
-def line(process: "subprocess.Popen[str]") -> str:
+def line(process: PreloadedProcess) -> str:
     assert process.stdout is not None
-    return process.stdout.readline().strip()
+    return process.stdout.readline().decode().strip()
 
 
-def hand_in(process: "subprocess.Popen[str]", task: str) -> None:
+def hand_in(process: PreloadedProcess, task: str) -> None:
     assert process.stdin is not None
-    process.stdin.write(f"{task}\n")
+    process.stdin.write(f"{task}\n".encode())
     process.stdin.flush()
 
 

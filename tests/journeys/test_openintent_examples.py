@@ -6,13 +6,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
 
@@ -60,8 +60,9 @@ def running(
     program.write_text(code)
     with (
         (directory / "log").open("wb") as log,
-        subprocess.Popen(
-            [sys.executable, str(program)],
+        PreloadedProcess(
+            [PYTHON, program],
+            stdout=subprocess.DEVNULL,
             stderr=log,
             env={**os.environ, **(settings if by_environment else {})},
         ) as process,

@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import signal
-import sys
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 from tests.prober.secrets.test_credential_store import RPC, TOKEN, behind_login
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, answer, as_json, serving
+from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.registry_server import KEYS, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
@@ -41,21 +42,20 @@ def definition(name: str, urls: list[str], credentials: str) -> str:
 @asynccontextmanager
 async def crawl(directory: Path, name: str, registry: str) -> AsyncIterator[None]:
     """Run a prober in a separate process."""
-    process = await asyncio.create_subprocess_exec(
-        Path(sys.executable).with_name("lifesign"),
-        "crawl", f"{name}.yml", "--registry", registry, "--workers", "1",
+    process = PreloadedProcess(
+        [PROGRAM, "crawl", f"{name}.yml", "--registry", registry, "--workers", "1"],
         cwd=directory,
         env=os.environ | {KEY_VARIABLE: KEYS[Role.PROBER], "LAB_TOKEN": TOKEN},
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )  # fmt: skip
+    )
     try:
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
+        await asyncio.to_thread(process.wait)
 
 
 def reported(file: Path) -> list[dict[str, Any]]:

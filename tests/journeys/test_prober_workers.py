@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,9 +15,10 @@ from typing import TypeVar
 
 import pytest
 from tests.support.databases import bare_url
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.prober_worker import INTERVAL_SECONDS, KEY_VARIABLE
 from tests.support.registry_process import ADMIN_KEY, prepare, registry
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, stop, until
+from tests.support.servers import PATIENCE_SECONDS, stop, until
 
 from lifesign.client.registry import RegistryClient
 from lifesign.domain.events.event_type import EventType
@@ -88,18 +88,13 @@ class Crew:
 
     @contextmanager
     def _process(self, name: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
-        command = [sys.executable, "-m", "tests.support.prober_worker", self.url, name]
-        environment = {
-            **os.environ,
-            KEY_VARIABLE: ADMIN_KEY,
-            "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'tests'}",
-        }
+        command = [PYTHON, "-m", "tests.support.prober_worker", self.url, name]
         with (self.directory / "workers.log").open("ab") as output:
-            process = subprocess.Popen(
+            process = PreloadedProcess(
                 [*command, str(self.directory / name), str(self.ttl_s), *options],
                 stdout=output,
                 stderr=output,
-                env=environment,
+                env={**os.environ, KEY_VARIABLE: ADMIN_KEY},
                 start_new_session=True,
             )
             try:

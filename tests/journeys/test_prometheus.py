@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.preloaded import PROGRAM, PYTHON, PreloadedProcess
 from tests.support.registry_server import KEYS, RegistryServer, registry_server
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS, Server, serving, until
+from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, Server, serving, until
 
 from lifesign.domain.access.permissions import Role
 
@@ -73,8 +74,8 @@ PROBE: Mapping[str, object] = {
 def agent(directory: Path) -> Iterator[Server]:
     """An agent that reports its own figures, after a request."""
     (directory / "app.py").write_text(APP)
-    command = [str(SCRIPTS / "uvicorn"), "app:app", "--app-dir", str(directory), "--port", "{port}"]
-    with serving(command, log=directory / "agent.log") as server:
+    command = [PYTHON, "-m", "uvicorn", "app:app", "--app-dir", str(directory), "--port", "{port}"]
+    with serving(command, log=directory / "agent.log", start=PreloadedProcess) as server:
         assert server.send("/")[0] == 200
         yield server
 
@@ -85,11 +86,11 @@ def prober(directory: Path, registry: RegistryServer, agent: Server) -> Iterator
     target = f"http://127.0.0.1:{agent.port}/.well-known/agent-card.json"
     (directory / "probe.yml").write_text(yaml.safe_dump({**PROBE, "targets": [target]}))
     command = [
-        str(SCRIPTS / "lifesign"), "crawl", str(directory / "probe.yml"), "--registry", registry.url,
+        PROGRAM, "crawl", str(directory / "probe.yml"), "--registry", registry.url,
         "--metrics", "127.0.0.1:{port}",
     ]  # fmt: skip
     key = {"LIFESIGN_KEY": KEYS[Role.PROBER]}
-    with serving(command, log=directory / "prober.log", env=key) as server:
+    with serving(command, log=directory / "prober.log", env=key, start=PreloadedProcess) as server:
         yield server
 
 

@@ -31,6 +31,7 @@ _MODULES: Final = (
     "lifesign.adapter.tools.proxy_server",
     "lifesign.adapter.tools.tool_proxy",
     "lifesign.cli.application",
+    "lifesign.crawl.run",
     "lifesign.dashboard.routes",
     "lifesign.mcp.over_http",
     "lifesign.mcp.server",

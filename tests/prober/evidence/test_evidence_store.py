@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.errors import InvalidValue
@@ -380,22 +381,20 @@ evidence.close()
 """
 
 
-def keepers(directory: Path, max_bytes: int, kind: str) -> list[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", KEEPER, str(directory), str(max_bytes), kind]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
+def keepers(directory: Path, max_bytes: int, kind: str) -> list[PreloadedProcess]:
+    command = [PYTHON, "-c", KEEPER, str(directory), str(max_bytes), kind]
+    started = [PreloadedProcess(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
     for process in started:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == b"ready\n"
     for process in started:
         assert process.stdin is not None
-        process.stdin.write("go\n")
+        process.stdin.write(b"go\n")
         process.stdin.flush()
     return started
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> list[int]:
+def ended(processes: list[PreloadedProcess]) -> list[int]:
     codes = []
     for process in processes:
         with process:

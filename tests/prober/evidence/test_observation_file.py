@@ -3,7 +3,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.memory_ledger import batch_of
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -201,22 +201,19 @@ while number < int(sys.argv[2]):
 """
 
 
-def appenders(path: Path, count: int) -> list[subprocess.Popen[str]]:
+def appenders(path: Path, count: int) -> list[PreloadedProcess]:
     started = [
-        subprocess.Popen(
-            [sys.executable, "-c", APPENDER, str(path), str(count), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        PreloadedProcess(
+            [PYTHON, "-c", APPENDER, path, str(count), name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         for name in ("a", "b", "c")
     ]
     for process in started:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == b"ready\n"
     for process in started:
         assert process.stdin is not None
-        process.stdin.write("go\n")
+        process.stdin.write(b"go\n")
         process.stdin.flush()
     return started
 
