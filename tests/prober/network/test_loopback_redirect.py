@@ -6,7 +6,14 @@ import pytest
 
 from lifesign.domain.credentials.authorization import AuthorizationCode, RedirectFault
 from lifesign.prober.network import loopback_redirect
-from lifesign.prober.network.loopback_redirect import HOST, MAX_CONNECTIONS, LoopbackRedirect, listening
+from lifesign.prober.network.loopback_redirect import (
+    HOST,
+    LOGIN_FAILED,
+    MAX_CONNECTIONS,
+    NOT_THIS_LOGIN,
+    LoopbackRedirect,
+    listening,
+)
 
 
 def read(query: str) -> AuthorizationCode | RedirectFault:
@@ -19,11 +26,23 @@ async def get(
     redirect: LoopbackRedirect, target: str, host: str | None = None, method: str = "GET"
 ) -> int | None:
     """Send one request; return the status of its answer, None without one."""
+    answer = await exchange(redirect, target, host, method)
+    return int(answer.split()[1]) if answer else None
+
+
+async def exchange(
+    redirect: LoopbackRedirect, target: str, host: str | None = None, method: str = "GET"
+) -> bytes:
     reader, writer = await asyncio.open_connection(HOST, redirect.port)
     writer.write(f"{method} {target} HTTP/1.1\r\nHost: {host or f'{HOST}:{redirect.port}'}\r\n\r\n".encode())
     answer = await reader.read()
     writer.close()
-    return int(answer.split()[1]) if answer else None
+    return answer
+
+
+async def page(redirect: LoopbackRedirect, target: str) -> str:
+    """Return the text of the page that a browser shows."""
+    return (await exchange(redirect, target)).partition(b"\r\n\r\n")[2].decode()
 
 
 async def test_redirect_gives_its_code_once() -> None:
@@ -72,6 +91,13 @@ async def test_a_final_fault_ends_the_login() -> None:
         assert await get(redirect, "/callback?final") == 400
         found = await redirect.wait(1.0)
     assert isinstance(found, RedirectFault)
+
+
+async def test_page_of_a_failed_login_is_another_one_than_that_of_another_login() -> None:
+    async with listening() as redirect:
+        redirect.read = read
+        pages = [await page(redirect, f"/callback?{query}") for query in ("other", "final")]
+    assert pages == [NOT_THIS_LOGIN, LOGIN_FAILED]
 
 
 async def test_the_wait_is_bounded() -> None:

@@ -293,6 +293,8 @@ async def test_a_rejected_token_that_cannot_be_replaced_names_both_faults() -> N
                 rejected = layer((await probes.see(server.url)).transport)
                 assert rejected.result == REJECTED
                 assert {"401", "500"} <= set(re.findall(r"HTTP (\d+)", rejected.reason))
+                (status,) = probes.credentials.states
+                assert {"401", "500"} <= set(re.findall(r"HTTP (\d+)", status.detail or ""))
 
 
 async def test_insufficient_scope_does_not_request_another_token() -> None:

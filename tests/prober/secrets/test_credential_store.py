@@ -31,7 +31,7 @@ from lifesign.domain.credentials.disguise import MAX_ENTITIES
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.credentials.secret import REMOVED
-from lifesign.domain.credentials.token import AccessToken
+from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
@@ -511,6 +511,30 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     # A target may still send back the former one.
     scrubber = store.scrubber_of(URL("https://lab.example/x"))
     assert scrubber.clean_text("first-secret second-secret") == "REMOVED-SECR REMOVED-SECRE"
+
+
+async def test_changed_client_secret_causes_a_request_for_a_token_at_once(tmp_path: Path) -> None:
+    file, now, requested = tmp_path / "acme.secret", [0.0], []
+    write_secret(file, "wrong-secret")
+    client = {"token_url": "https://login.example/token", "client_id": "x", "client_secret": {"file": file}}
+    each = CredentialSettings.model_validate(
+        {"name": "acme", "origin": "https://lab.example", "oauth2": client}
+    )
+
+    async def request_token(credential: Credential, _rejected: str | None) -> TokenFault:
+        requested.append(credential.secret)
+        return TokenFault(kind=TokenFaultKind.REFUSED, reason="HTTP 401", retry_after_s=900.0)
+
+    store = CredentialStore([each], read_secrets([each]), lambda: now[0], request_token=request_token)
+    for secret in ("wrong-secret", "right-secret"):
+        write_secret(file, secret)
+        now[0] += RELOAD_SECONDS
+        for _ in range(2):
+            credential = store.for_url("https://lab.example/x")
+            assert credential is not None
+            assert credential.tokens is not None
+            await credential.tokens.prepare(1.0)
+    assert requested == ["wrong-secret", "right-secret"]
 
 
 def test_answer_of_another_url_after_a_change_does_not_end_a_rejection(

@@ -90,6 +90,17 @@ async def test_failed_requests_back_off_to_a_quarter_of_an_hour() -> None:
     assert tokens.fault is None
 
 
+async def test_changed_secret_ends_the_back_off() -> None:
+    endpoint = Endpoint()
+    endpoint.fault = fault(MAX_WAIT_SECONDS)
+    tokens = source(endpoint)
+    assert not await tokens.prepare(PATIENCE_SECONDS)
+    endpoint.fault = None
+    assert not await tokens.prepare(PATIENCE_SECONDS)
+    tokens.retry()
+    assert await tokens.prepare(PATIENCE_SECONDS)
+
+
 async def test_retry_after_of_the_token_endpoint_is_followed_within_limits() -> None:
     endpoint, clock = Endpoint(), Clock()
     tokens = source(endpoint, clock)

@@ -95,7 +95,8 @@ class ProberFailures(Payload):
 class CredentialFaultChanged(Payload):
     """A fault of a prober's credential began or ended. The type of the event says which.
 
-    One event covers all targets and all workers of the prober's key.
+    One event covers all targets and all workers of the prober's key. `key_id` and `credential` say
+    which events belong together.
     """
 
     key_id: OwnId
@@ -105,7 +106,8 @@ class CredentialFaultChanged(Payload):
     origin: Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
     """Origin to which the prober sends the credential."""
     fault: CredentialState
-    """Fault that began or ended: `credentials_rejected` or `token_error`. Never `works`."""
+    """Last known fault: `credentials_rejected` or `token_error`, never `works`. It may change before the end.
+    """
     detail: Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_CHARS}}}$")] | None = None
     """Answer that rejected the credential, or why there is no token."""
     since: Moment

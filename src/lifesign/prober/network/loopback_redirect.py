@@ -20,6 +20,7 @@ MAX_CONNECTIONS: Final = 64
 Refused users have as many of their own, so that they cannot take those of the browser.
 """
 CODE_ARRIVED: Final = "The answer to the login has arrived. The terminal shows whether the login is complete."
+LOGIN_FAILED: Final = "The login failed. The terminal shows the reason."
 NOT_THIS_LOGIN: Final = "This is not the answer to the login. See the terminal."
 ANOTHER_USER: Final = (
     "This page was requested by another user of this machine. To log in with the browser of another user, "
@@ -89,7 +90,7 @@ class LoopbackRedirect:
         if isinstance(found, RedirectFault):
             if found.is_final:
                 self._end(found)
-            return "400 Bad Request", NOT_THIS_LOGIN
+            return "400 Bad Request", LOGIN_FAILED if found.is_final else NOT_THIS_LOGIN
         self._end(found)
         return "200 OK", CODE_ARRIVED
 

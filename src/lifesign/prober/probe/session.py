@@ -383,7 +383,10 @@ class ProbeSession:
         # A changed copy of a result is not in the list: it belongs to the last request.
         self._layers.append((layer, fetched, sent[0] if sent else len(self.exchanges)))
         if (state := credential_state(fetched, result)) is not None:
-            detail = rejection(fetched) if state is CredentialState.CREDENTIALS_REJECTED else None
+            is_rejected = state is CredentialState.CREDENTIALS_REJECTED
+            detail = (
+                ", ".join(filter(None, (rejection(fetched), fetched.token_fault))) if is_rejected else None
+            )
             # Without the redirect to a login page, the next answer comes from another URL.
             place = fetched.redirected_from or fetched.url
             self._credentials.note_use(place, state, fetched.credential, detail, self.entry.url)

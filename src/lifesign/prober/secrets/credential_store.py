@@ -109,6 +109,8 @@ class Credential:
     def change(self, secret: str) -> None:
         """Replace the credential's secret by another one."""
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
+        if self.tokens is not None:
+            self.tokens.retry()
 
     def note_refresh_token(self, token: str) -> None:
         """Store a refresh token, so that it is removed from texts that are stored or shown."""

@@ -100,6 +100,11 @@ class TokenSource:
         await asyncio.wait([self._request], timeout=max(0.0, patience_s))
         return self.token is not None
 
+    def retry(self) -> None:
+        """End the wait after failed requests: the secret of the client has changed."""
+        self._retry_at_s = 0.0
+        self._backoff.over()
+
     def drop(self, token: str) -> bool:
         """Stop using a token that a server rejected; return whether another one may be tried."""
         if self.token is None or self.token != token:
