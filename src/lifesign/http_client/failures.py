@@ -14,9 +14,12 @@ from lifesign.http_client.address_guard import PrivateAddressRefused
 from lifesign.http_client.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
 from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
-MAX_HEADER_LINE_BYTES: Final = 8190
-"""Maximum length of the status line, and of each header field."""
-MAX_HEADERS: Final = 128
+MAX_HEADER_LINE_BYTES: Final = MAX_HEADER_BYTES
+"""Maximum length of the status line, and of each header field.
+
+aiohttp's own limit of 8190 bytes refuses answers that curl and httpx read.
+"""
+MAX_HEADERS: Final = 1_000
 X_GZIP: Final = "x-gzip"
 """The alias of gzip (RFC 9110 8.4.1.3), which aiohttp leaves packed."""
 UNPACKED: Final = frozenset({"gzip", X_GZIP, "deflate", "br", "zstd"})
