@@ -14,6 +14,7 @@ from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
 from tests.support.preloaded import stop_forking
 from tests.support.registry_api import RegistryApi
 
+from lifesign.serving.garbage_collection import YOUNG_OBJECTS
 from lifesign.storage.engine.transaction import Database
 
 pytest_plugins = ["tests.support.database_choice", "tests.support.properties"]
@@ -63,9 +64,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """From now on, collect the garbage that tests leave."""
+    """From now on, collect the garbage that tests leave, as rarely as a server does."""
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(YOUNG_OBJECTS, 10, 10)
     gc.enable()
 
 
@@ -79,7 +80,9 @@ def pytest_sessionfinish() -> None:
 def logging_as_ever() -> Iterator[None]:
     """Let each test begin with the same levels and leave no handler, whatever programs it runs in here."""
     for name, level in LEVELS.items():
-        logging.getLogger(name).setLevel(level)
+        # To set a level empties the caches of all loggers.
+        if (logger := logging.getLogger(name)).level != level:
+            logger.setLevel(level)
     root = logging.getLogger()
     handlers = root.handlers[:]
     yield

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lifesign.client import event_stream
 from lifesign.client.event_stream import MAX_LINE_BYTES, MAX_MESSAGE_BYTES, EventStreamParser, Message
 from lifesign.client.registry_errors import InvalidAnswer
 
@@ -77,10 +78,11 @@ def test_retry_field_of_a_stream_is_read() -> None:
     ],
     ids=lambda piece: f"{piece[:12]!r}",
 )
-def test_endless_line_or_message_is_discarded(piece: bytes) -> None:
+def test_endless_line_or_message_is_discarded(piece: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_stream, "MAX_MESSAGE_BYTES", MAX_LINE_BYTES)
     parser = EventStreamParser()
     with pytest.raises(InvalidAnswer):
-        feed_often(parser, piece, MAX_MESSAGE_BYTES // 65_536 + 8)
+        feed_often(parser, piece, MAX_LINE_BYTES // 65_536 + 8)
 
 
 def feed_often(parser: EventStreamParser, piece: bytes, times: int) -> None:

@@ -40,7 +40,7 @@ LOOPBACK = read_networks(["127.0.0.0/8"])
 MAX_BODY_BYTES = 10_000
 MAX_SENT_BYTES = MAX_SPARE_BYTES + KERNEL_BYTES
 MAX_MEMORY_BYTES = 16 * 1024 * 1024
-LARGEST_MESSAGE_BYTES = 256 * 1024
+LARGEST_MESSAGE_BYTES = 64 * 1024
 """For event streams, instead of MAX_MESSAGE_BYTES: each line is slow while memory is traced."""
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -260,7 +260,7 @@ def in_chunks(body: bytes, size: int) -> Reply:
 
 @on_both_loops
 async def test_a_body_in_chunks_of_one_byte_is_read() -> None:
-    body = json.dumps({"a": "b" * 400_000}).encode()
+    body = json.dumps({"a": "b" * 100_000}).encode()
     deadline_s = asyncio.get_running_loop().time() + PATIENCE_SECONDS
     async with serving({"/": in_chunks(body, 1)}) as server, asking() as asker, vetted_get(LOOPBACK) as get:
         fetched = await asker.get(server.url, max_bytes=len(body))

@@ -289,7 +289,7 @@ async def test_tls_records_that_are_garbage_are_a_failure() -> None:
 
 
 @on_both_loops
-async def test_thousand_hostile_answers_leave_no_socket_open() -> None:
+async def test_hundreds_of_hostile_answers_leave_no_socket_open() -> None:
     async def cut(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
@@ -299,6 +299,6 @@ async def test_thousand_hostile_answers_leave_no_socket_open() -> None:
         urls += [f"https://127.0.0.1:{port}/", "http://127.0.0.1:1/", "http://unknown.example/"]
         await asyncio.gather(*(asker.get(url) for url in urls))
         before = open_files()
-        for _ in range(1000 // len(urls) + 1):
+        for _ in range(200 // len(urls) + 1):
             await asyncio.gather(*(asker.get(url) for url in urls))
         await no_more_than(before)

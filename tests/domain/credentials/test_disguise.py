@@ -291,7 +291,7 @@ UNITS = [
     b"%" + b"a" * 65_535, b"\\u0061b ", PLAIN.encode(),
     b"".join(b"\\u%04x" % each for each in PLAIN.encode()), b"&#x0000", b"&#0000", b"&plus", b"&lb&rb",
 ]  # fmt: skip
-ENOUGH = 262_144
+ENOUGH = 131_072
 """Size at which work for each escape, or for each pair of them, is far over its limit."""
 
 

@@ -127,7 +127,7 @@ async def test_rules_that_disallow_an_interface_are_read_again_soon_and_less_oft
                 read_at_s.append(at_s - AT_S)
             # Known rules stay in force while the file cannot be read.
             other.replies[ROBOTS_PATH] = answer(503)
-            at_s += 300
+            at_s += 600
         assert read_at_s[:5] == [0, 600, 3_000, 12_600, 51_000]
         assert read_at_s[5:] == [51_000 + 82_800]
         other.replies[ROBOTS_PATH] = PERMITS

@@ -265,7 +265,7 @@ async def test_many_short_stalls_hide_no_missed_heartbeats(machine: Machine) -> 
     machine.sweeper = machine.new_sweeper()
     for _ in range(40):
         machine.clock.advance(2)
-        await machine.live(8, step_s=0.5)
+        await machine.live(4, step_s=0.5)
     await add_agents(machine.database, 1)
     for _ in range(11):
         machine.clock.advance(2)
@@ -575,9 +575,9 @@ async def test_maintenance_and_override_keep_their_remaining_time_when_the_clock
     )
     ended_s = machine.clock.at_s - 1
     await add_agents(machine.database, 1, prefix="earlier", maintenance_until_s=ended_s, status="dead")
-    await machine.live(400)
+    await machine.live(100)
     machine.set_clock(jump_s)
-    await machine.live(400)
+    await machine.live(100)
     assert await count_by_status(machine.database) == {"active": 3, "dead": 1}
     moved_s = pytest.approx(until_s + jump_s, abs=0.01)
     ends = await machine.database.read(_ends)
