@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any, Protocol
 
 from pydantic_core import to_json
-from sqlalchemy import ColumnElement, Row, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Integer, Row, bindparam, delete, func, insert, select, text, update
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.lifecycle.observed_facts import Observed, evidence_of, last_interface
@@ -142,6 +142,11 @@ _ALL = select(*_COLUMNS).select_from(
 )
 # Created once: for each new one, SQLAlchemy walks through all columns to see whether it knows the text.
 _NAMED = _ALL.where(agents.c.agent_id == bindparam("agent_id"))
+_DUE = (
+    _ALL.where(agents.c.assess_at_s <= bindparam("at_s"))
+    .order_by(agents.c.assess_at_s)
+    .limit(bindparam("most", type_=Integer))
+)
 _ALL_NUMBERED, _ALL_NAMED = (
     {
         is_postgresql: _ALL.where(is_given(known_by, is_postgresql=is_postgresql)).order_by(agents.c.id)
@@ -236,8 +241,8 @@ def set_maintenance(transaction: Transaction, numbers: Sequence[int], until_s: f
 
 def due(transaction: Transaction, at_s: float, limit: int) -> list[StoredAgent]:
     """Return agents whose verdict may have changed, earliest first, without a lock."""
-    wanted = _ALL.where(agents.c.assess_at_s <= at_s).order_by(agents.c.assess_at_s).limit(limit)
-    return [_stored(row) for row in transaction.connection.execute(wanted)]
+    found = transaction.connection.execute(_DUE, {"at_s": at_s, "most": limit})
+    return [_stored(row) for row in found]
 
 
 def add(transaction: Transaction, agent: Mapping[str, Any], last_heartbeat_at_s: float) -> int:

@@ -3,10 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Integer, bindparam, delete, insert, select
 
 from lifesign.storage.engine.table_definitions import commands
 from lifesign.storage.engine.transaction import Transaction
+
+# Created once: each sweep runs it.
+_EXPIRED = (
+    select(commands)
+    .where(commands.c.expires_at_s <= bindparam("at_s"))
+    .order_by(commands.c.id)
+    .limit(bindparam("most", type_=Integer))
+    .with_for_update(skip_locked=True)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +47,7 @@ def waiting(transaction: Transaction, numbers: Sequence[int]) -> list[StoredComm
 
 def expired(transaction: Transaction, at_s: float, limit: int) -> list[StoredCommand]:
     """Return and lock expired commands, at most `limit`."""
-    found = transaction.connection.execute(
-        select(commands)
-        .where(commands.c.expires_at_s <= at_s)
-        .order_by(commands.c.id)
-        .limit(limit)
-        .with_for_update(skip_locked=True)
-    )
+    found = transaction.connection.execute(_EXPIRED, {"at_s": at_s, "most": limit})
     return [StoredCommand(**row) for row in found.mappings()]
 
 

@@ -39,6 +39,14 @@ class RegistryRow:
 
 _COLUMNS = tuple(registry.c[name] for name in RegistryRow.__dataclass_fields__)
 _ROW = select(*_COLUMNS).where(registry.c.id == 1)
+# To build a statement takes longer than to run it, and each sweep locks and stores the row three times.
+# `key_share` is not the strongest lock: who merely refers to the row is not kept waiting.
+_LOCKED_ROW = {
+    (skip_locked, key_share): _ROW.with_for_update(key_share=key_share, skip_locked=skip_locked)
+    for skip_locked in (False, True)
+    for key_share in (False, True)
+}
+_STORE = update(registry).where(registry.c.id == 1)
 _BEGIN = text("""
     INSERT INTO registry (id, token_floor, monitor, excluded_downtime) VALUES (1, 0, '', '')
     ON CONFLICT (id) DO NOTHING
@@ -74,7 +82,7 @@ def lock_if_free(transaction: Transaction) -> RegistryRow | None:
 
 def store(transaction: Transaction, row: RegistryRow) -> None:
     """Write the row, which the caller has locked."""
-    transaction.connection.execute(update(registry).where(registry.c.id == 1).values(asdict(row)))
+    transaction.connection.execute(_STORE, asdict(row))
 
 
 def set_installation(transaction: Transaction) -> None:
@@ -85,7 +93,6 @@ def set_installation(transaction: Transaction) -> None:
 
 
 def _locked(transaction: Transaction, *, skip_locked: bool, key_share: bool = True) -> RegistryRow | None:
-    # Mostly not the strongest lock: who merely refers to the row is not kept waiting.
-    wanted = _ROW.with_for_update(key_share=key_share, skip_locked=skip_locked)
+    wanted = _LOCKED_ROW[skip_locked, key_share]
     row = transaction.connection.execute(wanted).mappings().one_or_none()
     return None if row is None else RegistryRow(**row)

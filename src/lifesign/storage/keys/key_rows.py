@@ -18,6 +18,9 @@ _OF_DIGEST = {
 }
 
 
+_ADD = insert(keys)
+
+
 def find(transaction: Transaction, digest: bytes) -> StoredKey | None:
     """Return the key of this digest, valid or not."""
     wanted = _OF_DIGEST[transaction.is_postgresql]
@@ -106,20 +109,19 @@ def is_any_of_an_agent(transaction: Transaction) -> bool:
 
 def add(transaction: Transaction, key: StoredKey) -> None:
     """Store a new key."""
-    transaction.connection.execute(
-        insert(keys).values(
-            key_id=key.key_id,
-            name=key.name,
-            role=key.role.value,
-            agent_id=key.agent_id,
-            digest=key.digest.hex(),
-            created_at_s=key.created_at_s,
-            expires_at_s=key.expires_at_s,
-            revoked_at_s=key.revoked_at_s,
-            max_workers=key.max_workers,
-            is_suspended=key.is_suspended,
-        )
-    )
+    row = {
+        "key_id": key.key_id,
+        "name": key.name,
+        "role": key.role.value,
+        "agent_id": key.agent_id,
+        "digest": key.digest.hex(),
+        "created_at_s": key.created_at_s,
+        "expires_at_s": key.expires_at_s,
+        "revoked_at_s": key.revoked_at_s,
+        "max_workers": key.max_workers,
+        "is_suspended": key.is_suspended,
+    }
+    transaction.connection.execute(_ADD, row)
 
 
 def end(

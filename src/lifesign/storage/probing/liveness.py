@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import func, select, text, true, update
+from sqlalchemy import Integer, bindparam, func, select, text, true, update
 
 from lifesign.domain.lifecycle.network_silence import ClassCounts
 from lifesign.domain.lifecycle.status_table import Status
@@ -56,6 +56,23 @@ class Candidate(NamedTuple):
     """Memory after its last probe, as JSON."""
 
 
+_NAMED = agents.alias()
+# Created once: it is run for each worker that claims shards.
+_RESULTS_DUE = (
+    select(probe_results.c.results_until_s)
+    .select_from(targets)
+    .outerjoin(links, links.c.target == targets.c.id)
+    .outerjoin(_NAMED, links.c.target.is_(None) & (_NAMED.c.agent_id == targets.c.subject_id))
+    .join(agents, agents.c.id == func.coalesce(links.c.agent, _NAMED.c.id))
+    .outerjoin(probe_results, probe_results.c.target == targets.c.id)
+    .where(
+        targets.c.shard.in_(bindparam("shards", expanding=True)),
+        targets.c.gone_at_s.is_(None),
+        agents.c.status.in_((Status.ACTIVE, Status.UNHEALTHY)),
+        probe_results.c.inconclusive_reason.is_distinct_from(InconclusiveReason.ASKED_TO_WAIT),
+    )
+    .limit(bindparam("most", type_=Integer))
+)
 _ANSWERED_TAIL = """
     ON CONFLICT (target) DO UPDATE SET
         network_class = excluded.network_class, address = excluded.address,
@@ -229,21 +246,5 @@ def results_due_s(transaction: Transaction, shards: Collection[int], pivot: int,
 def _results_due_s(transaction: Transaction, shards: Collection[int], limit: int) -> list[float]:
     if not shards or limit < 1:
         return []
-    named = agents.alias()
-    is_named = links.c.target.is_(None) & (named.c.agent_id == targets.c.subject_id)
-    wanted = (
-        select(probe_results.c.results_until_s)
-        .select_from(targets)
-        .outerjoin(links, links.c.target == targets.c.id)
-        .outerjoin(named, is_named)
-        .join(agents, agents.c.id == func.coalesce(links.c.agent, named.c.id))
-        .outerjoin(probe_results, probe_results.c.target == targets.c.id)
-        .where(
-            targets.c.shard.in_(sorted(shards)),
-            targets.c.gone_at_s.is_(None),
-            agents.c.status.in_((Status.ACTIVE, Status.UNHEALTHY)),
-            probe_results.c.inconclusive_reason.is_distinct_from(InconclusiveReason.ASKED_TO_WAIT),
-        )
-    )
-    found = transaction.connection.scalars(wanted.limit(limit))
+    found = transaction.connection.scalars(_RESULTS_DUE, {"shards": sorted(shards), "most": limit})
     return [-inf if until_s is None else until_s for until_s in found]

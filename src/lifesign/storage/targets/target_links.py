@@ -5,7 +5,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, insert, or_, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    text,
+    update,
+)
 
 from lifesign.domain.targets.target import target_id
 from lifesign.storage.engine.array_params import given, is_given
@@ -102,6 +115,16 @@ _CLAIMS = (
 _LINKS = select(links.c.target, links.c.agent, agents.c.agent_id, links.c.linked_at_s).join(
     agents, agents.c.id == links.c.agent
 )
+_MAKE_DUE = update(target_claims).values(due_at_s=0.0)
+_MAKE_DUE_BY_TARGET = _MAKE_DUE.where(target_claims.c.target.in_(bindparam("numbers", expanding=True)))
+_SAME_TARGET = target_claims.alias()
+_MAKE_DUE_BY_AGENT = _MAKE_DUE.where(
+    target_claims.c.target.in_(
+        select(_SAME_TARGET.c.target)
+        .join(agents, agents.c.id == _SAME_TARGET.c.agent)
+        .where(agents.c.agent_id.in_(bindparam("agent_ids", expanding=True)))
+    )
+)
 # Agents that registered: the record of a crawled target claims nothing.
 _NOTE_CARDS = """
     INSERT INTO target_claims (target, agent, registry, card_at_s, due_at_s)
@@ -180,14 +203,10 @@ def make_claims_due(
     transaction: Transaction, *, numbers: Sequence[int] = (), agent_ids: Sequence[str] = ()
 ) -> None:
     """Make the claims of these targets, and of these agents, due at once."""
-    changed = update(target_claims).values(due_at_s=0.0)
     if numbers:
-        transaction.connection.execute(changed.where(target_claims.c.target.in_(numbers)))
+        transaction.connection.execute(_MAKE_DUE_BY_TARGET, {"numbers": [*numbers]})
     if agent_ids:
-        claims = target_claims.alias()
-        named = select(claims.c.target).join(agents, agents.c.id == claims.c.agent)
-        theirs = named.where(agents.c.agent_id.in_(agent_ids))
-        transaction.connection.execute(changed.where(target_claims.c.target.in_(theirs)))
+        transaction.connection.execute(_MAKE_DUE_BY_AGENT, {"agent_ids": [*agent_ids]})
 
 
 def due(transaction: Transaction, limit: int) -> list[int]:

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import Select, func, select, text
+from sqlalchemy import Select, bindparam, func, select, text
 
 from lifesign.domain.tasks.lease import Claim, EndReason, ResourceKind, ended
 from lifesign.domain.tasks.lease_id import SECRET_BYTES, lease_id_of
@@ -304,8 +304,7 @@ def expired(transaction: Transaction, at_s: float, limit: int) -> list[Claim]:
 
 def is_any_expired(transaction: Transaction, at_s: float) -> bool:
     """Return whether there is an overdue lease that was not ended yet; nothing is locked."""
-    wanted = select(leases.c.number).where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s <= at_s)
-    return transaction.connection.execute(wanted.limit(1)).first() is not None
+    return transaction.connection.execute(_ANY_EXPIRED, {"at_s": at_s}).first() is not None
 
 
 def listing(transaction: Transaction, wanted: LeaseFilter, *, after: int, limit: int) -> dict[int, Claim]:
@@ -320,6 +319,12 @@ def count(transaction: Transaction, wanted: LeaseFilter) -> int:
     return transaction.connection.scalar(statement) or 0
 
 
+# Created once: each sweep runs it.
+_ANY_EXPIRED = (
+    select(leases.c.number)
+    .where(leases.c.ended_at_s.is_(None), leases.c.expires_at_s <= bindparam("at_s"))
+    .limit(1)
+)
 _ALL = select(leases.c.number, *(leases.c[name] for name in _CLAIM_COLUMNS))
 
 
