@@ -58,7 +58,10 @@ CLOSED_NETWORKS: Final = (
     "no request was sent to addresses in networks that are not allowed: allow your own with "
     "--allow-network of a census, or networks.allow of a definition"
 )
-ONE_TARGET: Final = "layers and assertions of one target, probed again: lifesign probe URL --definition FILE"
+ONE_TARGET: Final = (
+    "layers and assertions of one target, probed again: lifesign probe URL "
+    "(with --definition, --credential and --allow-network as here)"
+)
 SET_BACK: Final = "the last run is in the future: the clock was set back, and its targets are probed again"
 NO_CANARIES: Final = (
     "no canaries are configured: a failure counts only while another target of its network class answers; "
@@ -111,7 +114,7 @@ class Crawl:
 
     async def watch(self, *, processes: int) -> Crawled:
         """Probe every target continuously, each at its own time. LifesignError if it cannot continue."""
-        if not self._definition.canaries_by_class:
+        if not self._definition.canaries_by_class and not self._definition.needs_no_witness:
             self._progress.print_line(NO_CANARIES)
         return await self._run(processes)
 

@@ -63,6 +63,14 @@ def test_comparison_is_a_table(agent: str, capsys: Captured) -> None:
     assert change.split() == ["removed", "yes", "/skills/add"]
 
 
+def test_only_version_is_not_compared_with_itself(registry: RegistryServer, capsys: Captured) -> None:
+    assert main(["agents", "register", "billing-1", "--card-url", CARD, "--monitoring", "probe"]) == 0
+    read(registry, 0, skills=[{"id": "add"}])
+    capsys.readouterr()
+    assert main(["agents", "compare", "billing-1"]) == 0
+    assert "no other one" in capsys.readouterr().out
+
+
 def test_deleted_version_is_reported_with_its_number(agent: str, capsys: Captured) -> None:
     assert main(["agents", "compare", agent, "--version", "9"]) == 1
     assert "interface_version_not_found" in capsys.readouterr().err

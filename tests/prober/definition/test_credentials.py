@@ -108,6 +108,28 @@ def test_refusal_of_an_inline_secret_names_its_line_and_never_quotes_it(member: 
     assert "sk-inline-secret" not in str(caught.value)
 
 
+def test_unknown_key_of_a_credential_has_its_own_line() -> None:
+    text = HEAD + "  - name: lab\n    origin: https://lab.example\n    oauth:\n      client_id: x\n"
+    with pytest.raises(InvalidDefinition) as caught:
+        definition_of(text)
+    (fault,) = (each for each in caught.value.faults if "no such key" in str(each))
+    assert (fault.line, fault.path) == (6, "/credentials/0")
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({}, "client_secret_basic, expected client_secret"),
+        ({"auth_method": "private_key_jwt"}, "private_key_jwt, expected private_key"),
+        ({"auth_method": "none", "client_secret": {"env": "A"}}, "none, expected neither"),
+    ],
+)
+def test_error_about_the_proof_of_a_client_names_its_method(members: dict[str, Any], expected: str) -> None:
+    client = {"token_url": "https://login.example/token", "client_id": "x"} | members
+    with pytest.raises(ValidationError, match=expected):
+        credential(oauth2=client)
+
+
 @pytest.mark.parametrize("mode", [0o646, 0o666, 0o644, 0o664])
 def test_a_definition_that_others_can_change_has_no_credentials(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "lab.yml"

@@ -91,6 +91,18 @@ def test_targets_are_normalised_and_deduplicated() -> None:
     assert definition.target_urls == ("https://agent.example/", "http://agent.example/")
 
 
+@pytest.mark.parametrize(
+    ("targets", "expected"),
+    [
+        (["http://127.0.0.1:1", "http://[::1]:1"], True),
+        (["http://127.0.0.1:1", "https://a.example"], False),
+    ],
+)
+def test_targets_of_this_machine_need_no_witness(targets: list[str], *, expected: bool) -> None:
+    definition = ProbeDefinition.model_validate({"name": "x", "targets": targets})
+    assert definition.needs_no_witness is expected
+
+
 def test_at_least_one_target_is_required() -> None:
     place, expected = refusal(targets=[])
     assert place == ()

@@ -220,6 +220,11 @@ def compare(
     if as_json:
         write_json(sys.stdout, found.model_dump(mode="json", exclude_none=True))
         return
+    if found.previous_version == found.version:
+        sys.stdout.write(
+            f"version {found.version} is compared with itself: there is no other one to compare\n"
+        )
+        return
     if not found.changes:
         sys.stdout.write(f"versions {found.previous_version} and {found.version} do not differ\n")
         return

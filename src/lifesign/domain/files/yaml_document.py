@@ -105,12 +105,13 @@ class YamlDocument:
         faults = []
         for details in error.errors(include_url=False, include_input=False):
             path: Path = (*at, *(part for part in place(details) if part != "[key]"))
+            line = self._line_of(path)
             if details["type"] == "extra_forbidden":
                 of = _model_at(model, details["loc"][skipped:-1])
                 # What is no key may be a secret in braces, or one without a space before it.
                 path = path[:-1] if getattr(of, "hides_unknown_keys", False) else path
             expected = _expected(details, model, details["loc"][skipped:], forms)
-            faults.append(FileFault(self._line_of(path), _pointer(path), expected))
+            faults.append(FileFault(line, _pointer(path), expected))
         return self._refuse(sorted(faults, key=lambda fault: fault.line)[:MAX_FAULTS])
 
     def _line_of(self, path: Path) -> int:

@@ -3,9 +3,10 @@
 The definition itself never contains a secret.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -149,6 +150,14 @@ def _check_oauth_url(value: str) -> str:
 OAuthUrl = Annotated[str, Field(max_length=MAX_OAUTH_URL_CHARS), AfterValidator(_check_oauth_url)]
 
 
+_SECRET_PROOF: Final = "client_secret and no private_key"  # noqa: S105
+_PROOFS: Final[Mapping[AuthMethod, str]] = MappingProxyType({
+    AuthMethod.PRIVATE_KEY_JWT: "private_key and no client_secret",
+    AuthMethod.NONE: "neither client_secret nor private_key",
+})  # fmt: skip
+"""What a client needs with an authentication method; `_SECRET_PROOF` with all others."""
+
+
 class OAuthClient(CredentialMapping):
     """An OAuth 2 client (RFC 6749)."""
 
@@ -185,10 +194,8 @@ class OAuthClient(CredentialMapping):
         if (self.private_key is not None) != is_signed or has_secret != (not is_signed and not is_public):
             raise PydanticCustomError(
                 "client_proof",
-                (
-                    "expected private_key and no client_secret with auth_method private_key_jwt, neither "
-                    "of them with auth_method none, and client_secret alone with all others"
-                ),
+                "with auth_method {method}, expected {proof}; a public client has auth_method none",
+                {"method": self.auth_method.value, "proof": _PROOFS.get(self.auth_method, _SECRET_PROOF)},
             )
         is_refreshed = self.grant is OAuthGrant.REFRESH_TOKEN
         if (self.token_file is not None) != is_refreshed or (is_public and not is_refreshed):

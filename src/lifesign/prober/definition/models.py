@@ -30,7 +30,7 @@ from lifesign.domain.net.allowed_addresses import (
     read_networks,
     without_password,
 )
-from lifesign.domain.net.network_class import PUBLIC_CLASSES
+from lifesign.domain.net.network_class import PUBLIC_CLASSES, is_loopback
 from lifesign.domain.observation.witness_rule import Canary
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
 from lifesign.domain.targets.target import TargetKind, host_of, read_target
@@ -243,6 +243,11 @@ class ProbeDefinition(DefinitionMapping):
     def has_contact(self) -> bool:
         """Whether the User-Agent contains a contact for the operator of a probed agent."""
         return bool(self.contact or PROJECT_URL)
+
+    @property
+    def needs_no_witness(self) -> bool:
+        """Whether all targets are on this machine: their failures count without a witness."""
+        return not self.directories and all(is_loopback(url) for url in self.target_urls)
 
     @property
     def canaries_by_class(self) -> dict[str, tuple[Canary, ...]]:
