@@ -110,31 +110,24 @@ async def test_each_success_of_the_tools_reaches_the_client(
 ) -> None:
     name = f"served-{client.sdk}-{client.mode}"
     async with (
-        holding(registry, name, budget={"usd": 1}) as holder,
+        holding(registry, name, role_id=name, budget={"usd": 1}) as holder,
         serving({CARD_PATH: as_json(card()), HEALTH_PATH: as_json(document())}) as agent,
-        RegistryClient(registry.url, key=ADMIN_KEY) as known,
     ):
-        await known.agents.register(f"{name}-worker", role_id=name, capabilities=["billing"])
-        server = [sys.executable, *COMMAND, "--allow-network", "127.0.0.0/8"]
-        of_admin: list[tuple[str, Mapping[str, Any]]] = [
-            ("heartbeat", {"agentId": f"{name}-worker", "teamName": name, "status": "idle"}),
+        calls: list[tuple[str, Mapping[str, Any]]] = [
+            ("heartbeat", {"agentId": name, "teamName": name, "status": "idle"}),
             ("check_agent", {"url": agent.url}),
             ("find_agents", {"role_id": name}),
-        ]
-        plan = Plan(of_admin, command=server, environment=settings(registry.url, ADMIN_KEY))
-        outside = await asyncio.to_thread(ask, client, plan, tmp_path)
-        of_holder: list[tuple[str, Mapping[str, Any]]] = [
             ("report_progress", {**holder.shown(), "summary": "begun"}),
             ("delegate_subtask", {**holder.shown(), "title": "A part", "agentId": name}),
             ("mark_complete", {**holder.shown(), "output": {}}),
         ]
-        plan = Plan(of_holder, command=server, environment=settings(registry.url, holder.key))
-        inside = await asyncio.to_thread(ask, client, plan, tmp_path)
-    send_heartbeat, checked, found = successes(outside.answers)
-    reported, delegated, completed = successes(inside.answers)
+        server = [sys.executable, *COMMAND, "--allow-network", "127.0.0.0/8"]
+        plan = Plan(calls, command=server, environment=settings(registry.url, holder.key))
+        answers = (await asyncio.to_thread(ask, client, plan, tmp_path)).answers
+    send_heartbeat, checked, found, reported, delegated, completed = successes(answers)
     assert (send_heartbeat["success"], send_heartbeat["agentStatus"]) == (True, "idle")
     assert checked["decision"]["action"] == "proceed"
-    assert [one["agent_id"] for one in found["agents"]] == [f"{name}-worker"]
+    assert [one["agent_id"] for one in found["agents"]] == [name]
     assert (reported["report"], delegated["childId"][:5], completed["status"]) == (1, "task_", "review")
 
 

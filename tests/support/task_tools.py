@@ -48,11 +48,16 @@ class Holder:
 
 @asynccontextmanager
 async def holding(
-    registry: RegistryServer, agent_id: str, *, ttl_seconds: float = 300, **task: Any
+    registry: RegistryServer,
+    agent_id: str,
+    *,
+    role_id: str | None = None,
+    ttl_seconds: float = 300,
+    **task: Any,
 ) -> AsyncIterator[Holder]:
     """Create a task reserved for one agent, and claim it."""
     async with RegistryClient(registry.url, key=ADMIN_KEY) as admin:
-        key = (await admin.agents.register(agent_id)).agent_key
+        key = (await admin.agents.register(agent_id, role_id=role_id)).agent_key
         assert key is not None
         await admin.tasks.create(**{"title": "Write it", "agent_id": agent_id, **task})
         async with RegistryClient(registry.url, key=key) as own:
