@@ -25,6 +25,7 @@ from tests.support.oauth_provider import (
     RequiresToken,
     serving_provider,
 )
+from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.probing import Bodies, layer, probing, results
 from tests.support.process_tree import children
 from tests.support.servers import PATIENCE_SECONDS
@@ -288,16 +289,13 @@ async def test_a_signal_does_not_lose_the_next_refresh_token(
             f"  - {{name: acme, origin: '{server.url}', "
             f"oauth2: {client}, grant: refresh_token, token_file: {file.name}}}}}\n"
         )
-        process = await asyncio.create_subprocess_exec(
-            Path(sys.executable).with_name("lifesign"),
-            *command, "--definition", "acme.yml",
-            cwd=tmp_path,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            written, _ = await process.communicate()
-    assert (process.returncode, file.read_text().strip()) == (-number, NEXT), written
+        log = tmp_path / "log"
+        with log.open("wb") as output:
+            process = PreloadedProcess(
+                [PROGRAM, *command, "--definition", "acme.yml"], cwd=tmp_path, stdout=output, stderr=output
+            )
+        code = await asyncio.to_thread(process.wait, PATIENCE_SECONDS)
+    assert (code, file.read_text().strip()) == (-number, NEXT), log.read_text()
 
 
 async def test_two_probers_do_not_use_one_refresh_token(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from mcp.server import Server, ServerRequestContext
 from mcp.server.stdio import stdio_server
 from mcp_types import (
@@ -123,6 +122,8 @@ class HttpUpstream:
 @contextmanager
 def http_upstream(record: Path) -> Iterator[HttpUpstream]:
     """Serve over HTTP, in a thread, until the block ends."""
+    import uvicorn  # noqa: PLC0415 - the process that talks over its pipes starts without
+
     app = new_server(record).streamable_http_app(
         streamable_http_path="/mcp", json_response=True, stateless_http=True, host="127.0.0.1"
     )
