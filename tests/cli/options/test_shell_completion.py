@@ -5,21 +5,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.preloaded import run
 from tests.support.servers import PATIENCE_SECONDS, SCRIPTS
 
 from lifesign.cli import main
 from lifesign.cli.options.shell_completion import VARIABLE
 from lifesign.domain.access.permissions import Role
 
-PROGRAM = str(SCRIPTS / "lifesign")
-
 
 def suggestions(words: str, place: int, shell: str = "bash") -> list[str]:
     """Return the suggestions of a shell for a position."""
     variables = {**os.environ, VARIABLE: f"complete_{shell}", "COMP_WORDS": words, "COMP_CWORD": str(place)}
-    ran = subprocess.run(
-        [PROGRAM], env=variables, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
-    )
+    ran = run(env=variables)
     assert (ran.returncode, ran.stderr) == (0, "")
     return ran.stdout.split()
 
