@@ -316,7 +316,18 @@ def test_verify_creates_no_database(capsys: Captured, tmp_path: Path) -> None:
             {"holder": "h", "shards": [{"shard": n, "fencing_token": 1} for n in (9, 3, 1, 2)]},
             "holder h; shards 1-3, 9 by x",
         ),
+        (
+            {
+                "version": 2,
+                "changes": [
+                    {"pointer": "/skills/a", "change": "removed", "breaking": True},
+                    {"pointer": "/name", "change": "changed", "breaking": False},
+                ],
+            },
+            "version 2; changes /skills/a removed (breaking), /name changed by x",
+        ),
         # Values of a later version, or of another program.
+        ({"changes": [{"pointer": "/name"}]}, 'changes [{"pointer":"/name"}] by x'),
         ({"shards": [{"shard": "one"}]}, 'shards [{"shard":"one"}] by x'),
         ({"is_held": True, "until": None}, "is_held true; until null by x"),
         ({"agent_id": 7, "places": [[1, 2], []]}, "7: places [[1,2],[]] by x"),

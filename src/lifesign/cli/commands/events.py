@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -341,7 +341,7 @@ def _reason(payload: Mapping[str, Any]) -> str:
 def _members(payload: Mapping[str, Any], names: Mapping[str, str]) -> str:
     subject = payload.get("agent_id") or payload.get("resource") or payload.get("task_id")
     named = [
-        f"{name} {_shards(value) if name == 'shards' else display_actor(_text(value), names)}"
+        f"{name} {_LISTS[name](value) if name in _LISTS else display_actor(_text(value), names)}"
         for name, value in payload.items()
         if name not in {"agent_id", "resource", "task_id", "fingerprint"} and value not in ([], {})
     ]
@@ -373,3 +373,16 @@ def _shards(leases: Any) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
+def _changes(changes: Any) -> str:
+    """Return the changes of an interface, such as `/skills/add removed (breaking)`."""
+    parts = changes if isinstance(changes, list) else []
+    if not all(isinstance(one, dict) and {"pointer", "change"} <= one.keys() for one in parts):
+        return _text(changes)
+    return ", ".join(
+        f"{one['pointer']} {one['change']}{' (breaking)' if one.get('breaking') else ''}" for one in parts
+    )
+
+
+_LISTS: Mapping[str, Callable[[Any], str]] = MappingProxyType({"shards": _shards, "changes": _changes})
