@@ -4,16 +4,15 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.hand_clock import HandClock
+from tests.support.preloaded import PYTHON, run
 from tests.support.recording import agent, published, record, samples
 from tests.support.scripted import PLAIN, Server, final, play, start
-from tests.support.servers import REPOSITORY
 from tests.support.small_disk import fill, mounted
 
 from lifesign import AgentHealth
@@ -180,13 +179,7 @@ def test_directory_without_permission_is_refused_at_the_start(tmp_path: Path, mo
     place = tmp_path / "place"
     place.mkdir()
     place.chmod(mode)
-    result = subprocess.run(
-        [sys.executable, "-c", START_AS_NOBODY, place / below],
-        cwd=REPOSITORY,
-        capture_output=True,
-        check=False,
-        text=True,
-    )
+    result = run("-c", START_AS_NOBODY, place / below, program=PYTHON)
     assert result.stdout == "state_dir\n", result.stderr
 
 

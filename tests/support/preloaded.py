@@ -188,9 +188,12 @@ def main(requests_fd: int) -> None:
     """Load the modules and fork at each request; the forks go on with the command line."""
     # The working directory is first, and would be another one in each fork.
     sys.path.remove("")
+    # The modules leave no garbage.
+    gc.disable()
     for name in _MODULES:
         import_module(name)
     gc.freeze()
+    gc.enable()
     with socket.socket(fileno=requests_fd) as requests:
         arguments = _forked(requests)
     if arguments is None:

@@ -1,12 +1,12 @@
 import asyncio
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCResponse
-from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, until
+from tests.support.preloaded import PYTHON, PreloadedProcess
+from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.run_deadline import RunDeadline
@@ -145,7 +145,7 @@ def test_server_that_ignores_its_input_ends_with_a_killed_adapter(tmp_path: Path
         "        await asyncio.sleep(1000)\n"
         "asyncio.run(main())"
     )
-    with subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY) as adapter:
+    with PreloadedProcess([PYTHON, "-c", code], stdout=subprocess.DEVNULL) as adapter:
         pids = [pid_in(tmp_path / name) for name in ("own", "child", "apart")]
         adapter.kill()
     until("nothing is left", lambda: all(is_gone(pid) for pid in pids))

@@ -4,7 +4,6 @@ import os
 import pwd
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import chdir, suppress
 from pathlib import Path
@@ -13,10 +12,11 @@ from unittest.mock import Mock
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.support import preloaded
 from tests.support.adapting import new_task
 from tests.support.complaints import problems_in
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
-from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, free_port
+from tests.support.servers import free_port
 
 from lifesign.adapter.credentials import agent_key_file, agent_lock
 from lifesign.adapter.process import process_watcher
@@ -131,18 +131,11 @@ def test_output_need_not_be_read(at: RegistryServer, tmp_path: Path) -> None:
             while True:
                 os.write(full_pipe, b"x" * 4096)
         os.set_blocking(full_pipe, True)
-        ended = subprocess.run(
-            [SCRIPTS / "lifesign", "run", *ONCE, "--json", "--", "true"],
-            stdout=full_pipe,
-            stderr=subprocess.PIPE,
-            cwd=tmp_path,
-            timeout=2 * PATIENCE_SECONDS,
-            check=False,
-        )
+        ended = preloaded.run("run", *ONCE, "--json", "--", "true", stdout=full_pipe, cwd=tmp_path)
     finally:
         os.close(unread)
         os.close(full_pipe)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (ended.returncode, ended.stderr) == (0, "")
     assert status_at(at, task) == "review"
 
 

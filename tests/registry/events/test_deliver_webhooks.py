@@ -1,7 +1,6 @@
 import asyncio
 import contextlib
 import json
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from jsonschema import Draft202012Validator
 from standardwebhooks import Webhook, WebhookVerificationError
 from tests.storage.events.test_event_log import appending, draft, written
 from tests.support.databases import WoundClock
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.registry_api import RegistryApi
 from tests.support.servers import PATIENCE_SECONDS, free_port, serving
 
@@ -291,10 +291,11 @@ async def test_example_receiver_of_the_docs_processes_each_event_once(
 ) -> None:
     port = free_port()
     created = await subscribe(api, f"http://127.0.0.1:{port}/hook")
-    command = [sys.executable, "-m", "uvicorn", "--app-dir", "docs/examples", "--port", str(port)]
+    command = [PYTHON, "-m", "uvicorn", "--app-dir", "docs/examples", "--port", str(port)]
     env = {"WEBHOOK_SECRET": created["secret"]}
     log = tmp_path / "receiver.log"
-    with serving([*command, "webhook_receiver:app"], log=log, port=port, env=env) as receiver:
+    command.append("webhook_receiver:app")
+    with serving(command, log=log, port=port, env=env, start=PreloadedProcess) as receiver:
         async with delivering(api.database):
             await api.database.write(appending(draft(1), draft(2)))
             await when(api, lambda webhook: webhook.delivered_sequence == 3)
