@@ -180,6 +180,11 @@ async def test_given_card_url_is_used() -> None:
     assert (checked.card_result, checked.document_result) == (ResultClass.OK, ResultClass.OK)
 
 
+async def test_given_card_url_without_json_in_its_path_is_used() -> None:
+    checked = await check({"/agents/7?v=1": as_json(card())}, "/agents/7?v=1")
+    assert checked.card_result is ResultClass.OK
+
+
 async def test_later_urls_do_not_replace_the_first_answer() -> None:
     checked = await check({"/rpc": answer(405), HEALTH_PATH: answer(503)}, "/rpc")
     assert checked.document_result is ResultClass.NOT_AN_AGENT

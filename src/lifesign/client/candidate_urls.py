@@ -49,6 +49,12 @@ class ParsedAgentUrl:
         return bool(self.prefix) and card_url.raw_path in CARD_PATHS
 
     @property
+    def guessed_card_url(self) -> URL | None:
+        """The given URL, if it may be that of a card: anything but a card is ignored there. None if not."""
+        is_known = self.is_card or self.is_health
+        return None if is_known or not (self.prefix or self.url.raw_query_string) else self.url
+
+    @property
     def card_urls(self) -> tuple[URL, ...]:
         """Possible URLs of the agent's card, in the order in which they are requested."""
         return tuple(self.each_card_url())
@@ -62,6 +68,9 @@ class ParsedAgentUrl:
                 url = place_under(self.url, prefix, path)
                 if not (self.is_card and url == self.url):
                     yield url
+            # The card at the root may be that of another agent.
+            if prefix == self.prefix and self.guessed_card_url is not None:
+                yield self.guessed_card_url
 
 
 @dataclass(frozen=True, slots=True)

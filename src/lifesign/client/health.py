@@ -276,6 +276,8 @@ async def _find_card(get: Get, visit: CheckRequest) -> CardAnswer:
         if found.card is not None and is_anothers(found.card, url, visit.given):
             answer = replace(found.answer, result=ResultClass.NOT_AN_AGENT, reason=ANOTHERS_CARD)
             return CardAnswer(answer, None)
+        if found.card is None and url == visit.given.guessed_card_url:
+            continue
         first = first or found
         if not is_absent(found.answer.result, found.answer.status):
             return found

@@ -1,3 +1,4 @@
+import asyncio
 import json
 from typing import Any
 
@@ -67,13 +68,39 @@ async def test_card_below_the_path_of_a_target_belongs_to_that_target(path: str)
     assert paths == [own]
 
 
+@pytest.mark.parametrize("path", ["/card?id=7", "/agents/7", "/Card.JSON", "/card.json;v=1", "/?agent=7"])
+async def test_card_is_found_at_the_given_url_whatever_its_path(path: str) -> None:
+    async with serving({path: as_json(card())}) as server, probing(**CARD_ONLY) as probes:
+        for requests in ({3, 4}, {1}):
+            before = len(server.paths)
+            assert layer((await probes.see(server.url + path)).discovery).result is OK
+            assert len(server.paths) - before in requests
+
+
+@pytest.mark.parametrize("status", [401, 405, 503])
+async def test_given_url_without_a_card_does_not_decide(status: int) -> None:
+    observation, paths = await found({"/rpc": answer(status)}, "/rpc")
+    assert results(observation) == {"discovery": "not_an_agent"}
+    assert "/rpc" in paths
+
+
+async def test_given_url_that_is_an_event_stream_delays_nothing() -> None:
+    async def stream(writer: asyncio.StreamWriter, head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: x\n\n")
+        await silence(writer, head)
+
+    observation, paths = await found({"/sse": stream}, "/sse")
+    assert results(observation) == {"discovery": "not_an_agent"}
+    assert paths[-1] == OLD_CARD_PATH
+
+
 @pytest.mark.parametrize("named", ["{}/rpc", "{}/rpc/v1", "http://127.0.0.1:1/rpc/"])
 async def test_card_at_the_root_counts_for_the_url_that_it_contains(named: str) -> None:
     async with serving({}) as server, probing(**CARD_ONLY) as probes:
         server.replies[CARD_PATH] = as_json(card(url=named.format(server.url)))
         for _ in range(2):
             assert layer((await probes.see(server.url + "/rpc")).discovery).result is OK
-    assert server.paths[:3] == ["/rpc" + CARD_PATH, "/rpc" + OLD_CARD_PATH, CARD_PATH]
+    assert server.paths[:4] == ["/rpc" + CARD_PATH, "/rpc" + OLD_CARD_PATH, "/rpc", CARD_PATH]
     assert probes.memory.card_url == server.url + CARD_PATH
 
 

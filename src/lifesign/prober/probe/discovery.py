@@ -48,7 +48,7 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
     """Probe the layer discovery: request the agent card at its possible URLs; None if nothing was sent.
 
     If no URL has a card, the answer of the first one counts, unless the origin's root has another agent's
-    card. If the first URL does not answer, guessed URLs are not tried.
+    card. If the first URL does not answer, further URLs are not tried.
     """
     first = None
     for url in _places(visit):
@@ -57,20 +57,30 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
         # Assertions need the card itself, not the answer that it has not changed.
         is_enough = is_known and all(check.of != "card" for check in visit.checks)
         etag = visit.recall("card_etag") if is_enough else None
+        is_guess = not is_known and url == visit.given.guessed_card_url
         fetched = await visit.ask(
             url,
             max_bytes=visit.definition.limits.max_card_bytes,
             etag=etag,
             may_leave_origin=True,
+            is_aside=is_guess,
+            # A card is no event stream.
+            is_enough=_is_anything if is_guess else None,
             purpose=Purpose.CARD,
         )
         if fetched is None:
             break
         layer = _classify(visit, url, fetched, etag)
+        if is_guess and layer.result is not ResultClass.OK:
+            continue
         first = first or layer
         if visit.has_found_another or not is_absent(layer.result, layer.status_code):
             return layer
     return first
+
+
+def _is_anything(_piece: bytes) -> bool:
+    return True
 
 
 def _places_of_health(visit: ProbeSession, card: AgentCard, fetched: Fetched) -> tuple[CandidateUrl, ...]:
