@@ -32,6 +32,7 @@ from lifesign.domain.observation.evidence_age import Evidence, UnknownReason, sh
 from lifesign.domain.observation.login import Login, login_of
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.probing.result_receipt import receipt_of
+from lifesign.domain.targets.target import TargetKind
 
 INTERVAL_S = 300.0
 NOW_S = 1_782_900_000.0
@@ -209,6 +210,27 @@ def test_time_never_runs_backwards_from_one_result_to_the_next() -> None:
 )
 def test_observation_counts_as_at_most_one_interaction(layers: dict[str, Any], remembered: str) -> None:
     assert add_up(observed(0, **layers)).recent_interactions == remembered
+
+
+@pytest.mark.parametrize(
+    ("result", "status_code", "others", "remembered"),
+    [
+        # Many routers answer so to a GET at a path that accepts only POST.
+        ("not_an_agent", 404, {}, ""),
+        ("not_an_agent", 410, {}, ""),
+        ("ok", 404, {}, "1"),
+        ("not_an_agent", 404, {"kind": TargetKind.MCP}, "0"),
+        ("not_an_agent", 404, {"message": "http_error"}, "0"),
+        ("not_an_agent", 200, {}, "0"),
+    ],
+)
+def test_absent_interface_is_no_interaction_because_it_may_accept_only_post(
+    result: str, status_code: int, others: dict[str, Any], remembered: str
+) -> None:
+    seen = observed(0, transport=result, **others)
+    transport = LayerResult(result=ResultClass(result), status_code=status_code)
+    seen = seen.model_copy(update={"transport": transport})
+    assert add_up(seen).recent_interactions == remembered
 
 
 def test_the_last_twenty_interactions_are_remembered() -> None:

@@ -26,6 +26,7 @@ from lifesign.domain.observation.evidence_age import (
     shown_health,
     unknown_reason,
 )
+from lifesign.domain.observation.interface_answer import may_accept_post
 from lifesign.domain.observation.login import Login
 from lifesign.domain.observation.probe_memory import MAX_MOMENT_S
 from lifesign.domain.observation.results import (
@@ -483,8 +484,19 @@ def _interaction(observed: Observed, observation: Observation, failures_in_row: 
     is_one_silence = failures_in_row > MAX_FAILURES_REMEMBERED
     if layer is None or not layer.is_measured or is_one_silence:
         return {}
+    if observation.message is None and _may_accept_only_post(observation, layer):
+        return {}
     recent = observed.recent_interactions + ("1" if layer.has_answered else "0")
     return {"recent_interactions": recent[-MAX_INTERACTIONS:]}
+
+
+def _may_accept_only_post(observation: Observation, transport: LayerResult) -> bool:
+    """Return whether an interface that has nothing for a GET may work nevertheless.
+
+    Many routers answer 404 to a GET at a path that accepts only POST. An MCP server gets a real POST.
+    """
+    is_server = observation.kind is TargetKind.MCP
+    return not (is_server or transport.has_answered) and may_accept_post(transport.status_code)
 
 
 def _document(observed: Observed, observation: Observation, at_s: float) -> dict[str, Any]:
