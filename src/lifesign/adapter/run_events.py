@@ -55,5 +55,15 @@ class RunEvent:
 
 Emit = Callable[[RunEvent], None]
 
-SPOKEN_WITH: Final[ContextVar[str]] = ContextVar("SPOKEN_WITH", default="")
-"""The server of tools that is spoken with here: a library that does so has no name for it in its log."""
+
+@dataclass(frozen=True, slots=True)
+class CalledServer:
+    """A tool server that is called: a library that does so knows neither its name nor its secrets."""
+
+    name: str
+    without_secrets: Callable[[str], str]
+    """Removes the secrets that the tools file gives to the server: the server may send them back."""
+
+
+CALLED_SERVER: Final[ContextVar[CalledServer | None]] = ContextVar("CALLED_SERVER", default=None)
+"""The tool server that is called here, for the log."""

@@ -12,7 +12,7 @@ from tests.support.mcp_tools import text_of
 from tests.support.misbehaving_tools import NO_SESSION, OFF_SCHEMA, http_misbehaving
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
-from lifesign.adapter.run_events import SPOKEN_WITH
+from lifesign.adapter.run_events import CALLED_SERVER
 from lifesign.adapter.tools import tool_list, upstream_server
 from lifesign.adapter.tools.call_failures import CallNotExecuted
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
@@ -367,7 +367,8 @@ def sdk_log_records() -> Iterator[set[tuple[str, str]]]:
 
     class Hearing(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            result.add((SPOKEN_WITH.get(), record.getMessage()))
+            called = CALLED_SERVER.get()
+            result.add(("" if called is None else called.name, record.getMessage()))
 
     sdk, hearing = logging.getLogger("mcp"), Hearing(logging.WARNING)
     sdk.addHandler(hearing)
@@ -385,7 +386,7 @@ async def test_log_lines_of_the_sdk_name_their_server() -> None:
             )
             assert all(isinstance(one, ToolFailed) for one in failed)
     assert logged == {("acme", "Error parsing JSON response"), ("other", "Error parsing JSON response")}
-    assert SPOKEN_WITH.get() == ""
+    assert CALLED_SERVER.get() is None
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,9 @@ async def test_credential_test_sends_nothing_to_a_blocked_address(
     assert (last["name"], last["result"]) == ("address", "fault")
 
 
-@pytest.mark.parametrize(("name", "options"), [("other", ()), ("lab", ("--url", "/rpc"))])
+@pytest.mark.parametrize(
+    ("name", "options"), [("other", ()), ("lab", ("--url", "/rpc")), ("lab", ("--url", "http://[::1"))]
+)
 async def test_wrong_usage_is_refused(
     name: str, options: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ from contextvars import copy_context
 import pytest
 from tests.support.servers import until
 
-from lifesign.adapter.run_events import SPOKEN_WITH, RunEvent, RunEventKind
+from lifesign.adapter.run_events import CALLED_SERVER, CalledServer, RunEvent, RunEventKind
 from lifesign.cli.output import adapter_lines
 from lifesign.cli.output.adapter_lines import LogForwarder, event_writer
 from lifesign.serving.log_output import logging_to
@@ -28,6 +28,7 @@ def test_control_characters_of_a_tool_server_are_replaced(capfd: pytest.CaptureF
         ("lifesign.mcp", "tools"),
         ("lifesign.lease", "registry"),
         ("lifesign.adapter", "registry"),
+        ("client", "tools"),
         ("mcpother", "registry"),
     ],
 )
@@ -53,7 +54,7 @@ def test_repeated_message_of_a_library_is_printed_once(capfd: pytest.CaptureFixt
 
 def test_log_lines_about_a_server_begin_with_its_name(capfd: pytest.CaptureFixture[str]) -> None:
     def say(name: str) -> None:
-        SPOKEN_WITH.set(name)
+        CALLED_SERVER.set(CalledServer(name, lambda text: text.replace("cut", "REMOVED")))
         logging.getLogger("mcp.client.streamable_http").warning("Unknown SSE event: cut")
         logging.getLogger("lifesign.adapter.tools").warning("acme does not run")
 
@@ -63,8 +64,8 @@ def test_log_lines_about_a_server_begin_with_its_name(capfd: pytest.CaptureFixtu
         logging.getLogger("mcp.server").error("nobody's")
     event = [json.loads(line)["text"] for line in capfd.readouterr().out.splitlines()]
     assert event == [
-        "acme: Unknown SSE event: cut", "acme does not run",
-        "other: Unknown SSE event: cut", "acme does not run",
+        "acme: Unknown SSE event: REMOVED", "acme does not run",
+        "other: Unknown SSE event: REMOVED", "acme does not run",
         "nobody's",
     ]  # fmt: skip
 

@@ -349,6 +349,7 @@ async def test_in_memory_reads_see_what_was_written() -> None:
         ("foo", "; got 'foo'"),
         ("a b://user:secret@host", "; got 'a b://...'"),
         ("user:secret@host/db", ""),
+        ("host=127.0.0.1 password=secret", ""),
         ("x" * 999, f"; got '{'x' * 80}'"),
     ],
 )

@@ -26,6 +26,10 @@ class ServerSecrets:
         )
         return values
 
+    def clean_text(self, text: str) -> str:
+        """Return a text without the secrets."""
+        return self.scrubber.clean_text(text)
+
     def cleaned(self, result: CallToolResult) -> CallToolResult:
         """Return a result without the secrets; ValueError if they cannot be removed from it."""
         written = result.model_dump_json(by_alias=True, exclude_none=True).encode()

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.run_deadline import RunDeadline
-from lifesign.adapter.run_events import SPOKEN_WITH
+from lifesign.adapter.run_events import CALLED_SERVER, CalledServer
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
@@ -78,6 +78,7 @@ class UpstreamServer:
         self._upstream = upstream
         self._limits = limits
         self._secrets = ServerSecrets(upstream, environment)
+        self._called = CalledServer(self.name, self._secrets.clean_text)
         self._chance = chance
         self._run_deadline = run_deadline
         self._client: Client | None = None
@@ -145,7 +146,7 @@ class UpstreamServer:
         client, end = self._client, self._end
         if client is None:
             raise self._does_not_run()
-        named = SPOKEN_WITH.set(self.name)
+        former = CALLED_SERVER.set(self._called)
         try:
             async with asyncio.timeout(self._limits.call_seconds):
                 result = await client.call_tool(tool, arguments)
@@ -171,7 +172,7 @@ class UpstreamServer:
             self._break(client, self._reason(error))
             raise self._ended_during_call() from None
         finally:
-            SPOKEN_WITH.reset(named)
+            CALLED_SERVER.reset(former)
         size = len(result.model_dump_json(by_alias=True, exclude_none=True).encode())
         if size > self._limits.answer_bytes:
             what = f"{self.name} answered with {size} bytes, more than {self._limits.answer_bytes}"
@@ -272,7 +273,7 @@ class UpstreamServer:
 
     async def _live(self) -> None:
         """Start it as often as necessary, until it is stopped."""
-        SPOKEN_WITH.set(self.name)
+        CALLED_SERVER.set(self._called)
         loop = asyncio.get_running_loop()
         while not self._is_ending.is_set():
             self._began_at_s = loop.time()

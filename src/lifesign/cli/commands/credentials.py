@@ -88,15 +88,17 @@ def try_one(
       steps       one for each step: name, result (ok, fault or unknown) and text
       hint        what to do, unless the credential works
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from yarl import URL  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
-
+    from lifesign.http_client.redirects import parsed  # noqa: PLC0415 - takes 20 ms, which `--help` need not pay
     from lifesign.prober.definition.file import read_definition_file  # noqa: PLC0415 - takes 200 ms
     from lifesign.prober.definition.unused_credentials import unused_credentials  # noqa: PLC0415
 
     read = read_definition_file(definition)
     chosen = chosen_credential(read, name, definition)
-    target = URL(chosen.origin + chosen.path if url is None else url)
-    if not target.absolute:
+    try:
+        target = parsed(chosen.origin + chosen.path if url is None else url)
+    except ValueError:
+        target = None
+    if target is None or not target.absolute:
         raise InvalidValue("--url", url, "a URL such as https://agent.example/rpc")
     for fault in unused_credentials(read) if read.target_urls else ():
         if fault.name == name:

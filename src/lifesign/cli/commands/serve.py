@@ -19,6 +19,7 @@ from lifesign.cli.options.server_database import (
     same_database,
 )
 from lifesign.cli.output.serve_lines import log_prepared, log_ready, say_prepared, say_ready
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.serving.log_output import LogFormat
 
@@ -424,6 +425,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         return print_config(context, "server", known)
     is_for_programs = log_format is LogFormat.JSON
     say_with_database = partial(say_prepared, same=same_database(context))
+    forbid_core_dumps()
     try:
         return run_server(
             settings,

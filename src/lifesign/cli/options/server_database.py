@@ -11,6 +11,7 @@ import typer
 from lifesign.cli.options.config_file import SOURCES, read_server_config
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.net.allowed_addresses import without_passwords
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.storage.engine.sqlite_path import check_exists, sqlite_file
 from lifesign.storage.errors import StoreUnavailable
 
@@ -91,6 +92,7 @@ def run_in_transaction(
         finally:
             await database.close()
 
+    forbid_core_dumps()
     if must_exist:
         check_exists(url)
     return asyncio.run(ran())

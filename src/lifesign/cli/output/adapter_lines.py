@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import Final, TextIO
 
 from lifesign.adapter.process.output import write_all
-from lifesign.adapter.run_events import SPOKEN_WITH, Emit, RunEvent, RunEventKind
+from lifesign.adapter.run_events import CALLED_SERVER, Emit, RunEvent, RunEventKind
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.error_line import error_line
 from lifesign.domain.text.times import utc_text
 
-_OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "uvicorn", "httpx2")
-"""Loggers of the tool proxy."""
+_OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "client", "uvicorn", "httpx2")
+"""Loggers of the tool proxy; the SDK has one with the name `client`."""
 _SDK_SERVER: Final = "mcp.server"
 """Logger of the SDK's server. Its warnings concern requests of the agent, which also gets them as answers."""
 REPEAT_SECONDS: Final = 10.0
@@ -111,8 +111,8 @@ class LogForwarder(logging.Handler):
         if record.exc_info and record.exc_info[1] is not None:
             # Tracebacks and the further lines of a library are not for people.
             text = f"{text}: {error_line(record.exc_info[1])}"
-        if (server := SPOKEN_WITH.get()) and not _is_lifesign_record(record):
-            text = f"{server}: {text}"
+        if (server := CALLED_SERVER.get()) is not None and not _is_lifesign_record(record):
+            text = f"{server.name}: {server.without_secrets(text)}"
         if not self._is_repeated(record, text):
             self._emit(RunEvent(what=RunEventKind.TOOLS if is_of_tools else RunEventKind.REGISTRY, text=text))
 

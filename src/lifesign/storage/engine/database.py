@@ -57,4 +57,5 @@ def _shown(url: str) -> str | None:
     scheme, is_like_one, _ = url.partition("://")
     if is_like_one:
         return f"{scheme[:MAX_SHOWN_CHARACTERS]}://..."
-    return None if "@" in url else url[:MAX_SHOWN_CHARACTERS]
+    # libpq also reads `host=... password=...`.
+    return None if "@" in url or "=" in url else url[:MAX_SHOWN_CHARACTERS]
