@@ -19,13 +19,12 @@ from lifesign.cli.options.server_database import (
     same_database,
 )
 from lifesign.cli.output.serve_lines import log_prepared, log_ready, say_prepared, say_ready
+from lifesign.dashboard import new_dashboard
 from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.serving.log_output import LogFormat
 
 if TYPE_CHECKING:
-    from lifesign.dashboard.routes import Dashboard
-    from lifesign.registry.app import Registry
     from lifesign.registry.settings import RegistrySettings
 
 PREFIX = "LIFESIGN_SERVER_"
@@ -430,7 +429,7 @@ def serve(  # noqa: PLR0913 - each setting is an option
         return run_server(
             settings,
             listening,
-            face=_dashboard,
+            face=new_dashboard,
             may_show_key=sys.stdout.isatty(),
             say_prepared=log_prepared if is_for_programs else say_with_database,
             say_ready=log_ready if is_for_programs else say_ready,
@@ -448,16 +447,6 @@ def _settings(**given: object) -> "RegistrySettings":
     from lifesign.registry.settings import RegistrySettings  # noqa: PLC0415 - pydantic takes 60 ms
 
     return RegistrySettings.read(**{name: value for name, value in given.items() if value is not None})
-
-
-def _dashboard(registry: "Registry") -> "Dashboard":
-    """Return the web interface of a server process.
-
-    Called in that process, so that the supervisor does not load it.
-    """
-    from lifesign.dashboard.routes import Dashboard  # noqa: PLC0415 - the supervisor needs none
-
-    return Dashboard(registry)
 
 
 def listed(text: str) -> tuple[str, ...]:
