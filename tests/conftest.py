@@ -4,6 +4,7 @@ import fcntl
 import gc
 import itertools
 import logging
+import re
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
 from operator import itemgetter
@@ -102,6 +103,15 @@ def no_state_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
 def state_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no test see what another one, or the user, keeps below `$XDG_STATE_HOME`."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{next(_numbers)}"))
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new directory with the name of the test; pytest's own also looks for a free name, and links to it."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.getbasetemp() / f"{name}{next(_numbers)}"
+    path.mkdir(0o700)
+    return path
 
 
 @pytest.fixture(params=KINDS)
