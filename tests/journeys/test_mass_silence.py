@@ -10,7 +10,7 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.storage.engine.transaction import Database
 
-FLEET = 300
+FLEET = 100
 SILENT = FLEET // 2
 RETURNING = SILENT // 2
 """So many silent agents answer again during the suspension."""

@@ -198,7 +198,7 @@ async def test_document_bytes_are_unchanged_within_the_refresh_interval() -> Non
     assert last.header("etag") != first.header("etag")
 
 
-async def test_ten_thousand_concurrent_requests_compute_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_thousands_of_concurrent_requests_compute_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     def counted(*args: Any, **given_: Any) -> HealthDocument:
@@ -210,7 +210,7 @@ async def test_ten_thousand_concurrent_requests_compute_one_document(monkeypatch
     middleware = agent(clock=clock)
     for times in (1, 2):
         clock.advance(60)
-        answers = await asyncio.gather(*[get(middleware) for _ in range(10_000)])
+        answers = await asyncio.gather(*[get(middleware) for _ in range(2_000)])
         assert len({answer.body for answer in answers}) == 1
         assert len(made) == times
 

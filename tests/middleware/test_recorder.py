@@ -167,7 +167,7 @@ def test_published_bytes_are_identical_for_refresh_seconds(health: AgentHealth, 
     assert health.published(clock.monotonic_ns()).document != first.document
 
 
-def test_document_is_computed_once_for_ten_thousand_requests(clock: HandClock) -> None:
+def test_document_is_computed_once_for_thousands_of_requests(clock: HandClock) -> None:
     computed: list[int] = []
     health = agent(clock, model_changed_at=lambda: computed.append(1))
 
@@ -176,7 +176,7 @@ def test_document_is_computed_once_for_ten_thousand_requests(clock: HandClock) -
 
     for refresh in range(1, 4):
         with ThreadPoolExecutor(8) as threads:
-            assert len(set(threads.map(ask, range(10_000)))) == 1
+            assert len(set(threads.map(ask, range(2_000)))) == 1
         assert len(computed) == refresh
         for _ in range(100):
             health.record(latency_ms=5)

@@ -62,7 +62,7 @@ async def test_memory_does_not_grow_with_paths_callers_and_errors(clock: HandClo
     assert after - before < 64 * 1024
 
 
-def _record_in_threads(record: Callable[[], None], threads: int = 4, each: int = 50_000) -> int:
+def _record_in_threads(record: Callable[[], None], threads: int = 4, each: int = 20_000) -> int:
     def work() -> None:
         for _ in range(each):
             record()

@@ -10,7 +10,7 @@ from tests.support.probed_fleet import fleet as probed_fleet
 from tests.support.registry_api import RegistryApi
 
 from lifesign.domain.access.permissions import Role
-from lifesign.registry.probing.manage_monitor import MAX_CONFIRMED_CLASSES
+from lifesign.registry.probing import manage_monitor
 from lifesign.storage.engine.transaction import Database
 
 MONITOR = "/api/v1/monitor"
@@ -177,13 +177,15 @@ async def test_only_an_admin_confirms(api: RegistryApi, role: Role) -> None:
     assert (await confirm(api, {"network_class": CLASS}, role)).status == 403
 
 
-async def test_only_the_latest_confirmed_classes_are_kept(api: RegistryApi, clock: WoundClock) -> None:
-    count = MAX_CONFIRMED_CLASSES + 1
+async def test_only_the_latest_confirmed_classes_are_kept(
+    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manage_monitor, "MAX_CONFIRMED_CLASSES", 5)
     await probed_fleet(api, 1)
-    for number in range(count):
+    for number in range(6):
         clock.advance(1)
         await report(api, result(clock, 0, network_class=f"10.{number}.0.0/16"))
         assert (await confirm(api, {"network_class": f"10.{number}.0.0/16"})).status == 200
     classes = (await shown(api))["confirmed_classes"]
-    assert len(classes) == MAX_CONFIRMED_CLASSES
+    assert len(classes) == 5
     assert "10.0.0.0/16" not in classes

@@ -16,7 +16,7 @@ from lifesign.domain.models.base import moment
 from lifesign.domain.targets.link_proof import PROOF_GRACE_SECONDS, RELINK_SECONDS
 from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.registry.events.verify_events import verify_log
-from lifesign.registry.targets.link_decisions import MAX_CARDS
+from lifesign.registry.targets import link_decisions
 from lifesign.registry.targets.opt_out_origins import prove
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.transaction import Database, Transaction
@@ -299,14 +299,17 @@ async def test_cards_on_other_hosts_that_name_an_agent_store_nothing(api: Regist
     assert await stored_claims(api) == 0
 
 
-async def test_number_of_targets_linked_by_cards_to_one_agent_is_bounded(api: RegistryApi) -> None:
-    paths = [f"{ORIGIN}{number}" for number in range(MAX_CARDS + 4)]
+async def test_number_of_targets_linked_by_cards_to_one_agent_is_bounded(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_decisions, "MAX_CARDS", 4)
+    paths = [f"{ORIGIN}{number}" for number in range(6)]
     await put(api, "others", "1", paths)
     await api.register("agent-1", card_url=CARD)
     for _ in range(2):
         for path in paths:
             await crawl(api, "agent-1", url=path)
-        assert await stored_claims(api) == MAX_CARDS
+        assert await stored_claims(api) == 4
     # A removed claim makes room for another one.
     await crawl(api, None, url=paths[0])
     await crawl(api, "agent-1", url=paths[-1])
