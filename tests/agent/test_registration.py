@@ -13,6 +13,7 @@ from lifesign.agent.profile import AgentProfile
 from lifesign.agent.registration import MAX_LEAVE_TRIES, Load, RegistrySession
 from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.models.agents import MAX_TASKS
 from lifesign.filesystem.private_file import write_private
 
 NOT_PERMITTED = refusal(403, "not_allowed", "this coordinator key may not send heartbeats")
@@ -148,3 +149,18 @@ async def test_rotated_key_is_taken_from_the_key_file_once_the_former_one_has_ex
             sent = [asked.headers["X-API-Key"] for asked in registry.beats()]
             assert sent == [OWN_KEY, "ahk_rotated", "ahk_rotated"]
             await place.close()
+
+
+@pytest.mark.parametrize("character", ["x", "ä", '"', "\U0001f916"])
+async def test_heartbeat_lists_no_more_task_ids_than_the_registry_accepts(
+    registry: RegistryServer, character: str
+) -> None:
+    keys = AgentKeys(key=KEYS[Role.ADMIN], environment={})
+    place = RegistrySession(AgentProfile(agent_id="a"), keys, registry.url)
+    await place.register(supersede=True)
+    tasks = tuple(f"{number:04}{252 * character}" for number in range(MAX_TASKS + 1))
+    await place.send_heartbeat(Load(len(tasks), tasks), is_draining=False, client_s=0.0)
+    listed = (await place.client.agents.get("a")).reported.tasks_in_progress
+    await place.close()
+    assert tuple(listed) == tasks[: len(listed)]
+    assert len(listed) == MAX_TASKS if character == "x" else 200 < len(listed) < MAX_TASKS

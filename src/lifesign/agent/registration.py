@@ -3,7 +3,10 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final
+
+from pydantic_core import to_json
 
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.profile import AgentProfile
@@ -22,7 +25,7 @@ from lifesign.client.registry_errors import (
     Unprocessable,
 )
 from lifesign.domain.lifecycle.status_table import ALIVE, Reason
-from lifesign.domain.models.agents import MAX_TASKS, AgentRecord, HeartbeatReply
+from lifesign.domain.models.agents import MAX_HEARTBEAT_BYTES, MAX_TASKS, AgentRecord, HeartbeatReply
 
 MIN_TIMEOUT_SECONDS: Final = 2.0
 """Minimum time limit of one call with all its attempts."""
@@ -33,6 +36,8 @@ _NO_TASK: Final = f"task_{26 * '0'}"
 """A valid task id that never exists, of the first millisecond of 1970."""
 _NO_INCARNATION: Final = 0
 """The first incarnation of an agent is 1."""
+_OTHER_BYTES: Final = 1_024
+"""Room for the other members of a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class RegistrySession:
             self.agent_id,
             status="draining" if is_draining else "active",
             current_load=load.count,
-            tasks_in_progress=load.tasks[:MAX_TASKS],
+            tasks_in_progress=_fitting(load.tasks),
             client_timestamp=datetime.fromtimestamp(client_s, UTC),
             incarnation=self.incarnation,
         )
@@ -187,3 +192,11 @@ class RegistrySession:
             timeout_seconds=min(TIMEOUT_SECONDS, max(MIN_TIMEOUT_SECONDS, interval_s)),
             allow_plain_http=self._allows_plain_http,
         )
+
+
+def _fitting(tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the first tasks, as many as a heartbeat may list: the registry would refuse a longer body."""
+    listed = tasks[:MAX_TASKS]
+    # Each is followed by a comma.
+    ends = accumulate(len(to_json(task)) + 1 for task in listed)
+    return listed[: sum(end <= MAX_HEARTBEAT_BYTES - _OTHER_BYTES for end in ends)]

@@ -25,6 +25,7 @@ from starlette.routing import BaseRoute, Route
 from lifesign.domain.access.permissions import Permission
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.agents import (
+    MAX_HEARTBEAT_BYTES,
     AgentRecord,
     AgentSummary,
     Heartbeat,
@@ -39,7 +40,6 @@ from lifesign.domain.tasks.lease_id import number_in, token_in
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.drain_agent import set_status
 from lifesign.registry.agents.find_agents import MAX_PAGE, Listing, page_of, show_agent
-from lifesign.registry.agents.heartbeat_endpoint import MAX_BODY_BYTES as MAX_HEARTBEAT_BYTES
 from lifesign.registry.agents.receive_heartbeat import Arrival, receive_heartbeats
 from lifesign.registry.agents.register_agent import register_agent
 from lifesign.registry.errors import LeaseHeld, LeaseNotFound

@@ -42,6 +42,8 @@ from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import TargetKind
 
 MAX_TASKS = 1_000
+MAX_HEARTBEAT_BYTES = 262_144
+"""Maximum length of a heartbeat's body: a thousand tasks of 256 ASCII characters."""
 DEFAULT_DRAIN_SECONDS = 120
 
 

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from lifesign.domain.access.permissions import Permission, Principal, require
-from lifesign.domain.models.agents import Heartbeat
+from lifesign.domain.models.agents import MAX_HEARTBEAT_BYTES, Heartbeat
 from lifesign.domain.models.base import AGENT_ID_CHARACTERS
 from lifesign.errors import LifesignError
 from lifesign.registry.agents.receive_heartbeat import Answer, Arrival, receive_heartbeats
@@ -26,8 +26,6 @@ from lifesign.storage.errors import StoreUnavailable
 HEARTBEAT_PATH = "/api/v1/agents/{agent_id}/heartbeat"
 MAX_GROUP = 500
 """Maximum of heartbeats per transaction: about 10 ms of work."""
-MAX_BODY_BYTES = 262_144
-"""A thousand tasks of 256 characters."""
 
 _BEFORE, _, _AFTER = HEARTBEAT_PATH.partition("{agent_id}")
 _AGENT_ID = re.compile(AGENT_ID_CHARACTERS)
@@ -87,7 +85,7 @@ class HeartbeatEndpoint:
             if not _AGENT_ID.fullmatch(agent_id):
                 raise AgentNotFound(agent_id)
             heartbeat = await self._dispatcher.read(
-                Heartbeat, receive, headers, MAX_BODY_BYTES, digest=digest, check=check
+                Heartbeat, receive, headers, MAX_HEARTBEAT_BYTES, digest=digest, check=check
             )
             return Arrival(agent_id, digest, incarnation_in(headers), heartbeat, sent_after_s)
         except LifesignError as fault:
