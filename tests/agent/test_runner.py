@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -540,6 +541,24 @@ async def test_call_in_the_wrong_state_is_reported() -> None:
     async with runner:
         with pytest.raises(InvalidAgent, match="one start"):
             runner.start()
+
+
+@in_virtual_time
+async def test_work_from_another_event_loop_is_refused() -> None:
+    async with scripted_registry() as registry:
+        desk = Desk()
+        desk.may_end.set()
+        async with runner_at(registry, desk) as runner:
+
+            def call_from_thread() -> None:
+                for called in (lambda: runner.assign("work"), runner.send_heartbeat):
+                    with pytest.raises(InvalidAgent, match="event loop"):
+                        asyncio.run(asyncio.wait_for(called(), 2))
+
+            with ThreadPoolExecutor() as pool:
+                pool.submit(call_from_thread).result()
+            assert await runner.assign("work") == "work"
+        assert desk.begun == ["work"]
 
 
 def test_agent_can_be_stopped_from_another_thread(registry: RegistryServer) -> None:

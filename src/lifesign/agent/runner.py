@@ -180,6 +180,7 @@ class AgentRunner:
             raise WorkRefused(self.agent_id, "it has no on_assignment, or gets its work from another source")
         if self._living is None or self._living.done():
             raise WorkRefused(self.agent_id, "it does not run")
+        self._check_loop()
         if self._loop.is_displaced:
             raise WorkRefused(self.agent_id, _DISPLACED)
         assignment = self._handed_in.put(task, task_id)
@@ -193,6 +194,7 @@ class AgentRunner:
     async def send_heartbeat(self) -> None:
         """Send a heartbeat now. Only for agents with `auto_heartbeat=False`."""
         if self._living is not None and not self._living.done():
+            self._check_loop()
             await self._loop.send_heartbeat()
 
     def drain(self, why: str = "asked by its program") -> None:
@@ -244,6 +246,15 @@ class AgentRunner:
         """Start no work, and refuse waiting work, while another process is registered as this agent."""
         self._work.pause()
         self._handed_in.refuse_waiting(_DISPLACED)
+
+    def _check_loop(self) -> None:
+        """Raise InvalidAgent in another event loop: the agent could not wake the caller."""
+        if asyncio.get_running_loop() is not self._home:
+            raise InvalidAgent(
+                self.agent_id,
+                "a call in the event loop of the agent; hint: in another thread, pass the coroutine and that "
+                "loop to asyncio.run_coroutine_threadsafe",
+            )
 
     def _begin_drain(self, why: str) -> None:
         _log.info("agent %s begins to drain: %s", self.agent_id, why)
