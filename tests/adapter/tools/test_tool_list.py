@@ -2,7 +2,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from mcp_types import ListToolsResult, Tool
+from mcp_types import ListToolsResult, Tool, ToolExecution
 
 from lifesign.adapter.tools import tool_list
 from lifesign.adapter.tools.tool_list import ListTooLong, ToolLister
@@ -33,6 +33,23 @@ async def test_tools_of_all_pages_are_listed() -> None:
 async def test_tools_above_the_maximum_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_list, "MAX_TOOLS", 2)
     assert [*await lister_of(["a", "b", "c"], ["d"]).list_tools()] == ["a", "b"]
+
+
+async def test_tool_that_requires_tasks_is_left_out() -> None:
+    schema = {"type": "object"}
+    tools = [
+        Tool(name=support, input_schema=schema, execution=ToolExecution(task_support=support))
+        for support in ("forbidden", "optional", "required")
+    ]
+
+    class Listing:
+        async def list_tools(self, *, cursor: str | None = None) -> ListToolsResult:
+            return ListToolsResult(tools=tools)
+
+    client: Any = Listing()
+    listed = await ToolLister(client).list_tools()
+    assert [*listed] == ["forbidden", "optional"]
+    assert {tool.execution for tool in listed.values()} == {None}
 
 
 async def test_size_counts_each_tool_once_however_often_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,19 @@ class ToolLister:
                     self._sizes[tool.name] = len(written.encode())
                 if sum(self._sizes.values()) > MAX_LIST_BYTES:
                     raise ListTooLong
-                found.update({tool.name: tool for tool in page.tools[: MAX_TOOLS - len(found)]})
+                usable = [_without_tasks(tool) for tool in page.tools if not _needs_task(tool)]
+                found.update({tool.name: tool for tool in usable[: MAX_TOOLS - len(found)]})
                 cursor = page.next_cursor
                 # A page may be empty and not the last one.
                 if cursor is None or len(found) >= MAX_TOOLS:
                     break
         return MappingProxyType(found)
+
+
+def _needs_task(tool: Tool) -> bool:
+    """Return whether a tool can be called only as a task of MCP 2025-11-25."""
+    return tool.execution is not None and tool.execution.task_support == "required"
+
+
+def _without_tasks(tool: Tool) -> Tool:
+    return tool if tool.execution is None else tool.model_copy(update={"execution": None})
