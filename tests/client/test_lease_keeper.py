@@ -390,6 +390,19 @@ async def test_late_grant_is_held_if_a_renewal_succeeds() -> None:
 
 
 @in_virtual_time
+async def test_grant_shortly_before_its_deadline_is_held_once_it_is_renewed() -> None:
+    async with renewing() as (registry, client):
+        # One second of 26 is left, and each answer takes 3 s.
+        registry.answers_after_s = 3.0
+        requested_at_s = now_s() - 25
+        async with kept(keeper_of(client, window_s=26, requested_at_s=requested_at_s)) as keeper:
+            begun_s = now_s()
+            assert await keeper.wait_until_held()
+            assert keeper.deadline_s == pytest.approx(begun_s + 26, abs=0.1)
+        assert len(registry.asked) == 1
+
+
+@in_virtual_time
 async def test_stopped_keeper_sends_no_requests() -> None:
     async with renewing() as (registry, client):
         keeper = keeper_of(client)

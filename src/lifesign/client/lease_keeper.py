@@ -118,6 +118,8 @@ class LeaseKeeper:
         self._renewed = renewed
         self._chance = chance
         self._deadline_s = deadline_s
+        # A grant that arrives when a renewal is due leaves too little time for that renewal.
+        self._is_late = deadline_s - boot_clock.now_s() < window_s * (1.0 - RENEW_RATIO)
         self._is_known = asyncio.Event()
         self._has_ended = asyncio.Event()
         self._is_doubted = asyncio.Event()
@@ -168,10 +170,10 @@ class LeaseKeeper:
     async def wait_until_held(self) -> bool:
         """Wait until the lease is certainly held; return False if it is lost instead.
 
-        The answer to a claim may be so late that the lease has expired by the holder's count; the first
-        renewal, which is then sent at once, decides. Needs `run` in parallel.
+        The answer to a claim may be so late that the lease has expired by the holder's count, or must be
+        renewed at once. Then the first renewal decides. Needs `run` in parallel.
         """
-        while not self.is_held() and self._loss is None:
+        while (self._is_late or not self.is_held()) and self._loss is None:
             self._is_known.clear()
             await self._is_known.wait()
         return self._loss is None
@@ -197,6 +199,8 @@ class LeaseKeeper:
         without a lease.
         """
         give_up_s = self._first_give_up_s()
+        if self._is_late:
+            self._is_doubted.set()
         try:
             while self._loss is None:
                 requested_at_s = self._deadline_s - self._window_s
@@ -214,13 +218,10 @@ class LeaseKeeper:
             self._lose(LossKind.STOPPED, "its renewal has ended")
 
     def _first_give_up_s(self) -> float:
-        now_s = boot_clock.now_s()
-        if self._notice_at_s() > now_s:
+        if not self._is_late:
             return self._notice_at_s()
-        if self._deadline_s > now_s:
-            return self._deadline_s
-        # A lease that expired before the start is lost only if the first renewal says so.
-        return now_s + self._window_s * (1.0 - RENEW_RATIO)
+        # The work has not begun: the first renewal may end after the deadline.
+        return boot_clock.now_s() + self._window_s * (1.0 - RENEW_RATIO)
 
     def _notice_at_s(self) -> float:
         return notice_at_s(self._deadline_s, self._window_s, self._grace_s)
@@ -272,6 +273,7 @@ class LeaseKeeper:
         except Exception as error:  # noqa: BLE001 - for example, the key file cannot be opened now
             return _Unexpected(error)
         self._deadline_s = renewed.deadline_s
+        self._is_late = False
         self._is_known.set()
         if self._renewed is not None and self._loss is None:
             self._renewed(self._deadline_s)
