@@ -163,10 +163,11 @@ async def test_agent_without_capacity_gets_one_task_at_a_time(
         await becomes(admin, made[1].task_id, "review")
 
 
+@pytest.mark.parametrize("capacity", [1, 2])
 async def test_task_whose_grant_was_lost_is_released_for_the_next_claim(
-    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch, capacity: int
 ) -> None:
-    made = await admin.tasks.create("lost", agent_id="forgetful")
+    made = await admin.tasks.create("lost", agent_id=f"forgetful-{capacity}")
     bench, claim, lost = Bench(), RegistryTasks.claim, list[str]()
 
     async def lose_first(tasks: RegistryTasks, **wanted: Any) -> Any:
@@ -177,8 +178,8 @@ async def test_task_whose_grant_was_lost_is_released_for_the_next_claim(
         return granted
 
     monkeypatch.setattr(RegistryTasks, "claim", lose_first)
-    async with working(registry, "forgetful", bench.work, capacity=1), asyncio.timeout(PATIENCE_SECONDS):
-        task = await bench.begun.get()
+    async with working(registry, f"forgetful-{capacity}", bench.work, capacity=capacity):
+        task = await asyncio.wait_for(bench.begun.get(), PATIENCE_SECONDS)
         bench.may_end.set()
         await becomes(admin, made.task_id, "review")
     assert lost == [task.task_id]
@@ -414,19 +415,19 @@ async def test_grant_that_comes_after_the_end_of_its_incarnation_begins_no_work(
     registry: RegistryServer, admin: RegistryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench, claim, late = Bench(), RegistryTasks.claim, list[str]()
-    made = await admin.tasks.create("late", agent_id="reborn")
+    made = await admin.tasks.create("late", agent_id="reborn-late")
 
     async def delay_first(tasks: RegistryTasks, **wanted: Any) -> Any:
         granted = await claim(tasks, **wanted)
         if granted is not None and not late:
             late.append(granted.run_id)
-            await admin.agents.deregister("reborn")
+            await admin.agents.deregister("reborn-late")
             await runner.send_heartbeat()
             await runner.registered()
         return granted
 
     monkeypatch.setattr(RegistryTasks, "claim", delay_first)
-    async with working(registry, "reborn", bench.work, capacity=2) as runner:
+    async with working(registry, "reborn-late", bench.work, capacity=2) as runner:
         task = await asyncio.wait_for(bench.begun.get(), PATIENCE_SECONDS)
         assert (runner.incarnation, task.run.run_id not in late) == (2, True)
         bench.may_end.set()

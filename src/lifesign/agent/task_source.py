@@ -88,8 +88,8 @@ class TaskSource:
         self._chance = chance
         self._kept: dict[Assignment, _KeptTask] = {}
         self._last_reported = ""
-        self._may_hold_unknown = False
-        """Whether the answer to a claim was lost, which may have granted a task."""
+        self._may_be_granted_until_s: float | None = None
+        """Time until which a claim whose answer was lost may get a task; None if no answer was lost."""
         self._is_closed = asyncio.Event()
         self.drop: Callable[[Assignment, str], None] = _is_never_dropped
         """Stops the work of a lost lease."""
@@ -99,8 +99,10 @@ class TaskSource:
         failures = 0
         while True:
             await self._registered()
-            requested_at_s = _now_s()
             incarnation = self._place.incarnation
+            if self._may_be_granted_until_s is not None:
+                await self._give_back(incarnation)
+            requested_at_s = _now_s()
             try:
                 granted = await self._place.client.tasks.claim(
                     wait_seconds=WAIT_SECONDS, incarnation=incarnation
@@ -108,9 +110,9 @@ class TaskSource:
             except RegistryError as error:
                 failures += 1
                 self._log_claims(error)
-                self._may_hold_unknown |= may_have_been_executed(error)
-                if error.code == "too_many" and self._may_hold_unknown:
-                    await self._give_back(incarnation)
+                if may_have_been_executed(error):
+                    # A proxy may keep a claim open after its own answer.
+                    self._may_be_granted_until_s = requested_at_s + WAIT_SECONDS
                 await _sleep_until(self._retry_at_s(failures, error))
                 continue
             failures = 0
@@ -168,7 +170,8 @@ class TaskSource:
             kept.keeper.renew_now()
 
     async def _give_back(self, incarnation: int | None) -> None:
-        """Release the leases on tasks whose grant was lost: they count against the capacity."""
+        """Release the leases on tasks whose grant was lost: no handler works on these tasks."""
+        is_last = self._may_be_granted_until_s is None or _now_s() >= self._may_be_granted_until_s
         known = {None, *(assignment.task_id for assignment in self._kept)}
         leases = self._place.client.leases
         with suppress(RegistryError):
@@ -177,7 +180,8 @@ class TaskSource:
                     _log.warning("agent %s releases the unknown lease of %s", self._agent_id, lease.resource)
                     with suppress(Conflict, Gone, NotFound):
                         await leases.release(lease.lease_id, incarnation=incarnation)
-            self._may_hold_unknown = False
+            if is_last:
+                self._may_be_granted_until_s = None
 
     async def _keep(self, granted: GrantedTask, incarnation: int | None) -> Assignment | None:
         """Start to keep a task's lease; None if the lease had already expired."""
