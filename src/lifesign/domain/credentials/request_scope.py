@@ -19,8 +19,6 @@ MAX_CREDENTIALS: Final = 100
 MAX_CARD_ORIGINS: Final = 100
 """Origins of targets that may name the URLs of one credential, besides its own."""
 ORIGIN_PATTERN: Final = r"^https?://[A-Za-z0-9._:\[\]-]{1,270}$"
-MAX_DECODINGS: Final = 3
-"""A path that is percent-encoded more often is in no scope: servers may decode it again."""
 _ODD_CHARACTERS: Final = frozenset("\\;%?#\ufffd\uff0e\uff0f")
 """Servers interpret a path with these characters differently; U+FFFD stands for bytes that are not UTF-8.
 
@@ -102,19 +100,16 @@ class CredentialScope:
         return path is not None and _is_below(path, scope)
 
     def is_for_target(self, target: str) -> bool:
-        """Return whether probes of this target may send the credential.
+        """Return whether probes of this target may send the credential to URLs that the target names.
 
-        A target decides which URLs are requested, and where an API key is put. So it must be at the origin
-        of the credential, or at one of `card_origins`. At the origin of the credential, a target below a path
-        may not choose requests with the credential of another path: one path must contain the other.
+        A target decides which URLs are requested, and where an API key is put. So it must be at one of
+        `card_origins`, or at the origin of the credential and not below another path. Its own credential, the
+        one that is sent to the URL of the target itself, is for it too.
         """
         if not is_on_origin_of(target, self.origin):
             return any(is_on_origin_of(target, origin) for origin in self.card_origins)
-        scope = self.path.rstrip("/")
-        if not scope:
-            return True
         path = _plain_path(target)
-        return path is not None and (_is_below(scope, path.rstrip("/")) or _is_below(path, scope))
+        return path is not None and _is_below(self.place[1], path.rstrip("/"))
 
 
 def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:
@@ -191,12 +186,9 @@ def _plain_path(url: str) -> str | None:
     """Return the path of a URL, decoded; None if two servers may read two paths there."""
     path = f"/{url.partition('#')[0].partition('?')[0].partition('://')[2].partition('/')[2]}"
     slashes = path.count("/")
-    for _ in range(MAX_DECODINGS):
-        decoded = unquote(path)
-        if decoded == path:
-            break
-        path = decoded
-    else:
+    path = unquote(path)
+    if unquote(path) != path:
+        # Some servers decode it again.
         return None
     # Some servers replace characters such as U+2025, which stands for two dots.
     is_odd = not path.isascii() and normalize("NFKC", path) != path

@@ -40,7 +40,7 @@ from lifesign.http_client.failures import (
     too_large,
 )
 from lifesign.http_client.headers import media_type
-from lifesign.http_client.redirects import REDIRECTS, next_hop
+from lifesign.http_client.redirects import REDIRECTS, SECRET_IN_URL, next_hop
 from lifesign.prober.network.connection import HttpConnection, ReplyHead
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
@@ -182,7 +182,10 @@ class Fetcher:
                 return fetched
             target = await self._next_hop(hop, fetched, location, followed, scrubber)
             if isinstance(target, str):
-                return replace(fetched, result=ResultClass.REDIRECT_REFUSED, reason=target)
+                is_altered = fetched.is_altered or target == SECRET_IN_URL
+                return replace(
+                    fetched, result=ResultClass.REDIRECT_REFUSED, reason=target, is_altered=is_altered
+                )
             if redirected_by is None and hop.url.scheme == "http" and hop.url.raw_host != target.raw_host:
                 redirected_by = fetched.address
             tried = fetched.tried

@@ -69,7 +69,7 @@ class Fetched(Answer):
     withheld: str | None = None
     """Why a credential of the prober was not sent to the URL; None if there is none, or it was sent."""
     is_altered: bool = False
-    """Whether a secret of the prober was removed from the body."""
+    """Whether a secret of the prober was removed from the body or its type, or stands in a redirect."""
     is_certificate_refused: bool = False
     """Whether the server demands a client certificate, or refuses that of `credential`.
 
@@ -101,12 +101,13 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetched
     if cleaned is None and fetched.result is ResultClass.OK:
         # What is wrong with the answer is unknown: it is not at fault.
         fetched = replace(fetched, result=ResultClass.NOT_MEASURED, reason=UNSEARCHED)
+    head = head_without_secrets(fetched, scrubber)
     return replace(
         fetched,
-        **head_without_secrets(fetched, scrubber),
+        **head,
         body=cleaned or b"",
         is_body_unread=fetched.is_body_unread or cleaned is None,
-        is_altered=cleaned is not None and cleaned != fetched.body,
+        is_altered=cleaned not in {None, fetched.body} or head["content_type"] != fetched.content_type,
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
         last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
         allow=scrubber.clean_text(fetched.allow),

@@ -70,7 +70,9 @@ MAX_STATUS: Final = 599
 
 ALTERED: Final = "the answer contained a secret of the prober, which was removed"
 """Reason for failures that may be due to this."""
-_READ_FROM_THE_BODY: Final = frozenset({ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT})
+_OF_ALTERED: Final = frozenset({
+    ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.REDIRECT_REFUSED,
+})  # fmt: skip
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 # The host cannot be reached, or must not be contacted.
@@ -281,7 +283,7 @@ class ProbeSession:
             return None, None if name is None else f"credential {name} is not sent to such a path"
         # The definition chooses paths; cards and servers choose the other URLs.
         base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
-        if credential.scope.is_for_target(base):
+        if credential.scope.is_for_target(base) or credential is self._credentials.for_url(base):
             return credential, None
         return None, f"credential {credential.name} is not for cards of {base}"
 
@@ -369,7 +371,7 @@ class ProbeSession:
         result = result or fetched.result
         reason = fetched.reason if reason is None else reason
         result, reason = with_credential_fault(fetched, result, reason)
-        if fetched.is_altered and result in _READ_FROM_THE_BODY:
+        if fetched.is_altered and result in _OF_ALTERED:
             result, reason = ResultClass.NOT_MEASURED, ALTERED
         layer = LayerResult(
             result=result,
