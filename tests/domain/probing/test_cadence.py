@@ -338,7 +338,8 @@ def test_an_agent_that_once_answered_is_probed_in_every_interval_until_it_would_
 
 
 @pytest.mark.parametrize(
-    ("interval_s", "dead_after_s", "failures"), [(300.0, 3600.0, 48), (60.0, 600.0, 40), (2.0, 30.0, 60)]
+    ("interval_s", "dead_after_s", "failures"),
+    [(300.0, 3600.0, 48), (60.0, 600.0, 40), (2.0, 30.0, 60), (300.0, 60.0, 3)],
 )
 def test_failures_before_back_off_depend_on_interval_and_dead_threshold(
     interval_s: float, dead_after_s: float, failures: int

@@ -333,6 +333,17 @@ async def test_missing_url_is_no_login_of_a_post_without_its_token(monkeypatch: 
     assert "--kind mcp" not in layer(observation.discovery).reason
 
 
+async def test_recognised_server_that_becomes_an_a2a_agent_is_recognised_again() -> None:
+    wanted: dict[str, Any] = {"ask": {"health": False}}
+    async with agent(stateless, {}) as serving, probing(targets=[serving.url], **wanted) as probes:
+        probes.memory = ProbeMemory(mcp_generation=Generation.STATELESS)
+        serving.answers, serving.card = (lambda _: Says(status=404)), card(url=serving.url)
+        discovered = []
+        for _ in range(2):
+            discovered.append(results(await probes.see(serving.url))["discovery"])
+    assert discovered == ["not_an_agent", "ok"]
+
+
 @pytest.mark.parametrize("memory", [ProbeMemory(), ProbeMemory(mcp_generation=Generation.STATELESS)])
 async def test_crawled_target_of_unknown_kind_gets_no_post(memory: ProbeMemory) -> None:
     async with agent(stateless, {}) as serving, probing() as probes:

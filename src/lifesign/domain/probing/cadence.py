@@ -95,9 +95,10 @@ class Cadence:
         """Number of failures in a row up to which a target that once answered is probed at every interval.
 
         The registry counts a gap between two results for two intervals at most: an agent that is probed less
-        often would never be found dead. Flap damping may multiply its thresholds.
+        often would never be found dead. Flap damping may multiply its thresholds. The
+        failures that each death needs come at every interval.
         """
-        return ceil(MAX_DAMPING * self.dead_after_s / self.interval_s)
+        return max(DEAD_AFTER_FAILURES - 1, ceil(MAX_DAMPING * self.dead_after_s / self.interval_s))
 
     def longest_wait_s(self, slowdowns: int) -> float:
         """Return the longest wait, in seconds, that counts if a target requests it that once answered.

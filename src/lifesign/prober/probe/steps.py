@@ -28,7 +28,7 @@ from lifesign.domain.observation.results import (
     reason_of_inconclusive,
 )
 from lifesign.domain.observation.results import not_measured as without_observation
-from lifesign.domain.observation.server_answer import is_login_of_server, may_be_server
+from lifesign.domain.observation.server_answer import READ_RESULTS, is_login_of_server, may_be_server
 from lifesign.domain.probing.cadence import Cadence, after_probe, wants_card
 from lifesign.domain.targets.target import TargetKind, is_on_origin_of, is_target_id
 from lifesign.prober.definition.layer_settings import LayerSettings
@@ -263,6 +263,9 @@ class Prober:
         found = await probe_server(visit, asked)
         if found is None:
             return self._observation(visit, discovery=nothing_asked(visit))
+        if found.transport is None and self._kind_of(visit) is None and _was_read(visit, found.discovery):
+            # Only a probe has recognised the server, and it may have become an agent with a card.
+            visit.learned |= {"mcp_generation": None, "mcp_generation_at_s": None}
         await _get_after_failure(visit, found.tools.called)
         return await self._with_health(visit, asked, found)
 
@@ -422,6 +425,12 @@ async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, 
         if fetched is not None:
             answers[path] = visit.layer(fetched)
     return answers or None
+
+
+def _was_read(visit: ProbeSession, layer: LayerResult) -> bool:
+    """Return whether a layer's result comes from a complete answer."""
+    fetched = visit.fetched_for(layer)
+    return fetched is not None and fetched.result in READ_RESULTS
 
 
 def _is_server(visit: ProbeSession, found: ServerLayers) -> bool:
