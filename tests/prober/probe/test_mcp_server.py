@@ -338,9 +338,7 @@ async def test_recognised_server_that_becomes_an_a2a_agent_is_recognised_again()
     async with agent(stateless, {}) as serving, probing(targets=[serving.url], **wanted) as probes:
         probes.memory = ProbeMemory(mcp_generation=Generation.STATELESS)
         serving.answers, serving.card = (lambda _: Says(status=404)), card(url=serving.url)
-        discovered = []
-        for _ in range(2):
-            discovered.append(results(await probes.see(serving.url))["discovery"])
+        discovered = [results(await probes.see(serving.url))["discovery"] for _ in range(2)]
     assert discovered == ["not_an_agent", "ok"]
 
 
