@@ -168,13 +168,13 @@ class CommandRequest(Body):
 
 
 RENEW_LEASES: Final = "renew_leases"
-"""Command to an agent that reports tasks without a lease on them; sent in one answer, and not stored."""
+"""Command to an agent that reports tasks whose lease it has lost; not stored."""
 
 
 class PendingCommand(BaseModel):
     """A command to an agent. Each reply to a heartbeat contains it until the agent has executed it.
 
-    It ends earlier if it expires, or if the agent leaves. `renew_leases` is sent once.
+    It ends earlier if it expires, or if the agent leaves. `renew_leases` has a new id in each reply.
     """
 
     id: str

@@ -156,7 +156,9 @@ def _is_eventful(heartbeat: Heartbeat, facts: HeartbeatFacts, send_heartbeat: St
         or heartbeat.status != "active"
         or facts.has_commands
         or send_heartbeat.is_drifting != facts.is_drifting
-        or (send_heartbeat.tasks is not None and send_heartbeat.tasks != facts.tasks)
+        or (
+            send_heartbeat.tasks is not None and (facts.has_lost_tasks or send_heartbeat.tasks != facts.tasks)
+        )
     )
 
 
@@ -177,7 +179,7 @@ def _follow_up(
         if send_heartbeat.is_drifting and not facts.is_drifting
         else []
     )
-    if mismatch is not None:
+    if mismatch is not None and send_heartbeat.tasks != facts.tasks:
         drafts.append(
             EventDraft(
                 type=EventType.AGENT_TASKS_MISMATCH,
@@ -187,6 +189,9 @@ def _follow_up(
             )
         )
     event_log.append(transaction, drafts)
+    lost = leases.tasks_ever_leased(transaction, mismatch.without_lease) if mismatch is not None else []
+    if send_heartbeat.tasks is not None and bool(lost) != facts.has_lost_tasks:
+        heartbeats.set_lost_tasks(transaction, facts.number, has_lost_tasks=bool(lost))
     change = _change(agent, now_s, verdict_context(transaction))
     if heartbeat.status == "draining" and _status_after(agent, change) in {Status.ACTIVE, Status.UNHEALTHY}:
         timeout_s = next(
@@ -209,7 +214,7 @@ def _follow_up(
         )
         for command in still_waiting
     ]
-    return reply_json(now_s, Status(agent.status), [*pending, *_renewal(transaction, mismatch)])
+    return reply_json(now_s, Status(agent.status), [*pending, *_renewal(lost)])
 
 
 def _status_after(agent: StoredAgent, change: Change) -> Status:
@@ -238,8 +243,13 @@ def _drift(agent: StoredAgent, heartbeat: Heartbeat, waited_s: float, now_s: flo
 def _mismatch(
     transaction: Transaction, agent: StoredAgent, facts: HeartbeatFacts, heartbeat: Heartbeat
 ) -> TasksMismatch | None:
-    """Return the difference between the reported tasks and the leased ones; None if there is none."""
-    if heartbeat.tasks_in_progress is None or facts.tasks == to_json(heartbeat.tasks_in_progress).decode():
+    """Return the difference between the reported tasks and the leased ones; None if there is none.
+
+    None also if the last heartbeat reported the same tasks, and none of them had lost its lease.
+    """
+    if heartbeat.tasks_in_progress is None:
+        return None
+    if not facts.has_lost_tasks and facts.tasks == to_json(heartbeat.tasks_in_progress).decode():
         return None
     leased = leases.tasks_of(transaction, agent.agent_id)
     named = set(heartbeat.tasks_in_progress)
@@ -252,15 +262,14 @@ def _mismatch(
     )
 
 
-def _renewal(transaction: Transaction, mismatch: TasksMismatch | None) -> Iterator[PendingCommand]:
+def _renewal(lost: Sequence[str]) -> Iterator[PendingCommand]:
     """Ask an agent that reports tasks whose lease it has lost to check its leases.
 
-    This is sent once: an agent that misses it is refused when it renews. Tasks that never had a lease are
-    ignored: some agents do not use leases.
+    Each reply contains this until the agent no longer reports them: a reply may be lost. Tasks that never had
+    a lease are not among them: some agents do not use leases.
     """
-    over = leases.tasks_ever_leased(transaction, mismatch.without_lease) if mismatch is not None else []
-    if over:
-        named = ", ".join(over[:MAX_TASKS_LISTED])
+    if lost:
+        named = ", ".join(lost[:MAX_TASKS_LISTED])
         yield PendingCommand(
             id=f"command_{str(ULID()).lower()}",
             command=RENEW_LEASES,

@@ -314,7 +314,13 @@ def reset_agent(
     transaction.connection.execute(
         update(heartbeats)
         .where(heartbeats.c.agent == number)
-        .values(last_heartbeat_at_s=last_heartbeat_at_s, current_load=0, tasks=None, is_drifting=False)
+        .values(
+            last_heartbeat_at_s=last_heartbeat_at_s,
+            current_load=0,
+            tasks=None,
+            is_drifting=False,
+            has_lost_tasks=False,
+        )
     )
     transaction.connection.execute(delete(observed).where(observed.c.agent == number))
 

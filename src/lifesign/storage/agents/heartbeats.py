@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pydantic_core import from_json, to_json
-from sqlalchemy import text
+from sqlalchemy import text, update
 
 from lifesign.storage.agents.agent_rows import EXTENDED_COLUMNS
+from lifesign.storage.engine.table_definitions import heartbeats
 from lifesign.storage.engine.transaction import Transaction
 
 
@@ -34,6 +35,8 @@ class HeartbeatFacts(NamedTuple):
     interval_s: float
     tasks: str | None
     is_drifting: bool
+    has_lost_tasks: bool
+    """Whether the agent reported a task whose lease it had lost, when the tasks were last compared."""
     has_commands: bool
     key_id: str | None
     """None if there is no such key."""
@@ -54,7 +57,7 @@ class StoredHeartbeat(NamedTuple):
 
 
 _FACTS = """
-    a.id, a.status, a.incarnation, a.interval_s, b.tasks, b.is_drifting,
+    a.id, a.status, a.incarnation, a.interval_s, b.tasks, b.is_drifting, b.has_lost_tasks,
     EXISTS (SELECT 1 FROM commands c WHERE c.agent = a.id),
     k.key_id, k.role, k.agent_id, k.expires_at_s, k.revoked_at_s
 """
@@ -195,3 +198,10 @@ def store(transaction: Transaction, given: Sequence[StoredHeartbeat]) -> None:
         )
     else:
         transaction.connection.execute(_STORE_SQLITE, {"given": to_json(given).decode()})
+
+
+def set_lost_tasks(transaction: Transaction, number: int, *, has_lost_tasks: bool) -> None:
+    """Store whether an agent reports a task whose lease it has lost."""
+    transaction.connection.execute(
+        update(heartbeats).where(heartbeats.c.agent == number).values(has_lost_tasks=has_lost_tasks)
+    )

@@ -93,6 +93,13 @@ heartbeats = Table(
     Column("max_concurrent_tasks", Integer),
     Column("tasks", Text, comment="as last reported by the agent, JSON; null: compare at the next heartbeat"),
     Column("is_drifting", Boolean, nullable=False, server_default=text("false")),
+    Column(
+        "has_lost_tasks",
+        Boolean,
+        nullable=False,
+        server_default=text("false"),
+        comment="whether the reported tasks include one whose lease it has lost",
+    ),
     Column("extended_interval_s", Double, comment="these three: until the next heartbeat"),
     Column("extended_unhealthy_after_s", Double),
     Column("extended_dead_after_s", Double),

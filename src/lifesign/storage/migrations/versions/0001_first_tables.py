@@ -488,6 +488,13 @@ def _create_heartbeats() -> None:
         ),
         sa.Column("is_drifting", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column(
+            "has_lost_tasks",
+            sa.Boolean(),
+            server_default=sa.text("false"),
+            nullable=False,
+            comment="whether the reported tasks include one whose lease it has lost",
+        ),
+        sa.Column(
             "extended_interval_s",
             sa.Double(),
             comment="these three: until the next heartbeat",
