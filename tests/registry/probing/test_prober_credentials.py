@@ -106,6 +106,13 @@ async def test_number_of_credential_places_of_a_claim_is_bounded(api: RegistryAp
     assert len(await shown(api)) == MAX_SHOWN
 
 
+@pytest.mark.parametrize("origin", ["http://[", "http://]", "http://[::1", "http://a:99999", "https://a:b"])
+async def test_an_unreadable_origin_in_a_claim_is_refused(api: RegistryApi, origin: str) -> None:
+    for place in (ACME | {"origin": origin}, ACME | {"card_origins": [origin]}):
+        body = {"worker": "a", "held": {}, "credentials": [place]}
+        assert (await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)).status == 422
+
+
 async def test_a_secret_in_a_claim_is_refused(api: RegistryApi) -> None:
     body = {"worker": "a", "held": {}, "credentials": [ACME | {"bearer": "a-secret-token"}]}
     answer = await api.ask("POST", f"{PATH}/claim", body, key=Role.PROBER)

@@ -3,13 +3,14 @@
 from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
 from lifesign.domain.credentials.acceptance import MAX_DETAIL_CHARS, CredentialState, CredentialStatus
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import MAX_CARD_ORIGINS, ORIGIN_PATTERN, CredentialScope
 from lifesign.domain.health.document import Time
 from lifesign.domain.models.base import Body
+from lifesign.domain.targets.target import origin_of
 
 MAX_STATE_SECONDS = 2_592_000.0
 MAX_CLAIMED_CARD_ORIGINS = 1_000
@@ -19,7 +20,15 @@ FaultDetail = Annotated[str, StringConstraints(pattern=f"^[ -~]{{1,{MAX_DETAIL_C
 CredentialName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}$")]
 
 
-Origin = Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN)]
+def _readable_origin(text: str) -> str:
+    try:
+        origin_of(text)
+    except ValueError:
+        raise ValueError("expected scheme, host and port, such as https://agents.example:8443") from None
+    return text
+
+
+Origin = Annotated[str, StringConstraints(pattern=ORIGIN_PATTERN), AfterValidator(_readable_origin)]
 """Scheme, host and port."""
 
 

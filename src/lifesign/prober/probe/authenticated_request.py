@@ -85,7 +85,7 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
     credential, for want of a token, is `token_error`. So is any other failure that an answer to it states, up
     to status 500: a 404, a page or a redirect to a login may hide what is behind the login, and an agent may
     fail without the header. If the prober has a credential that it does not send there, such a failure is
-    `gated`.
+    `not_measured`.
     """
     is_refused = result is ResultClass.GATED and (
         fetched.status in REJECTED or fetched.is_certificate_refused
@@ -102,7 +102,7 @@ def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) ->
         if result is ResultClass.GATED:
             return result, f"{reason}, {fetched.withheld}"
         if _may_be_login(fetched.status, result):
-            return ResultClass.GATED, f"HTTP {fetched.status}, {fetched.withheld}"
+            return ResultClass.NOT_MEASURED, f"HTTP {fetched.status}, {fetched.withheld}"
     return result, reason if note is None else f"{reason}{', ' if reason else ''}{note}"
 
 
