@@ -233,6 +233,19 @@ async def test_header_that_contains_the_token_is_no_failure(token: str, reply: R
     assert layer(observation.message).result == "not_measured"
 
 
+async def test_card_that_is_missing_is_a_failure_although_its_credential_would_be_withheld(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET", "secret-of-b")
+    credential = {"path": "/b", "bearer": {"env": "SECRET"}}
+    async with serving({}) as server:
+        own = {"name": "b", "origin": server.url, **credential}
+        async with probing(credentials=[own], ask={}) as probes:
+            observation = await probes.see(f"{server.url}/B/x")
+    assert results(observation)["discovery"] == "not_an_agent"
+    assert observation.is_measured_failure
+
+
 @pytest.mark.parametrize("target", ["/a", "/public", "/b/special"])
 async def test_card_of_one_path_does_not_choose_requests_with_the_credential_of_another(
     target: str, monkeypatch: pytest.MonkeyPatch

@@ -17,7 +17,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.request_scope import SENDING, Purpose, Sending
+from lifesign.domain.credentials.request_scope import REJECTED, SENDING, Purpose, Sending
 from lifesign.domain.credentials.secret import Scrubber, without_invisible
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
@@ -268,8 +268,9 @@ class ProbeSession:
                 return fetched
         credential, withheld = self._credential_for(url, purpose)
         if credential is None:
+            is_withheld = withheld is not None and (fetched is None or fetched.status in REJECTED)
             fetched = fetched or await send()
-            return fetched if fetched is None or withheld is None else replace(fetched, withheld=withheld)
+            return replace(fetched, withheld=withheld) if fetched is not None and is_withheld else fetched
         seconds = self._deadline(self._total_s) - self._loop.time()
         if fetched is None:
             return await send_with_credential(send, credential, seconds)
