@@ -453,13 +453,14 @@ def without_document(status_code: int, fresh_until_s: float = NOW - 1, **members
     [
         (without_document(404), (Signal.HEALTH_RECOVERED,)),
         (without_document(410), (Signal.HEALTH_RECOVERED,)),
-        # It may be the document's last minute, the server may be broken, or the agent down.
+        (without_document(401), (Signal.HEALTH_RECOVERED,)),
+        (without_document(503), (Signal.HEALTH_RECOVERED,)),
+        # It may be the document's last minute, or the agent may be down.
         (without_document(404, NOW), ()),
-        (without_document(503), ()),
         (without_document(404, failures_in_row=1), ()),
     ],
 )
-def test_agent_that_answers_and_has_no_document_any_more_recovers(
+def test_agent_that_answers_without_its_expired_document_recovers(
     monitoring: DecidingEvidence, observed: Observed, signals: tuple[Signal, ...]
 ) -> None:
     down = unhealthy(Reason.HEALTH_REPORTED_UNHEALTHY, monitoring, observed=observed)

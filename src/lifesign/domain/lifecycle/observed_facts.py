@@ -37,7 +37,6 @@ from lifesign.domain.observation.results import (
     ProbedDocument,
     ResultClass,
 )
-from lifesign.domain.observation.served_body import is_absent
 from lifesign.domain.targets.target import TargetKind
 
 MAX_INTERACTIONS: Final = 20
@@ -284,16 +283,17 @@ def last_interface(observed: Observed) -> LastInterface | None:
     return None if last is None else LastInterface(result=last.layer.result, at_s=last.observed_at_s)
 
 
-def has_withdrawn_document(observed: Observed) -> bool:
-    """Return whether an agent answers but no longer serves a health document, and its last one has expired.
+def has_lost_document(observed: Observed) -> bool:
+    """Return whether an agent answers, but its last usable health document has expired.
 
-    Such an agent will never report that it recovered.
+    It may never report that it recovered: it serves none any more, one behind a login, or one of a wrong
+    clock.
     """
     document, readiness = observed.document, observed.readiness
     if document is None or readiness is None or observed.failures_in_row:
         return False
-    layer = readiness.layer
-    return is_absent(layer.result, layer.status_code) and readiness.observed_at_s > document.fresh_until_s
+    is_renewed = document.is_stale and document.status is not HealthStatus.UNHEALTHY
+    return is_renewed or readiness.observed_at_s > document.fresh_until_s
 
 
 def evidence_of(observed: Observed | None) -> Evidence:

@@ -32,7 +32,7 @@ from lifesign.domain.lifecycle.observed_facts import (
     Observed,
     current_health,
     evidence_of,
-    has_withdrawn_document,
+    has_lost_document,
     is_document_current,
     observed_health,
     reported_health,
@@ -444,8 +444,8 @@ def _recovery(facts: Facts, now_s: float, excluded_downtime: Sequence[ExcludedSp
         # A document that is only too old has no consequence, no recovery either.
         has_gone = is_document_current(facts.observed, now_s) and health is not HealthStatus.UNHEALTHY
         text = f"its health document reports {health}"
-        if has_withdrawn_document(facts.observed):
-            has_gone, text = True, "it answers, and serves no health document any more"
+        if has_lost_document(facts.observed):
+            has_gone, text = True, "it answers, and its last health document has expired"
     else:
         has_gone, text = _half_succeed(facts.observed), _interactions_text(facts.observed)
     return _Step(signal, text) if has_gone else None
