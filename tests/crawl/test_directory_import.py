@@ -1,5 +1,6 @@
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.support.hostile_server import Reply, answer, as_json, serving
 from lifesign.client.registry_errors import Conflict
 from lifesign.crawl import directory_import as module
 from lifesign.crawl.directory_import import DirectoryImporter, ImportOutcome, opt_outs_of
+from lifesign.crawl.list_file import QUIET_S
 from lifesign.crawl.list_identity import stored_location
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry
 from lifesign.crawl.progress_display import step_text
@@ -211,6 +213,26 @@ async def test_list_with_allowed_shrinking_removes_targets(database: Database, t
     await read(database, definition)
     write_list(tmp_path, "a1.example")
     assert (await read(database, definition)).text == "agents.txt: 1 target, 0 new, 39 left"
+
+
+async def test_list_file_that_is_still_written_retires_no_target(
+    database: Database, tmp_path: Path, a_list: ProbeDefinition
+) -> None:
+    write_list(tmp_path, "a.example", "b.example", "c.example")
+    lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+    reading = DirectoryImporter(a_list, lists, nobody, is_continuous=True)
+    source = a_list.directories[0]
+    assert not (await reading.import_directory(source)).has_failed
+
+    file = tmp_path / "agents.txt"
+    file.write_text("a.example\nb.exa")
+    assert (await reading.import_directory(source, is_again=True)).has_failed
+    assert await sizes(database) == {"agents.txt": 3}
+
+    write_list(tmp_path, "a.example", "b.example")
+    os.utime(file, (time.time() - QUIET_S,) * 2)
+    assert not (await reading.import_directory(source, is_again=True)).has_failed
+    assert await sizes(database) == {"agents.txt": 2}
 
 
 async def test_mcp_servers_are_targets_only_if_configured(database: Database, tmp_path: Path) -> None:

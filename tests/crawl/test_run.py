@@ -45,7 +45,7 @@ async def test_directory_that_could_not_be_read_is_read_again_before_its_time(
     shown = Shown()
     definition = defined(tmp_path, directories=[{"file": "agents.txt"}, {"file": "other.txt"}])
     crawl = Crawl(definition, home, shown, asyncio.Event())
-    async with crawl._importer() as importer:
+    async with crawl._importer(is_continuous=True) as importer:
         await crawl._retry(importer)
         assert shown.lines == []
         await crawl._read_directories(importer)

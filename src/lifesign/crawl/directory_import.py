@@ -4,17 +4,20 @@ A directory is read whole, opted-out entries are removed, and the rest is sent i
 earlier list of the directory, part by part. An unchanged list is not sent again.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from typing import Final, Protocol
 from uuid import uuid4
 
 from lifesign.client.registry_errors import Conflict
 from lifesign.client.secret_file import read_secret
 from lifesign.crawl.contact_rule import first_public
+from lifesign.crawl.list_file import QUIET_S, unsettled_for_s
 from lifesign.crawl.list_identity import KnowsLists, absolute_path, listed_in, stored_location
 from lifesign.crawl.progress_display import ImportStep
 from lifesign.domain.common.finding import Finding
@@ -59,6 +62,7 @@ MAX_FINDINGS: Final = 3
 MAX_FINDING_CHARS: Final = 160
 MAX_EXAMPLES_SHOWN: Final = 2
 """Maximum number of examples that are shown per reason of skipped entries."""
+STILL_WRITTEN: Final = "the file changed a short time ago, and may not be complete yet"
 _DIGEST_DIGITS: Final = 8
 
 
@@ -93,16 +97,24 @@ class DirectoryImporter:
     """Reads the directories of a definition, and imports their entries."""
 
     def __init__(
-        self, definition: ProbeDefinition, lists: TakesLists, get: Get, *, is_shared: bool = False
+        self,
+        definition: ProbeDefinition,
+        lists: TakesLists,
+        get: Get,
+        *,
+        is_shared: bool = False,
+        is_continuous: bool = False,
     ) -> None:
         """Read the opt-out lists; InvalidValue if one is invalid.
 
         `is_shared`: others read the content of `lists`, and do not get the paths of files on this machine.
+        `is_continuous`: a directory that was not read is read again later.
         """
         self._definition = definition
         self._lists = lists
         self._get = get
         self._is_shared = is_shared
+        self._is_continuous = is_continuous
         self.step: ImportStep | None = None
         """Progress with the directory that is being read; None between two of them."""
         self._opt_outs = opt_outs_of(definition)
@@ -169,7 +181,10 @@ class DirectoryImporter:
             if not is_again:
                 raise
             return _not_read_outcome(name, str(error), record)
-        read = await read_directory(listed, self._get, known=known, report=report)
+        # The first list retires no target, and a single pass has no later reading.
+        is_checked = self._is_continuous and record is not None and record.size > 0
+        file = source.file if is_checked else None
+        read = await self._read(listed, file, known, report)
         if isinstance(read, NotRead):
             return _not_read_outcome(name, read.message, record)
         if isinstance(read, Unchanged):
@@ -192,6 +207,17 @@ class DirectoryImporter:
         shrink = source.allow_shrink
         outcome = await self._hand_over(name, targets, version, source=place, allow_shrink=shrink)
         return _with_findings(outcome, read)
+
+    async def _read(
+        self, listed: ListSource, file: Path | None, known: str | None, report: Callable[[int], None]
+    ) -> Snapshot | Unchanged | NotRead:
+        """Read a directory; a change of its `file` counts only if the file is completely written."""
+        if file is not None and (wait_s := unsettled_for_s(file)) <= QUIET_S:
+            await asyncio.sleep(wait_s)
+        read = await read_directory(listed, self._get, known=known, report=report)
+        if file is not None and isinstance(read, Snapshot) and unsettled_for_s(file):
+            return NotRead(fault="file_unreadable", message=STILL_WRITTEN, url=str(file))
+        return read
 
     def _source(self, source: DirectorySource, others: int) -> ListSource:
         """Return the source to read; `others` is the number of targets of the other directories."""

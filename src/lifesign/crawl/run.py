@@ -143,7 +143,7 @@ class Crawl:
         """Read the directories, and probe; without a pass it never ends."""
         since_s = None if run is None else run.since_s
         seconds = START_READING_SECONDS if run is None else None
-        async with self._importer() as importer, self._reading(importer, seconds):
+        async with self._importer(is_continuous=run is None) as importer, self._reading(importer, seconds):
             total = None if since_s is None else await self._home.unprobed(since_s)
             if total is not None:
                 processes = worth_starting(processes, total, self._definition.limits.concurrency)
@@ -287,7 +287,7 @@ class Crawl:
             await asyncio.sleep(COUNT_ALL_SECONDS)
 
     @asynccontextmanager
-    async def _importer(self) -> AsyncIterator[DirectoryImporter]:
+    async def _importer(self, *, is_continuous: bool) -> AsyncIterator[DirectoryImporter]:
         definition = self._definition
         async with Resolver(
             definition.resolver.servers, timeout_s=definition.timeouts.dns_seconds
@@ -307,7 +307,11 @@ class Crawl:
                 opened(opt_outs=opt_outs_of(definition), credentials=credentials) as fetcher,
             ):
                 yield DirectoryImporter(
-                    definition, self._home.lists, fetching_with(fetcher), is_shared=self._home.is_shared
+                    definition,
+                    self._home.lists,
+                    fetching_with(fetcher),
+                    is_shared=self._home.is_shared,
+                    is_continuous=is_continuous,
                 )
 
     async def _read_directories(self, importer: DirectoryImporter) -> None:

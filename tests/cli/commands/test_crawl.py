@@ -1,8 +1,10 @@
 import asyncio
 import inspect
 import json
+import os
 import re
 import signal
+import time
 from pathlib import Path
 from unittest.mock import AsyncMock
 
@@ -380,7 +382,11 @@ async def test_directory_is_read_again_when_due(tmp_path: Path) -> None:
     async with open_local_backend("sqlite:///mixed.db") as home:
         crawling = asyncio.create_task(Crawl(definition, home, shown, stop).watch(processes=1))
         await shown.until_line("agents.txt: 1 target")
-        (tmp_path / "agents.txt").write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
+        written = tmp_path / "new.txt"
+        written.write_text("http://127.0.0.1:1/a\nhttp://127.0.0.1:1/b\n")
+        # A younger file may not be complete yet.
+        os.utime(written, (time.time() - 60,) * 2)
+        written.replace(tmp_path / "agents.txt")
         await shown.until_line("agents.txt: 2 targets, 1 new, 0 left")
         stop.set()
         await crawling
