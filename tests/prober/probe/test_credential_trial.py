@@ -228,6 +228,17 @@ async def test_credential_trial_follows_no_redirect_to_the_path_of_another_crede
     assert trial.steps[-1].text.endswith("not sent)")
 
 
+@pytest.mark.parametrize("path", ["//special/rpc", "/SPECIAL/rpc", "/x/..%2fspecial/rpc"])
+async def test_credential_is_not_tried_where_the_prober_withholds_it(path: str) -> None:
+    async with serving({}) as server, probing(**settings(server)) as probes:
+        names = {"acme": "/", "special": "/special"}
+        scopes = [CredentialScope(name=name, origin=server.url, path=path) for name, path in names.items()]
+        url = URL(f"{server.url}{path}", encoded=True)
+        trial = await try_credential(probes.witness, probes.credentials, url, 5.0, scopes)
+        assert not server.heads
+    assert (trial.verdict, steps(trial)) == ("fault", {"place": "fault"})
+
+
 async def test_credential_is_not_tried_at_another_place() -> None:
     store = CredentialStore([], Secrets(), lambda: 0.0)
     trial = await try_credential(Answering({}, {}), store, URL_TLS, 5.0)

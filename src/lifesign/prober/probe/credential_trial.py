@@ -107,7 +107,7 @@ async def try_credential(
             steps=[TrialStep("place", StepResult.FAULT, text)],
             hint=f"pass a --url that the path of {longest.name} does not cover",
         )
-    if credential is None:
+    if credential is None or (scopes and longest is None):
         elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")
         return Trial(verdict=TrialVerdict.FAULT, steps=[elsewhere], hint=_PLACE_HINT)
     steps = [TrialStep("place", StepResult.OK, f"the credential may be sent to {url}")]
