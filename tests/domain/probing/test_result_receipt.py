@@ -33,6 +33,14 @@ def test_an_agent_that_answered_once_is_probed_in_every_interval_until_it_is_dea
     assert after(ProbeMemory(failures_in_row=1000, card_read_at_s=AT_S - 9e5))[0] > 86_400
 
 
+def test_result_of_a_dead_agent_with_a_short_threshold_counts_until_its_next_probe() -> None:
+    memory = ProbeMemory(failures_in_row=6, card_read_at_s=AT_S - 9e3)
+    assert receipt_of(AT_S, 300.0, memory).evidence_until_s == AT_S + 900
+    registered = receipt_of(AT_S, 300.0, memory, (30.0, 60.0))
+    # Four failures, then three doublings.
+    assert registered.evidence_until_s == registered.results_until_s == AT_S + 8 * 900
+
+
 @pytest.mark.parametrize(
     ("memory", "waits_s"),
     [

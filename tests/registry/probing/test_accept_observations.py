@@ -503,6 +503,19 @@ async def test_a_probed_agent_that_died_has_no_health(api: RegistryApi, clock: W
     assert [change["payload"]["new_health"] for change in changes] == ["healthy", "unknown"]
 
 
+async def test_dead_agent_with_a_short_threshold_is_expected_as_rarely_as_it_is_probed(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    own = {"interval_seconds": 30, "unhealthy_after_seconds": 60, "dead_after_seconds": 120}
+    await api.register("agent-1", monitoring="probe", card_url=CARD, heartbeat_config=own)
+    await outcomes(api, document(clock, "healthy"))
+    clock.advance(300)
+    known = [{"failures_in_row": 6, "alive_at_s": clock.at_s - 300}]
+    await outcomes(api, failure(clock), memories=known)
+    clock.advance(1000)
+    assert (await api.record("agent-1"))["unknown_reason"] != "no_prober"
+
+
 async def test_simultaneous_probe_failures_of_many_agents_are_suspended(
     api: RegistryApi, clock: WoundClock
 ) -> None:

@@ -17,15 +17,23 @@ from lifesign.domain.probing.cadence import (
 )
 
 
-def receipt_of(at_s: float, interval_s: float, memory: ProbeMemory | None) -> Receipt:
+def receipt_of(
+    at_s: float,
+    interval_s: float,
+    memory: ProbeMemory | None,
+    thresholds_s: tuple[float, float] | None = None,
+) -> Receipt:
     """Return when a result was observed, and until when it counts, given the crawl's interval.
 
     A target that keeps failing is probed less often: its evidence counts for as many of the longer intervals.
     A requested wait (`Retry-After`, 402, 429, robots.txt) only extends the wait for a further result.
-    `memory` is the memory after the probe; None: unknown.
+    `memory` is the memory after the probe; None: unknown. `thresholds_s` are the times of silence after which
+    a registered agent is unhealthy, and dead: they decide when it is probed less often.
     """
     memory = memory or _NO_MEMORY
     cadence = _cadence_of(interval_s)
+    if thresholds_s is not None:
+        cadence = cadence.with_thresholds(*thresholds_s)
     factor = backoff(memory, cadence)
     return Receipt(
         at_s=at_s,

@@ -116,8 +116,8 @@ class TargetSlot:
         if supersedes(result, self.result, is_excluded=memory.is_excluded):
             self._count_as(result)
         elif self.measured_at_s is not None and memory.probed_at_s is not None:
-            until_s = receipt_of(self.measured_at_s, interval_s, memory).evidence_until_s
-            if memory.probed_at_s > until_s:
+            receipt = receipt_of(self.measured_at_s, interval_s, memory, self.thresholds_s)
+            if memory.probed_at_s > receipt.evidence_until_s:
                 self._count_as(result)
 
     def note_known(self, memory: ProbeMemory) -> None:

@@ -144,7 +144,10 @@ def accept_observations(transaction: Transaction, call: Call) -> OperationReply 
         ):
             outcome = ReportOutcome.IGNORED
         if outcome is None:
-            receipt = _receipt(batch, place, subject, shards, transaction.now_s)
+            thresholds_s = _thresholds_s(known.agents.get(subject_id))
+            receipt = _receipt(
+                batch, place, subject, shards, now_s=transaction.now_s, thresholds_s=thresholds_s
+            )
             observation = with_document_age(batch.observations[place], receipt.at_s)
             order = shards.tokens[_shard_of(subject)], batch.numbers[place]
             if results.take(subject, observation, memory, receipt, order):
@@ -218,8 +221,21 @@ def _vet_batch(transaction: Transaction, call: Call, batch: ObservationBatch) ->
     return _BatchShards(tokens, claims_by_shard, refusals, drafts[:MAX_LOGGED_REFUSALS])
 
 
+def _thresholds_s(agent: StoredAgent | None) -> tuple[float, float] | None:
+    """Return the silence after which a registered agent is unhealthy, and dead; None for other targets."""
+    if agent is None or agent.target_url is not None:
+        return None
+    return agent.unhealthy_after_s, agent.dead_after_s
+
+
 def _receipt(
-    batch: ObservationBatch, place: int, subject: Subject, shards: _BatchShards, now_s: float
+    batch: ObservationBatch,
+    place: int,
+    subject: Subject,
+    shards: _BatchShards,
+    *,
+    now_s: float,
+    thresholds_s: tuple[float, float] | None,
 ) -> Receipt:
     """Return when a result was observed: not before its shard was granted, nor before the last result.
 
@@ -229,7 +245,7 @@ def _receipt(
     age_s = min(batch.ages_s[place], max(0.0, now_s - granted_at_s))
     memory = None if batch.memories is None else batch.memories[place]
     at_s = not_before(now_s - age_s, subject.observed_at_s, now_s)
-    return receipt_of(at_s, batch.interval_s, memory)
+    return receipt_of(at_s, batch.interval_s, memory, thresholds_s)
 
 
 def _is_of_before(batch: ObservationBatch, place: int, subject: Subject, now_s: float) -> bool:
