@@ -32,7 +32,7 @@ CANNOT_CONNECT = OSError(errno.ECONNREFUSED, "refused")
         (UnicodeError(), ResultClass.DNS_FAILURE, "'agent.example'"),
         (ssl.SSLError(1, "bad"), ResultClass.TLS_FAILURE, "bad"),
         (aiohttp.ClientConnectorError(Mock(), CANNOT_CONNECT), ResultClass.REFUSED, "Connection refused"),
-        (LineTooLong("x", 9), ResultClass.TOO_LARGE, "65536"),
+        (LineTooLong("x", 9), ResultClass.TOO_LARGE, "32768"),
         (UNDECODABLE, ResultClass.HTTP_ERROR, "'br'"),
         (aiohttp.ClientPayloadError("cut"), ResultClass.HTTP_ERROR, "cut"),
         (

@@ -14,7 +14,7 @@ from lifesign.http_client.address_guard import PrivateAddressRefused
 from lifesign.http_client.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
 from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
-MAX_HEADER_LINE_BYTES: Final = MAX_HEADER_BYTES
+MAX_HEADER_LINE_BYTES: Final = MAX_HEADER_BYTES // 2
 """Maximum length of the status line, and of each header field.
 
 aiohttp's own limit of 8190 bytes refuses answers that curl and httpx read.

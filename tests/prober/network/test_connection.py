@@ -157,7 +157,7 @@ async def test_total_size_of_response_headers_is_bounded() -> None:
 
 
 @on_both_loops
-@pytest.mark.parametrize("fields", [b"Link: " + b"x" * 60_000 + b"\r\n", b"Set-Cookie: a=b\r\n" * 990])
+@pytest.mark.parametrize("fields", [b"Link: " + b"x" * 32_000 + b"\r\n", b"Set-Cookie: a=b\r\n" * 990])
 async def test_long_header_is_read(fields: bytes) -> None:
     async with connected(raw(b"HTTP/1.1 200 OK\r\n" + fields + b"Content-Length: 0\r\n\r\n")) as line:
         assert (await line.ask(ASKED)).status == 200
