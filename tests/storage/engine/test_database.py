@@ -343,6 +343,15 @@ async def test_in_memory_reads_see_what_was_written() -> None:
     await database.close()
 
 
+def test_parameters_of_postgresql_are_those_of_libpq() -> None:
+    assert read_url("postgresql://u@h/db?sslmode=require&host=/run/pg").query == {
+        "ssl": "require",
+        "host": "/run/pg",
+    }
+    with pytest.raises(InvalidValue, match="sslmode"):
+        read_url("postgresql://u@h/db?sslrootcert=ca.pem")
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

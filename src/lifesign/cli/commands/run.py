@@ -214,7 +214,7 @@ def run(  # noqa: PLR0913 - each option is one
 
     grace_s = GRACE_SECONDS if grace is None else grace
     drain_s = DRAIN_SECONDS if drain_timeout is None else drain_timeout
-    _check_times(grace_s, drain_s, slack_s=SLACK_SECONDS)
+    _check_ending(grace_s, drain_s, slack_s=SLACK_SECONDS)
     runs_as = _as_user(user, in_workspace=in_workspace)
     found = _resolve_command(command, runs_as)
     named: dict[str, Any] = {} if agent_id is None else {"agent_id": agent_id}
@@ -297,9 +297,15 @@ def _check(*, task: str | None, once: bool) -> None:
         raise InvalidValue("--once", None, "this option without --task, which names a single task")
 
 
-def _check_times(grace_s: float, drain_s: float, *, slack_s: float) -> None:
-    """Refuse a grace period that takes longer than the registry waits."""
+def _check_ending(grace_s: float, drain_s: float, *, slack_s: float) -> None:
+    """Refuse a Linux without /proc, and a grace period that takes longer than the registry waits."""
     from lifesign.domain.models.base import MAX_DURATION_SECONDS  # noqa: PLC0415 - see `run`
+
+    if sys.platform == "linux" and not Path("/proc/self/stat").exists():
+        # Some containers have none.
+        raise InvalidValue(
+            "/proc", None, "a mounted /proc, in which the adapter finds the processes of a run"
+        )
 
     if grace_s + drain_s + slack_s > MAX_DURATION_SECONDS:
         late = "--grace" if grace_s > drain_s else "--drain-timeout"

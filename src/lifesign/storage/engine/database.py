@@ -43,9 +43,20 @@ def read_url(url: str) -> URL:
         raise InvalidValue("database", _shown(url), _EXPECTED) from None
     if parsed.drivername not in _DRIVERS:
         raise InvalidValue("database", parsed.render_as_string(hide_password=True), _EXPECTED)
-    return parsed
+    return parsed if parsed.drivername == "sqlite" else _with_driver_parameters(parsed)
 
 
+def _with_driver_parameters(url: URL) -> URL:
+    """Return a PostgreSQL URL with the names of asyncpg: `ssl` for libpq's `sslmode`."""
+    if unknown := sorted(url.query.keys() - _PARAMETERS):
+        raise InvalidValue(
+            "database", f"?{unknown[0]}=", f"one of the parameters {', '.join(sorted(_PARAMETERS))}"
+        )
+    mode = url.query.get("sslmode")
+    return url if mode is None else url.difference_update_query(["sslmode"]).update_query_dict({"ssl": mode})
+
+
+_PARAMETERS = frozenset({"host", "passfile", "port", "ssl", "sslmode", "target_session_attrs"})
 _DRIVERS = frozenset({"sqlite", "postgresql", "postgres"})
 _EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
 MAX_SHOWN_CHARACTERS = 80
