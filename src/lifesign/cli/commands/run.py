@@ -306,7 +306,6 @@ def _check_ending(grace_s: float, drain_s: float, *, slack_s: float) -> None:
         raise InvalidValue(
             "/proc", None, "a mounted /proc, in which the adapter finds the processes of a run"
         )
-
     if grace_s + drain_s + slack_s > MAX_DURATION_SECONDS:
         late = "--grace" if grace_s > drain_s else "--drain-timeout"
         got = format_duration(max(grace_s, drain_s))

@@ -95,8 +95,8 @@ class Cadence:
         """Number of failures in a row up to which a target that once answered is probed at every interval.
 
         The registry counts a gap between two results for two intervals at most: an agent that is probed less
-        often would never be found dead. Flap damping may multiply its thresholds. The
-        failures that each death needs come at every interval.
+        often would never be found dead. Flap damping may multiply its thresholds. The failures that
+        each death needs come at every interval.
         """
         return max(DEAD_AFTER_FAILURES - 1, ceil(MAX_DAMPING * self.dead_after_s / self.interval_s))
 
