@@ -29,6 +29,8 @@ from lifesign.serving.connection_limits import MAX_PIPELINED, BoundedProtocol
 from lifesign.serving.listening_socket import bound
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+GO_KEEPS_SECONDS = 90
+"""Go's client closes an idle connection after this time; those of Python and Node.js do so earlier."""
 LARGE = 16_777_216
 """More than the buffers of a connection take."""
 
@@ -109,7 +111,7 @@ def uvicorn_logs_reach_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def served(
-    tls: Authority | None = None, *, keep_alive_s: int = PATIENCE_SECONDS
+    tls: Authority | None = None, *, limit_concurrency: int | None = None
 ) -> AsyncIterator[Served]:
     """Serve `/` at once, `/waits` when the test allows it, `/large` with more than a client reads unasked."""
 
@@ -134,7 +136,7 @@ async def served(
         await send({"type": "http.response.body", "body": body})
 
     config = uvicorn.Config(
-        app, http=BoundedProtocol, ws="none", log_config=None, timeout_keep_alive=keep_alive_s
+        app, http=BoundedProtocol, ws="none", log_config=None, limit_concurrency=limit_concurrency
     )
     config.load()
     state = ServerState()
@@ -369,9 +371,12 @@ async def test_connection_serves_sequential_requests() -> None:
 @pytest.mark.parametrize("last", [b"", b"Connection: close\r\n"])
 @pytest.mark.parametrize("scheme", ["http", "https"])
 @on_both_loops
-async def test_caller_that_reads_nothing_is_disconnected(last: bytes, scheme: str, tmp_path: Path) -> None:
+async def test_caller_that_reads_nothing_is_disconnected(
+    last: bytes, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Over TLS, only the end of an idle connection shows that the caller takes nothing.
-    async with served(Authority(tmp_path) if scheme == "https" else None, keep_alive_s=1) as server:
+    monkeypatch.setattr(connection_limits, "KEEP_ALIVE_SECONDS", 1)
+    async with served(Authority(tmp_path) if scheme == "https" else None) as server:
         caller = await server.connect(b"GET /large HTTP/1.1\r\nHost: a\r\n" + last + b"\r\n")
         await server.asked.wait()
         await server.until_alone()
@@ -427,6 +432,41 @@ async def test_endless_head_over_tls_gets_a_timeout_answer(tmp_path: Path) -> No
         server.connection.check(waiting_at_s + connection_limits.HEAD_SECONDS)
         assert status_and_code(await caller.end()) == (408, "head_too_slow")
         await server.until_alone()
+
+
+@on_both_loops
+async def test_idle_connection_is_kept_longer_than_clients_keep_it() -> None:
+    async with served() as server:
+        caller = await server.connect(REQUEST)
+        assert await caller.reader.readuntil(b"well")
+        loop, connection = asyncio.get_running_loop(), server.connection
+        await server.until(lambda: connection.timeout_keep_alive_task is not None)
+        timer = connection.timeout_keep_alive_task
+        assert timer is not None
+        assert timer.when() - loop.time() > GO_KEEPS_SECONDS
+        caller.writer.close()
+
+
+@pytest.mark.parametrize("limit_concurrency", [None, 4])
+@on_both_loops
+async def test_many_open_connections_shorten_the_time_of_idle_ones(
+    limit_concurrency: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 2
+    monkeypatch.setattr(connection_limits, "CROWDED_KEEP_ALIVE_SECONDS", 0.0)
+    if limit_concurrency is None:
+        monkeypatch.setattr(connection_limits, "MAX_UNCROWDED", most)
+    async with served(limit_concurrency=limit_concurrency) as server:
+        idle = [await server.connect(REQUEST) for _ in range(most)]
+        for caller in idle:
+            assert await caller.reader.readuntil(b"well")
+        connection_limits._watch_of(server.state)._check_all(asyncio.get_running_loop())
+        assert not any(connection.transport.is_closing() for connection in server.state.connections)
+        busy = await server.connect(b"GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        for caller in idle:
+            assert await caller.end() == answer_in(b"")
+        server.go_on.set()
+        assert (await busy.end()).body == b"well"
 
 
 @on_both_loops
