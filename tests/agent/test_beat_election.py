@@ -122,8 +122,7 @@ def test_load_of_a_killed_worker_is_not_counted_while_its_forked_child_lives(tmp
         "import os, sys, time; from pathlib import Path\n"
         "from lifesign.agent.beat_election import BeatElection\n"
         "crew = BeatElection.join(Path(sys.argv[1])); crew.set_load(3)\n"
-        "child = os.fork()\n"
-        "if child: print(child, flush=True)\n"
+        "if not os.fork(): print(os.getpid(), flush=True)\n"
         "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE) as killed:
