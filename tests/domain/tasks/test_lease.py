@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lifesign.domain.errors import InvalidResource, TokensExhausted
+from lifesign.domain.lifecycle.heartbeat_timeout import MAX_CLOCK_DIFFERENCE_S
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.tasks.lease import (
     COUNTERS_PER_MS,
@@ -28,6 +29,7 @@ from lifesign.domain.tasks.lease import (
     fencing_token,
     for_stranger,
     intent_scope_resource,
+    is_end_uncertain,
     is_unexpired,
     kind_of,
     next_token,
@@ -389,6 +391,32 @@ def test_death_of_the_holder_ends_a_lease_at_once() -> None:
 def test_expired_lease_ended_at_its_deadline_whatever_ends_it_later() -> None:
     dead = ended(HELD, EndReason.AGENT_DEAD, 1400.0)
     assert (dead.ended_at_s, dead.end_reason) == (1300.0, EndReason.EXPIRED)
+
+
+@pytest.mark.parametrize(
+    ("now_s", "swept_at_s"), [(1300.0, 1299.9 - MAX_CLOCK_DIFFERENCE_S), (1400.0, 1299.9)]
+)
+def test_end_of_an_overdue_lease_is_uncertain_if_no_sweep_has_run_for_long(
+    now_s: float, swept_at_s: float
+) -> None:
+    assert is_end_uncertain(HELD, now_s, swept_at_s)
+
+
+@pytest.mark.parametrize(
+    ("claim", "now_s", "swept_at_s"),
+    [
+        (HELD, 1300.0, 1300.0 - MAX_CLOCK_DIFFERENCE_S),
+        (HELD, 1299.9, 1299.0 - MAX_CLOCK_DIFFERENCE_S),
+        (HELD, 1400.0, 1300.0),
+        (HELD, 1400.0, None),
+        (RELEASED, 1400.0, 1200.0),
+        (FREE, 1400.0, 1200.0),
+    ],
+)
+def test_end_of_a_lease_is_certain_after_a_sweep_or_if_it_is_not_overdue(
+    claim: Claim, now_s: float, swept_at_s: float | None
+) -> None:
+    assert is_end_uncertain(claim, now_s, swept_at_s) is False
 
 
 @pytest.mark.parametrize("claim", [FREE, RELEASED])
