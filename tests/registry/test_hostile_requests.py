@@ -4,11 +4,15 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import product
+from typing import Annotated, Any, get_args
 
 import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.servers import REPOSITORY
+from tests.support.task_api import create, steer, worker
 
 from lifesign.domain.access.permissions import Role
 from lifesign.registry.events.stream_events import STREAM_PATH
@@ -96,6 +100,66 @@ async def test_number_that_cannot_be_stored_exactly_is_refused(api: RegistryApi,
     raw = b'{"metadata": {"a": [{"b": %s}]}}' % number.encode()
     answer = await api.ask("POST", AGENTS, raw=raw)
     assert (answer.status, answer.json()["error"]["code"]) == (400, "not_json")
+
+
+# Their texts are stored within JSON, which writes NUL as an escape.
+IN_JSON = {
+    "Registration.metadata", "AgentUpdate.metadata", "State.root",
+    "TaskRequest.input", "TaskCreation.input", "CompletionWrite.output", "HandoffResolution.output",
+    "ProgressReport.summary", "ProgressReport.beliefs", "ProgressReport.next_step", "ProgressReport.blockers",
+    "Attempt.action", "Attempt.outcome", "AssertionResult.pointer",
+    "ProbeMemory.card_etag", "ProbeMemory.interface_binding", "ProbeMemory.interface_tenant",
+}  # fmt: skip
+# The operation itself checks them before it stores them.
+CHECKED_LATER = {
+    "LinkRequest.url", "ImportPageRequest.urls", "ProbeMemory.link_registry", "ProbeMemory.protocol_version",
+}  # fmt: skip
+
+
+def models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    """Models in an annotation, also those of their own members."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for member in annotation.model_fields.values():
+            yield from models_in(member.annotation)
+    for part in get_args(annotation):
+        yield from models_in(part)
+
+
+def members_that_keep_nul(model: type[BaseModel]) -> Iterator[str]:
+    """Members of a model that accept a text with NUL, and do not replace it."""
+    for name, member in model.model_fields.items():
+        # Metadata may be empty, which `Annotated` refuses.
+        annotated: Any = Annotated[(member.annotation, name, *member.metadata)]
+        adapter = TypeAdapter[Any](annotated)
+        for value in ("\x00", ["\x00"], {"\x00": "\x00"}, {"\x00": 1}, {"a": "\x00"}):
+            with suppress(ValidationError):
+                if r"\x00" in repr(adapter.validate_json(json.dumps(value))):
+                    yield f"{model.__name__}.{name}"
+
+
+def test_no_other_member_of_a_body_keeps_a_nul_character() -> None:
+    found = {model for operation in OPERATIONS for model in models_in(operation.body)}
+    kept = {name for model in found for name in members_that_keep_nul(model)}
+    assert kept == IN_JSON | CHECKED_LATER
+
+
+@pytest.mark.both_databases
+async def test_nul_characters_in_a_task_reach_people(api: RegistryApi) -> None:
+    made = await create(api, input={"\x00": "a\x00b"})
+    one = await worker(api)
+    grant = await one.granted()
+    answer = await one.write(grant, "help", reason="a\x00b", report={"summary": "a\x00b"})
+    assert answer.status == 200
+    answer = await steer(api, made["task_id"], "resolve", resolution="requeue", comment="a\x00b")
+    assert answer.status == 200
+    again = await one.granted()
+    assert again["input"] == {"\x00": "a\x00b"}
+    assert again["latest_report"]["report"]["summary"] == "a\x00b"
+    assert [each["comment"] for each in again["comments"]] == ["a\ufffdb", "a\ufffdb"]
+    await one.write(again, "complete", output={"\x00": "a\x00b"})
+    answer = await steer(api, made["task_id"], "review", verdict="accept", comment="a\x00b")
+    assert answer.json()["task"]["explanation"] == "a\ufffdb"
 
 
 def with_each_leaf(value: object, leaf: str) -> Iterator[object]:

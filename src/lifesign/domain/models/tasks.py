@@ -26,7 +26,7 @@ from lifesign.domain.tasks.task_states import (
     TaskSignal,
     TaskStatus,
 )
-from lifesign.domain.text.safe_text import harmless
+from lifesign.domain.text.safe_text import REPLACEMENT, harmless
 
 MAX_OBJECT_BYTES = 65_536
 """Maximum size of a task's input, and of its output, as JSON."""
@@ -59,9 +59,18 @@ def detail_of(text: str) -> str:
     return harmless(text[:MAX_DETAIL_CHARACTERS])
 
 
+def _without_nul(text: str) -> str:
+    """Replace NUL, which PostgreSQL cannot store: a request for help that quotes output must arrive."""
+    return text.replace("\x00", REPLACEMENT)
+
+
 JsonObject = Annotated[dict[str, Any], AfterValidator(_check_small_object)]
 Needs = Annotated[list[Capability], Field(max_length=MAX_NEEDS)]
-Comment = Annotated[str, StringConstraints(min_length=1, max_length=MAX_COMMENT_CHARACTERS)]
+Comment = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=MAX_COMMENT_CHARACTERS),
+    AfterValidator(_without_nul),
+]
 Detail = Annotated[
     str,
     StringConstraints(min_length=1, max_length=MAX_DETAIL_CHARACTERS),
