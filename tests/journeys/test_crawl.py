@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from tests.support.agent_check import card
 from tests.support.hostile_server import CARD_PATH, HostileServer, Reply, as_json, serving
-from tests.support.process_tree import worker_processes
+from tests.support.process_tree import descendants, fork_servers, worker_processes
 from tests.support.registry_server import KEYS, registry_server
 from tests.support.servers import PATIENCE_SECONDS
 
@@ -168,12 +168,25 @@ async def test_killed_process_is_replaced_and_no_target_is_skipped(tmp_path: Pat
 
 
 @pytest.mark.long
+async def test_living_processes_finish_a_crawl_whose_fork_server_is_killed(tmp_path: Path) -> None:
+    async with slow_targets(tmp_path) as servers, crawling(tmp_path, "--workers", "2") as process:
+        await until_requested(servers, 3)
+        (fork_server,) = fork_servers(process.pid)
+        os.kill(fork_server, signal.SIGKILL)
+        code, output = await ended(process)
+    assert code == 0, output
+    assert f"of {HOSTS} probed" in output
+    assert all(len(server.heads) == len({*server.heads}) > 0 for server in servers)
+
+
+@pytest.mark.long
 async def test_killed_crawl_leaves_no_processes(tmp_path: Path) -> None:
     async with slow_targets(tmp_path) as servers:
         async with crawling(tmp_path, "--workers", "2") as process:
             await until_requested(servers, 3)
             processes = worker_processes(process.pid)
             assert len(processes) == 2
+            processes = descendants(process.pid)
             process.kill()
             await until(lambda: not any(is_running(pid) for pid in processes))
         # And the next one neither waits for its leases nor finds the database locked.

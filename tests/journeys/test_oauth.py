@@ -27,7 +27,7 @@ from tests.support.oauth_provider import (
 )
 from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.probing import Bodies, layer, probing, results
-from tests.support.process_tree import children
+from tests.support.process_tree import descendants
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.uvicorn_thread import served
 
@@ -195,7 +195,7 @@ async def test_worker_processes_share_one_token(tmp_path: Path) -> None:
                 # The process that sent the request waits for the answer.
                 in_memory.append([])
                 wanted = (CLIENT_SECRET.encode(), token.encode())
-                for pid in children(process.pid):
+                for pid in descendants(process.pid):
                     in_memory[0] += await asyncio.to_thread(found_in, pid, wanted)
             await (as_json(document()) if is_admitted else answer(401))(writer, head)
 

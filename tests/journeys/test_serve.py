@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tests.support import preloaded
 from tests.support.databases import bare_url
-from tests.support.process_tree import worker_processes
+from tests.support.process_tree import descendants, fork_servers, worker_processes
 from tests.support.raw_http import exchange
 from tests.support.servers import PATIENCE_SECONDS, until
 
@@ -206,6 +206,29 @@ def test_two_workers_serve_and_a_killed_one_is_replaced(
     assert server.end() == 0
 
 
+@pytest.mark.fault
+def test_all_workers_are_replaced_if_their_fork_server_is_killed(start: Start) -> None:
+    server = start("--workers", "2")
+    former = until("both serve", lambda: found if len(found := server.workers) == 2 else None)
+    until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)
+    (fork_server,) = fork_servers(server.process.pid)
+    os.kill(fork_server, signal.SIGKILL)
+    until("both are replaced", lambda: len(found := server.workers) == 2 and not found & former)
+    until("the former have ended", lambda: not any(Path(f"/proc/{pid}").exists() for pid in former))
+    assert server.ask("GET", "/healthz")[0] == 200
+    assert server.end() == 0
+
+
+def test_the_fork_server_has_no_thread_and_no_file_of_the_database(start: Start, tmp_path: Path) -> None:
+    server = start("--workers", "2")
+    (fork_server,) = fork_servers(server.process.pid)
+    assert len([*Path(f"/proc/{fork_server}/task").iterdir()]) == 1
+    opened = [str(each.readlink()) for each in Path(f"/proc/{fork_server}/fd").iterdir()]
+    assert opened
+    assert not [each for each in opened if str(tmp_path / "lifesign.db") in each]
+    assert server.end() == 0
+
+
 def test_single_process_shuts_down_when_its_terminal_is_closed(start: Start, tmp_path: Path) -> None:
     server = start()
     server.process.send_signal(signal.SIGHUP)
@@ -279,9 +302,11 @@ def test_workers_refuse_an_endless_head_and_end_when_their_supervisor_is_killed(
     for _ in range(4):
         answer = exchange(server.port, b"GET / HTTP/1.1\r\nX: ", *[b"x" * 8_192] * 40)
         assert (answer.status, answer.code) == (431, "head_too_large")
+    below = descendants(server.process.pid)
+    assert workers < {*below}
     server.process.kill()
     server.process.wait(PATIENCE_SECONDS)
-    until("the workers are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+    until("all of them are gone", lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
     with pytest.raises(OSError, match="refused"):
         server.ask("GET", "/healthz")
 

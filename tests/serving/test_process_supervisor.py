@@ -34,7 +34,9 @@ class StandIn:
         self.exitcode: int | None = None
         self.starts, self.ends = starts, ends
         self.signals: list[str] = []
-        self.process = SimpleNamespace(is_alive=lambda: self.exitcode is None, join=lambda *_: None)
+        self.process = SimpleNamespace(
+            is_alive=lambda: self.exitcode is None, join=lambda *_: None, close=lambda: None
+        )
 
     def is_ready(self, _timeout_s: float) -> bool:
         return self.starts

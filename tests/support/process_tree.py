@@ -19,11 +19,16 @@ def descendants(pid: int) -> list[int]:
     return [each for child in children(pid) for each in (child, *descendants(child))]
 
 
-def worker_processes(pid: int) -> list[int]:
-    """Return the children that share the work; multiprocessing has one more, which only tracks resources."""
+def fork_servers(pid: int) -> list[int]:
+    """Return the children that fork for each worker process: one, unless it was killed."""
     found = []
     for child in children(pid):
         with suppress(FileNotFoundError, ProcessLookupError):
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"multiprocessing.forkserver" in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
     return found
+
+
+def worker_processes(pid: int) -> list[int]:
+    """Return the processes that share the work of a server or a crawl."""
+    return [worker for server in fork_servers(pid) for worker in children(server)]

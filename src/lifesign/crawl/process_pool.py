@@ -5,14 +5,15 @@ dead process is replaced, after a wait that grows while its successors die too.
 """
 
 import asyncio
-import multiprocessing
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 from typing import Final
 
 from lifesign.crawl.errors import CrawlStopped
@@ -26,6 +27,7 @@ from lifesign.domain.text.counts import plural, pluralize
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
 from lifesign.prober.worker.progress_counts import Progress
+from lifesign.serving.worker_start import WorkerContext, WorkerProcess, death_text, start_worker
 
 FIRST_WAIT_SECONDS: Final = 1.0
 """Before a process that died is replaced; doubled each time that its successor dies early."""
@@ -36,6 +38,10 @@ MAX_EARLY_DEATHS: Final = 5
 """Number of early deaths in a row of one worker slot that end the crawl."""
 STOP_SECONDS: Final = 30.0
 """Time for a process to end before it is killed. It reports its results within it."""
+MODULES: Final = ("lifesign.cli", "lifesign.crawl.process", "uvloop")
+"""Modules of each process."""
+DATABASE_MODULES: Final = ("lifesign.crawl.local_ledger", "lifesign.storage.engine.database")
+"""Further modules of a process that uses the database itself."""
 
 
 @dataclass(slots=True)
@@ -208,7 +214,6 @@ class _ProcessSlot:
         self._tell = partial(report, share.worker)
         self._died = died
         self._withheld: tuple[str, float] | None = None
-        self._context = multiprocessing.get_context("spawn")
 
     async def keep(self, stop: asyncio.Event) -> bool:
         """Run a worker process, and replace it if it dies, until it is done or `stop` is set.
@@ -231,7 +236,7 @@ class _ProcessSlot:
                 raise CrawlStopped(self._share.worker, early_deaths)
             self._died(self._share.worker)
             wait_s = min(MAX_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2 ** max(0, early_deaths - 1))
-            text = f"{self._share.worker} died ({_death(code)}): it is replaced in {wait_s:g} s"
+            text = f"{self._share.worker} died ({death_text(code)}): it is replaced in {wait_s:g} s"
             self._tell(WorkerStatus(line=text))
             if await _is_set_within(stop, wait_s):
                 return False
@@ -239,36 +244,38 @@ class _ProcessSlot:
     async def _live(self, stop: asyncio.Event) -> int:
         """Run one process to its end, and return its exit code."""
         loop = asyncio.get_running_loop()
-        ours, *theirs = self._context.Pipe()
+        ours, *theirs = Pipe()
         answering: AbstractContextManager[None] = nullcontext()
         if self._tokens is not None:
-            token_pipe, their_token_pipe = self._context.Pipe()
+            token_pipe, their_token_pipe = Pipe()
             theirs.append(their_token_pipe)
             answering = self._tokens.answering(token_pipe)
-        process = self._context.Process(target=self._main, args=(self._share, *theirs), daemon=True)
-        process.start()
+
+        def new_process(context: WorkerContext) -> WorkerProcess:
+            return context.Process(target=self._main, args=(self._share, *theirs), daemon=True)
+
+        modules = MODULES if self._share.database is None else (*MODULES, *DATABASE_MODULES)
+        process = start_worker(new_process, modules)
         for pipe in theirs:
             pipe.close()
+        # Its end of the pipe is closed when it has ended. The sentinel can be ready before, see EXIT_UNKNOWN.
         ended = asyncio.Event()
-        loop.add_reader(ours.fileno(), self._receive_status, ours)
-        loop.add_reader(process.sentinel, ended.set)
+        loop.add_reader(ours.fileno(), self._receive_status, ours, ended)
         stopping = asyncio.create_task(_request_end(process, stop, ended))
         try:
             with answering:
                 await ended.wait()
         finally:
             stopping.cancel()
-            loop.remove_reader(process.sentinel)
-            if process.is_alive():
-                # After a cancellation, no other code would wait for it.
-                process.kill()
-            process.join()
-            self._receive_status(ours)
             loop.remove_reader(ours.fileno())
+            if not ended.is_set():
+                # After a cancellation, no other code would wait for it.
+                _send_signal(process, signal.SIGKILL)
+            process.join()
             ours.close()
         return process.exitcode or 0
 
-    def _receive_status(self, pipe: Connection) -> None:
+    def _receive_status(self, pipe: Connection, ended: asyncio.Event) -> None:
         """Pass on the messages of the process."""
         try:
             while pipe.poll():
@@ -277,14 +284,22 @@ class _ProcessSlot:
                 self._tell(status)
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(pipe.fileno())
+            ended.set()
 
 
-async def _request_end(process: SpawnProcess, stop: asyncio.Event, ended: asyncio.Event) -> None:
+async def _request_end(process: WorkerProcess, stop: asyncio.Event, ended: asyncio.Event) -> None:
     """Once `stop` is set, ask a process to end; kill it if it does not."""
     await stop.wait()
-    process.terminate()
+    _send_signal(process, signal.SIGTERM)
     if not await _is_set_within(ended, STOP_SECONDS):
-        process.kill()
+        _send_signal(process, signal.SIGKILL)
+
+
+def _send_signal(process: WorkerProcess, number: signal.Signals) -> None:
+    """Send a signal, also after the fork server was killed, when multiprocessing would send none."""
+    assert process.pid is not None  # noqa: S101 - it was started
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, number)
 
 
 async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
@@ -294,7 +309,3 @@ async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-def _death(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -42,7 +42,7 @@ from lifesign.registry.request_handling.work_counts import SharedCounts, WorkCou
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.bounded_server import BoundedServer
 from lifesign.serving.connection_limits import BoundedProtocol
-from lifesign.serving.garbage_collection import rarely_collected, skip_last_collection
+from lifesign.serving.garbage_collection import rarely_collected
 from lifesign.serving.listening_socket import BACKLOG, bound, check_host, url_of
 from lifesign.serving.log_lines import LogFormat, log_config
 from lifesign.serving.process_supervisor import EXIT_FAILED, Supervisor
@@ -63,6 +63,16 @@ GRACE_SECONDS = 5
 """Time for running requests and streams after the server gets a signal to end."""
 ACTOR = OwnActor.SERVER.value
 """Actor of the event about the first admin key."""
+
+WORKER_MODULES = (
+    "lifesign.cli",
+    "lifesign.dashboard.routes",
+    "lifesign.registry.app",
+    "lifesign.registry.run_server",
+    "uvicorn.lifespan.on",
+    "uvloop",
+)
+"""Modules of each of several server processes."""
 
 TRUSTS_EVERYBODY = (
     "trusted_proxies contains all addresses: any client can forge its address, so that limits per "
@@ -175,7 +185,7 @@ def _run(
         if listening.workers == 1:
             _AnnouncingServer(config, ready).run([opened])
             return 0
-        return Supervisor(config, [opened], ready).run_to_end()
+        return Supervisor(config, [opened], ready, WORKER_MODULES).run_to_end()
 
 
 async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[str | None, bool]:
@@ -242,7 +252,6 @@ def app_of(
 
     supervisor = multiprocessing.parent_process()
     if supervisor is not None:
-        skip_last_collection()
         # A terminal that is closed sends it to all: what becomes of us is the supervisor's to say.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         threading.excepthook = _log_thread

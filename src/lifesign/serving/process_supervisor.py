@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
 from lifesign.serving.bounded_server import BoundedServer
+from lifesign.serving.worker_start import WorkerContext, WorkerProcess, death_text, start_worker
 
 START_SECONDS = 60
 """Time limit for a process to start when all are replaced (SIGHUP)."""
@@ -45,6 +46,30 @@ _log = logging.getLogger("lifesign.registry")
 
 class ServerProcess(Process):
     """One server process; its failures are logged in the format of the log."""
+
+    process: WorkerProcess  # type: ignore[assignment]
+    """uvicorn would start a new interpreter, which loads all modules."""
+
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], modules: Sequence[str] = ()
+    ) -> None:
+        """`modules`: what the process imports."""
+        super().__init__(config, sockets)
+        self._sockets, self._modules = sockets, modules
+
+    def start(self) -> None:
+        """Start the process."""
+        self.process = start_worker(self._new_process, self._modules)
+
+    def _new_process(self, context: WorkerContext) -> WorkerProcess:
+        return context.Process(target=self.run, args=(self._sockets,))
+
+    def run(self, sockets: list[socket.socket]) -> None:
+        """Log and serve; runs in the process itself."""
+        self.config.configure_logging()
+        # Ctrl-C ends the process without a traceback.
+        with suppress(KeyboardInterrupt):
+            self.target(sockets)
 
     @property
     def server(self) -> uvicorn.Server:
@@ -107,9 +132,15 @@ class Supervisor(Multiprocess):
     """Keeps the server processes running; one that dies is replaced."""
 
     def __init__(
-        self, config: uvicorn.Config, sockets: list[socket.socket], say_ready: Callable[[], None]
+        self,
+        config: uvicorn.Config,
+        sockets: list[socket.socket],
+        say_ready: Callable[[], None],
+        modules: Sequence[str] = (),
     ) -> None:
+        """`modules`: what each process imports."""
         super().__init__(config, sockets)
+        self._modules = modules
         self._say_ready: Callable[[], None] | None = say_ready
         """Called until readiness was reported."""
         self._is_hopeless = False
@@ -128,7 +159,7 @@ class Supervisor(Multiprocess):
             self._places[place] = _WorkerSlot(time.monotonic())
 
     def _started(self) -> ServerProcess:
-        process = ServerProcess(self.config, self.sockets)
+        process = ServerProcess(self.config, self.sockets, self._modules)
         process.start()
         return process
 
@@ -149,6 +180,8 @@ class Supervisor(Multiprocess):
                 return
             if history.replace_at_s is not None and time.monotonic() >= history.replace_at_s:
                 self.processes[place] = self._started()
+                # A process whose exit code is unknown may still run; this ends it.
+                process.process.close()
                 history.note_start(time.monotonic())
 
     def _note_death(self, process: Process, history: _WorkerSlot) -> bool:
@@ -160,13 +193,17 @@ class Supervisor(Multiprocess):
         if self.should_exit.is_set() or self._is_asked_to_end():
             return False
         if process.exitcode == STARTUP_FAILURE or self._say_ready is not None:
-            _log.error("process %s could not start (%s): all processes end", process.pid, _death(process))
+            _log.error(
+                "process %s could not start (%s): all processes end",
+                process.pid,
+                death_text(process.exitcode),
+            )
             self._is_hopeless = True
             self.should_exit.set()
             return False
         pause_s = history.note_death(time.monotonic())
         when = f"in {pause_s:g} s" if pause_s else "now"
-        _log.error("process %s died (%s): it is replaced %s", process.pid, _death(process), when)
+        _log.error("process %s died (%s): it is replaced %s", process.pid, death_text(process.exitcode), when)
         return True
 
     def restart_all(self) -> None:
@@ -188,7 +225,7 @@ class Supervisor(Multiprocess):
                 _log.error(
                     "new process %s %s: the old process %s stays, and no other process is replaced",
                     successor.pid,
-                    f"ended before it was ready ({_death(successor)})"
+                    f"ended before it was ready ({death_text(successor.exitcode)})"
                     if _is_dead(successor)
                     else f"was not ready within {START_SECONDS:g} s",
                     former.pid,
@@ -230,11 +267,6 @@ def _is_ready_or_dead(process: Process) -> bool:
 
 def _is_dead(process: Process) -> bool:
     return not process.process.is_alive()
-
-
-def _death(process: Process) -> str:
-    code = process.exitcode or 0
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def _kill_late(process: Process) -> None:

@@ -84,7 +84,7 @@ class SharedCounts:
 
 
 def shared_counts(processes: int) -> SharedCounts:
-    """Return new counters for so many processes, which must be started with `spawn`."""
+    """Return new counters for so many processes, which `start_worker` starts."""
     context = multiprocessing.get_context("spawn")
     return SharedCounts(context.RawArray("Q", ROW_CELLS * ROWS_PER_PROCESS * processes), context.Lock())
 

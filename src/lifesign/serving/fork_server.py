@@ -1,0 +1,35 @@
+"""Set-up of a fork server: the process that loads the modules of worker processes and forks for each of them.
+
+It is imported first in that process, and nowhere else: importing it changes the process.
+"""
+
+import gc
+import os
+import signal
+import sys
+from typing import Final
+
+OF_WORKERS: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
+"""Signals that a terminal or a service manager sends to all processes. The fork server must outlive its
+workers; it ends with the last of them.
+"""
+
+
+def set_up() -> None:
+    """Prepare this process, which has one thread, for forks."""
+    # Python 3.11 puts the working directory first: a file there must not replace a module.
+    while "" in sys.path:
+        sys.path.remove("")
+    # Blocked and not ignored: a worker gets the signals that were sent to it before it has handlers.
+    signal.pthread_sigmask(signal.SIG_BLOCK, OF_WORKERS)
+    # The modules leave no garbage, and a collection in a worker would copy their memory.
+    gc.disable()
+    os.register_at_fork(before=gc.freeze, after_in_child=_begin_worker)
+
+
+def _begin_worker() -> None:
+    gc.enable()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_WORKERS)
+
+
+set_up()

@@ -1,0 +1,51 @@
+"""Start of worker processes: as forks of one process, the fork server, which has loaded their modules.
+
+A fork is ready in a tenth of the time of a new interpreter, and shares the memory of the modules. The fork
+server is started with the first worker. It ends with its last worker and the process that starts them. If it
+is killed, the exit codes of its workers are unknown, and the next start of a worker starts another one.
+"""
+
+import logging
+import multiprocessing
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
+from typing import Final, TypeAlias
+
+EXIT_UNKNOWN: Final = 255
+"""Exit code that multiprocessing reports if the fork server was killed, also for a living worker."""
+SET_UP: Final = "lifesign.serving.fork_server"
+"""Module that the fork server loads first."""
+
+WorkerContext: TypeAlias = ForkServerContext | SpawnContext
+WorkerProcess: TypeAlias = ForkServerProcess | SpawnProcess
+
+_log = logging.getLogger("lifesign.serving")
+
+
+def start_worker(
+    new_process: Callable[[WorkerContext], WorkerProcess], modules: Sequence[str]
+) -> WorkerProcess:
+    """Start the process that `new_process` returns; return it.
+
+    `modules`: what a worker imports, the same for all workers of this process.
+    """
+    try:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([SET_UP, *modules])
+        process = new_process(context)
+        process.start()
+    except (EOFError, OSError, ValueError) as error:
+        # The fork server has a socket in the directory for temporary files, which can be full or read-only.
+        # ValueError: the platform has no fork server. EOFError: the fork server was killed meanwhile.
+        _log.warning("a worker process could not be forked, and loads all modules itself: %r", error)
+        process = new_process(multiprocessing.get_context("spawn"))
+        process.start()
+    return process
+
+
+def death_text(exit_code: int | None) -> str:
+    """Return the exit code, or the signal, of a worker that has ended, as log lines show it."""
+    code = exit_code or 0
+    if code == EXIT_UNKNOWN:
+        return "its exit code is unknown, because the fork server was killed"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,72 @@
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing.context import ForkServerProcess, SpawnProcess
+
+import pytest
+
+from lifesign.serving.worker_start import EXIT_UNKNOWN, WorkerContext, WorkerProcess, death_text, start_worker
+
+PROGRAM = """
+import os
+from lifesign.serving.worker_start import start_worker
+
+def started(code):
+    process = start_worker(lambda context: context.Process(target=exec, args=(code,)), ["colorsys", "absent"])
+    process.join()
+    return process.exitcode
+
+print(started("import sys; sys.exit(3 if 'colorsys' in sys.modules else 4)"))
+# A worker kills its fork server: the next one is forked by another.
+print(started("import os, signal; os.kill(os.getppid(), signal.SIGKILL)"))
+os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+print(started("import sys; sys.exit(3 if 'colorsys' in sys.modules else 4)"))
+"""
+
+
+def ending(target: Callable[[int], object], number: int) -> Callable[[WorkerContext], WorkerProcess]:
+    return lambda context: context.Process(target=target, args=(number,))
+
+
+def exit_codes() -> list[int]:
+    """Run the program and return the exit codes that it prints."""
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    return [*map(int, ended.stdout.split())]
+
+
+def test_worker_is_forked_with_its_modules_also_after_the_fork_server_was_killed() -> None:
+    assert exit_codes() == [3, EXIT_UNKNOWN, 3]
+
+
+@pytest.mark.parametrize(
+    ("target", "number", "exit_code", "text"),
+    [
+        (sys.exit, 0, 0, "exit code 0"),
+        (sys.exit, 7, 7, "exit code 7"),
+        (signal.raise_signal, signal.SIGKILL, -9, "signal 9"),
+    ],
+)
+def test_exit_code_of_a_fork_is_known(
+    target: Callable[[int], object], number: int, exit_code: int, text: str
+) -> None:
+    process = start_worker(ending(target, number), [])
+    process.join()
+    assert isinstance(process, ForkServerProcess)
+    assert (process.exitcode, death_text(process.exitcode)) == (exit_code, text)
+
+
+def test_worker_is_a_new_interpreter_if_it_cannot_be_forked(caplog: pytest.LogCaptureFixture) -> None:
+    def new_process(context: WorkerContext) -> WorkerProcess:
+        if context.get_start_method() == "forkserver":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return ending(sys.exit, 7)(context)
+
+    process = start_worker(new_process, [])
+    process.join()
+    assert isinstance(process, SpawnProcess)
+    assert process.exitcode == 7
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
