@@ -296,7 +296,7 @@ async def test_a_body_that_is_too_large_is_not_read(hostile: Reply) -> None:
 
 async def test_non_http_data_is_no_answer() -> None:
     async with asking({"/api/v1/thing": raw(b"SSH-2.0-OpenSSH\r\n\r\n")}) as (connection, _):
-        with pytest.raises(InvalidAnswer, match=r"^not an HTTP answer: .* status line: SSH-2.0-OpenSSH$"):
+        with pytest.raises(InvalidAnswer, match=r"^not an HTTP answer: .* status line$"):
             await connection.ask(GET)
     async with asking({"/api/v1/thing": broken_chunks()}, timeout_seconds=0.5) as (connection, _):
         with pytest.raises(RegistryError):
@@ -447,7 +447,7 @@ async def test_401_without_a_code_is_not_repeated(mocked: aioresponses) -> None:
 )
 async def test_error_that_quotes_the_key_hides_it(quoting: Reply) -> None:
     async with asking({"/api/v1/thing": quoting}) as (connection, _):
-        with pytest.raises(RegistryError, match="REMOVED-SECRET") as caught:
+        with pytest.raises(RegistryError) as caught:
             await connection.ask(POST)
     assert KEY not in repr(caught.value) + repr(vars(caught.value)) + caught.value.hint
 

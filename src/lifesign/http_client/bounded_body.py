@@ -134,6 +134,6 @@ def _gunzip(packed: bytes, max_bytes: int) -> tuple[bytes, bool]:
     unpacker = zlib.decompressobj(_GZIP_WINDOW_BITS)
     try:
         unpacked = unpacker.decompress(packed, max_bytes)
-    except zlib.error as error:
-        raise aiohttp.ClientPayloadError(str(error)) from None
+    except zlib.error:
+        raise aiohttp.ClientPayloadError("the data is not gzip") from None
     return unpacked, not unpacker.eof or bool(unpacker.unused_data)

@@ -6,7 +6,7 @@ import ssl
 from typing import Final
 
 import aiohttp
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import ContentEncodingError, ContentLengthError, HttpProcessingError
 from yarl import URL
 
 from lifesign.domain.observation.results import ResultClass
@@ -45,9 +45,12 @@ _CERTIFICATE_TITLES: Final = (
 _HEADERS_TITLE: Final = b"<title>400 Request Header Or Cookie Too Large</title>"
 # aiohttp has no separate class for these.
 _NO_STATUS_LINE = "Bad status line"
-_NO_LIBRARY = re.compile(r"^Can not decode content-encoding: \w+ \((\w+)\)")
+_NO_LIBRARY = re.compile(r"Can not decode content-encoding: \w+ \((br|zstd)\)")
 _REQUESTED_CODINGS = "only gzip and deflate were accepted"
-_QUOTED_BYTES = re.compile(r"""^[ ]*b(?P<quote>['"])(?P<bytes>.*)(?P=quote)[ ]*$""", re.MULTILINE)
+# A fixed text of the parser, which quotes the answer below it.
+_RULE = re.compile(r"""(?:Bad status line:\n {2})?(?P<rule>[A-Z][\w'` /-]{,100}):\n\n {2}b['"]""", re.ASCII)
+_UNQUOTING: Final = (ContentLengthError, ContentEncodingError)
+"""Errors of aiohttp whose texts have only numbers and names of encodings from the answer."""
 _HEADER_TOO_LARGE = ("Got more than", "Too many headers")
 
 
@@ -97,11 +100,11 @@ def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
             limits = f"{MAX_HEADER_LINE_BYTES} bytes or {MAX_HEADERS} fields"
             found = ResultClass.TOO_LARGE, f"the header exceeds {limits}"
         case aiohttp.ClientResponseError() | HttpProcessingError() if (
-            coding := _NO_LIBRARY.search(error.message)
+            coding := _NO_LIBRARY.match(error.message)
         ) is not None:
             found = ResultClass.HTTP_ERROR, undecodable(coding[1])
         case aiohttp.ClientPayloadError():
-            found = ResultClass.HTTP_ERROR, f"the body is damaged or ends early: {error_text(error)}"
+            found = ResultClass.HTTP_ERROR, _damage(cause)
         case aiohttp.ClientResponseError() | HttpProcessingError():
             found = ResultClass.HTTP_ERROR, f"not an HTTP answer: {_breach(error.message)}"
         case _:
@@ -110,11 +113,20 @@ def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
 
 
 def _breach(message: str) -> str:
-    """Return which rule of HTTP an answer broke, and in which line; aiohttp's own text is a drawing."""
+    """Return which rule of HTTP an answer broke.
+
+    The line is not quoted. aiohttp's text has only what arrived last of it, which may begin within a secret.
+    """
     is_start = message.startswith(_NO_STATUS_LINE)
     what = "it does not begin with a status line" if is_start else "its header is malformed"
-    quoted = _QUOTED_BYTES.search(message)
-    return what if quoted is None else f"{what}: {_in_ascii(quoted['bytes'])}"
+    broken = _RULE.match(message)
+    return what if broken is None else f"{what}: {broken['rule']}"
+
+
+def _damage(cause: BaseException | None) -> str:
+    """Return what is wrong with a body, without text that may quote it."""
+    what = "the body is damaged or ends early"
+    return f"{what}: {cause.message}" if isinstance(cause, _UNQUOTING) else what
 
 
 def certificate_alert(error: BaseException, *, has_sent_one: bool) -> str | None:
@@ -138,12 +150,15 @@ def is_header_page(body: bytes) -> bool:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an exception as one short line of ASCII, since it may quote the server."""
+    """Return an exception as one short line of ASCII, without text that may quote the peer."""
+    text = ""
     # OpenSSL numbers its errors in its own way.
     if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
         text = os.strerror(error.errno)
-    else:
+    elif isinstance(error, OSError):
         text = str(error)
+    elif isinstance(error, aiohttp.ServerDisconnectedError):
+        text = "the server closed it"
     return _in_ascii(text) or type(error).__name__
 
 
