@@ -233,6 +233,29 @@ async def test_answers_of_another_program_are_reported(path: str, reply: Reply) 
             await server.session_statuses(["ses_1"])
 
 
+@pytest.mark.parametrize(
+    ("path", "reply"),
+    [
+        ("/session/ses_2", answer(500)),
+        ("/session/ses_2", silence),
+        ("/session/ses_2", as_json({"id": "ses_2"})),
+        ("/session/status?directory=/home/user/other", answer(500)),
+    ],
+)
+def test_session_that_cannot_be_read_hides_no_other_one(path: str, reply: Reply) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with opencode_client(ses_1="busy", ses_2="busy") as (fake, server):
+            fake.sessions["ses_2"] = "/home/user/other"
+            fake.instead[path] = reply
+            found = await server.session_statuses(["ses_1", "ses_2"])
+            states = {session_id: status.state for session_id, status in found.items()}
+            assert states == {"ses_1": WatchedSessionState.BUSY, "ses_2": WatchedSessionState.UNKNOWN}
+            assert found["ses_2"].why
+
+    run()
+
+
 def test_password_over_plain_http_is_refused() -> None:
     with pytest.raises(InvalidValue) as refused:
         OpencodeServer("http://agents.example", password="sesame")

@@ -23,7 +23,7 @@ from lifesign.activity.heartbeat_sink import (
 )
 from lifesign.activity.opencode import NotOpencode, OpencodeServer
 from lifesign.activity.watch_events import WatchEvent, WatchEventKind
-from lifesign.activity.watcher import MAX_GAP_SECONDS, AgentRefused, Watcher
+from lifesign.activity.watcher import MAX_GAP_SECONDS, RECORD_EVERY_SECONDS, AgentRefused, Watcher
 from lifesign.client import RegistryClient
 from lifesign.domain.activity import passive_heartbeat
 from lifesign.domain.activity.passive_heartbeat import MIN_GAP_S, DueHeartbeat
@@ -406,6 +406,26 @@ async def test_session_unknown_to_the_server_is_reported_without_heartbeat() -> 
         assert absent.startswith("ses_1: ")
         fake.says(("session.created", {"sessionID": "ses_1"}))
         await seen.until(WatchEventKind.HEARTBEAT)
+
+
+@in_virtual_time
+async def test_unreadable_session_stops_no_heartbeats_of_other_agents() -> None:
+    async with opencode(ses_1="idle", ses_2="idle") as (fake, url):
+        fake.instead["/session/ses_2"] = answer(500)
+        async with watching(url, {"a": ["ses_1"], "b": ["ses_2"]}) as seen:
+            await asyncio.sleep(50)
+            assert len(seen.heart.times("a")) == 2
+            fake.breaks_off()
+            await asyncio.sleep(90)
+            assert (len(seen.heart.times("a")), seen.heart.times("b")) == (5, [])
+            (unreadable,) = seen.texts(WatchEventKind.SESSION_UNREADABLE)
+            assert unreadable.startswith("ses_2: /session/ses_2: HTTP 500: ")
+            fake.says(tool("ses_2"))
+            await asyncio.sleep(1)
+            assert seen.heart.sources()[-1] == "message.part.updated"
+            fake.instead.clear()
+            await asyncio.sleep(RECORD_EVERY_SECONDS + INTERVAL_S)
+            assert len(seen.heart.times("b")) > 1
 
 
 @in_virtual_time

@@ -24,7 +24,7 @@ class FakeOpencode:
         self.statuses: dict[str, str] = {}
         """Statuses of the busy sessions."""
         self.instead: dict[str, Reply] = {}
-        """Other answers, by path."""
+        """Other answers, by path, or by path and query."""
         self.opened = 0
         self.asked: list[str] = []
         self.heads: list[str] = []
@@ -59,8 +59,9 @@ class FakeOpencode:
         target = urlsplit(head.split(" ", 2)[1])
         self.asked.append(head.split(" ", 2)[1])
         self.heads.append(head)
-        if target.path in self.instead:
-            await self.instead[target.path](writer, head)
+        instead = self.instead.get(target.path) or self.instead.get(self.asked[-1])
+        if instead is not None:
+            await instead(writer, head)
         elif target.path in {"/event", "/global/event"}:
             await self._stream(writer)
         elif target.path == "/session/status":

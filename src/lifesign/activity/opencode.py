@@ -7,7 +7,7 @@ of that directory that are not idle; `GET /session/{id}` knows every session wit
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -24,7 +24,6 @@ from lifesign.domain.activity.passive_heartbeat import SERVER_SILENT_S, WatchedS
 from lifesign.domain.credentials.secret import scrubber_of
 from lifesign.domain.parsing.bounded_json import parse_or_none
 from lifesign.domain.targets.target import is_in_the_clear
-from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, NoAnswer
 from lifesign.http_client.bounded_body import read_bounded, read_piece
 from lifesign.http_client.bounded_get import user_agent
@@ -62,7 +61,7 @@ class SessionStatus:
 
     state: WatchedSessionState
     why: str = ""
-    """Why no heartbeats can be sent for the session, for people."""
+    """Why no heartbeats can be sent for the idle session, for people."""
 
 
 class OpencodeServer:
@@ -123,22 +122,30 @@ class OpencodeServer:
             response.close()
 
     async def session_statuses(self, sessions: Collection[str]) -> dict[str, SessionStatus]:
-        """Return the current state of these sessions. Raises OpencodeUnreachable, NotOpencode."""
-        try:
-            async with asyncio.timeout(ASKING_SECONDS):
-                found = await _all(self._place_of(known) for known in sessions)
-                places = dict(zip(sessions, found, strict=True))
-                directories = {place for place in places.values() if place is not None}
-                working = {place: await self._working_in(place) for place in sorted(directories)}
-        except TimeoutError:
-            raise OpencodeUnreachable(
-                f"no answers about {pluralize(len(sessions), 'session')} within {ASKING_SECONDS:g} s"
-            ) from None
-        return {known: self._session_status(known, place, working) for known, place in places.items()}
+        """Return the current state of these sessions; UNKNOWN for one that cannot be read.
+
+        Raises OpencodeUnreachable or NotOpencode if none can be read.
+        """
+        until_s = asyncio.get_running_loop().time() + ASKING_SECONDS
+        places = await _all({known: self._place_of(known) for known in sessions}, until_s)
+        directories = {place for place in places.values() if isinstance(place, str)}
+        working = await _all({place: self._working_in(place) for place in sorted(directories)}, until_s)
+        failures = [
+            answer for answer in (*places.values(), *working.values()) if isinstance(answer, NoAnswer)
+        ]
+        found = {known: self._session_status(known, place, working) for known, place in places.items()}
+        if failures and all(status.state is WatchedSessionState.UNKNOWN for status in found.values()):
+            raise failures[0]
+        return found
 
     def _session_status(
-        self, session_id: str, place: str | None, working: Mapping[str, Collection[str]]
+        self,
+        session_id: str,
+        place: str | NoAnswer | None,
+        working: Mapping[str, Collection[str] | NoAnswer],
     ) -> SessionStatus:
+        if isinstance(place, NoAnswer):
+            return SessionStatus(WatchedSessionState.UNKNOWN, str(place))
         if place is None:
             return SessionStatus(WatchedSessionState.ABSENT, "the server has no such session")
         if self.directory is not None and place.rstrip("/") != self.directory.rstrip("/"):
@@ -146,9 +153,10 @@ class OpencodeServer:
                 WatchedSessionState.ABSENT,
                 f"the session works in {place[:200]!a}, not in the watched directory",
             )
-        return SessionStatus(
-            WatchedSessionState.BUSY if session_id in working[place] else WatchedSessionState.IDLE
-        )
+        busy = working[place]
+        if isinstance(busy, NoAnswer):
+            return SessionStatus(WatchedSessionState.UNKNOWN, str(busy))
+        return SessionStatus(WatchedSessionState.BUSY if session_id in busy else WatchedSessionState.IDLE)
 
     async def _place_of(self, session_id: str) -> str | None:
         """Return the directory where a session works; None if there is no such session."""
@@ -255,11 +263,21 @@ class OpencodeServer:
         return OpencodeUnreachable(self._scrubber.clean_cut(classify_failure(self.url, error)[1]))
 
 
-async def _all(questions: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return all answers; the first that fails ends them all."""
-    tasks = [asyncio.ensure_future(question) for question in questions]
+async def _all(questions: Mapping[str, Coroutine[Any, Any, T]], until_s: float) -> dict[str, T | NoAnswer]:
+    """Return each answer, or why there is none by that time of the loop's clock."""
+    tasks = [asyncio.ensure_future(_answer_or_failure(question, until_s)) for question in questions.values()]
     try:
-        return await asyncio.gather(*tasks)
+        return dict(zip(questions, await asyncio.gather(*tasks), strict=True))
     finally:
         for task in tasks:
             task.cancel()
+
+
+async def _answer_or_failure(question: Coroutine[Any, Any, T], until_s: float) -> T | NoAnswer:
+    try:
+        async with asyncio.timeout_at(until_s):
+            return await question
+    except TimeoutError:
+        return OpencodeUnreachable(f"no answers about all sessions within {ASKING_SECONDS:g} s")
+    except (OpencodeUnreachable, NotOpencode) as error:
+        return error

@@ -17,6 +17,8 @@ class WatchEventKind(StrEnum):
     SESSION_ERROR = "session_error"
     SESSION_ABSENT = "session_absent"
     """No heartbeats are sent for a session: the server does not have it, or not at this address."""
+    SESSION_UNREADABLE = "session_unreadable"
+    """The state of one session cannot be read: its agent sends no heartbeats while idle."""
     UNKNOWN_SESSION = "unknown_session"
     """An event of a session that belongs to no known agent; reported once, then counted."""
     SERVER_UNREACHABLE = "server_unreachable"

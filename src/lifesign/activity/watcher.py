@@ -38,6 +38,15 @@ STEADY_SECONDS: Final = 10.0
 MAX_NAMED_SESSIONS: Final = 64
 """Maximum of sessions in one registration."""
 
+# For sessions whose state does not allow heartbeats while they are idle.
+_EFFECTS: Final = {
+    WatchedSessionState.ABSENT: (WatchEventKind.SESSION_ABSENT, "no heartbeats are sent for it"),
+    WatchedSessionState.UNKNOWN: (
+        WatchEventKind.SESSION_UNREADABLE,
+        f"only its events cause heartbeats; it is read again every {RECORD_EVERY_SECONDS:g} s",
+    ),
+}
+
 
 class ActivityServer(Protocol):
     """A server that reports which of its sessions are busy, such as opencode."""
@@ -46,7 +55,10 @@ class ActivityServer(Protocol):
         """Open the server's event stream. Raises OpencodeUnreachable, NotOpencode."""
 
     async def session_statuses(self, sessions: Collection[str]) -> Mapping[str, SessionStatus]:
-        """Return the present state of sessions. Raises OpencodeUnreachable, NotOpencode."""
+        """Return the present state of sessions, UNKNOWN for one that cannot be read.
+
+        Raises OpencodeUnreachable, NotOpencode.
+        """
 
 
 class AgentRefused(LifesignError):
@@ -153,15 +165,15 @@ class Watcher:
             asyncio.get_running_loop().time(),
         )
         for session_id, standing in found.items():
-            if standing.state is WatchedSessionState.ABSENT:
-                agent_id = self._beats.agent_of(session_id)
-                text = f"{session_id}: {standing.why}: no heartbeats are sent for it"
-                notice = WatchEvent(
-                    what=WatchEventKind.SESSION_ABSENT, text=text, agent_id=agent_id, session_id=session_id
-                )
-                self._once.emit(f"session {session_id}", notice)
-            else:
-                self._once.is_over(f"session {session_id}", self._beats.agent_of(session_id))
+            agent_id = self._beats.agent_of(session_id)
+            effect = _EFFECTS.get(standing.state)
+            if effect is None:
+                self._once.is_over(f"session {session_id}", agent_id)
+                continue
+            what, consequence = effect
+            text = f"{session_id}: {standing.why}: {consequence}"
+            notice = WatchEvent(what=what, text=text, agent_id=agent_id, session_id=session_id)
+            self._once.emit(f"session {session_id}", notice)
         self._moved.set()
 
     def _take(self, message: str, now_s: float) -> None:

@@ -86,9 +86,9 @@ def watch_opencode(
 
     \b
     Keys of --json, one object per line:
-      at    time   what  heartbeat, refused, command, session_error, session_absent, unknown_session,
-                         server_unreachable, server_reachable, registry_unreachable, registry_back,
-                         mapping or ended
+      at    time   what  heartbeat, refused, command, session_error, session_absent, session_unreadable,
+                         unknown_session, server_unreachable, server_reachable, registry_unreachable,
+                         registry_back, mapping or ended
       text  for people   agent_id   session_id
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # aiohttp takes 200 ms, which `--help` does not need.

@@ -33,7 +33,7 @@ class WatchedSessionState(StrEnum):
     """State of a watched session."""
 
     UNKNOWN = "unknown"
-    """The state was not requested since the stream began, and no event has shown it."""
+    """The state was not read since the stream began, and no event has shown it."""
     IDLE = "idle"
     BUSY = "busy"
     ABSENT = "absent"
@@ -155,6 +155,8 @@ class PassiveHeartbeats:
         for session_id, state in found.items():
             session = self._sessions.get(session_id)
             if session is None or session.state is not WatchedSessionState.UNKNOWN:
+                continue
+            if state is WatchedSessionState.UNKNOWN:
                 continue
             session.state = state
             moved = {session.before, state} == {WatchedSessionState.IDLE, WatchedSessionState.BUSY}
