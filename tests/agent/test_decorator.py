@@ -192,6 +192,26 @@ async def test_marked_methods_are_called_with_their_object() -> None:
         assert agent.done == [1, "left"]
 
 
+def test_each_runner_of_a_class_without_an_id_is_another_agent(tmp_path: Path) -> None:
+    (tmp_path / "agents.yml").write_text(WORKFLOW)
+
+    def ids_of(declare: Agent) -> list[str]:
+        @declare
+        class Worker:
+            @on_assignment
+            async def work(self, task: object) -> None: ...
+
+        runners = [AgentRunner.of(Worker()) for _ in range(2)]
+        assert [runner.profile.role_id for runner in runners] == ["billing-processor"] * 2
+        return [runner.agent_id for runner in runners]
+
+    reached: dict[str, Any] = {"registry": "http://127.0.0.1:1", "key": KEY}
+    first, second = ids_of(Agent(role_id="billing-processor", heartbeat=BEATING, **reached))
+    third, fourth = ids_of(Agent.from_workflow(tmp_path / "agents.yml", "billing-processor", **reached))
+    assert len({first, second, third, fourth}) == 4
+    assert ids_of(Agent("billing-01", role_id="billing-processor", **reached)) == ["billing-01"] * 2
+
+
 def test_decorated_class_stays_usable() -> None:
     @Agent("a")
     class Plain:

@@ -148,10 +148,14 @@ class Declared:
     """Whether the registry assigns tasks to the agent; None if the declaration does not say."""
 
     def runner_settings(self, agent: object) -> dict[str, Any]:
-        """Return the keyword arguments with which `AgentRunner` runs this object of the declared class."""
+        """Return the keyword arguments with which `AgentRunner` runs this object of the declared class.
+
+        Without a given id, each call is for another agent: a class is declared once, before a program forks
+        or runs it again.
+        """
         handlers = {part: getattr(agent, name) for part, name in self.handlers.items()}
         tasks = bool(self.takes_tasks)
-        return {"profile": self.profile, "tasks": tasks, **handlers, **self.settings}
+        return {"profile": self.profile.of_new_agent(), "tasks": tasks, **handlers, **self.settings}
 
 
 class Agent:

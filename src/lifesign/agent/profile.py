@@ -5,7 +5,7 @@ format.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self, TypedDict
@@ -32,9 +32,13 @@ def drain_work_s(timeout_s: float) -> float:
 
 
 class _MadeUpId(str):
-    """A generated id: each process has another one."""
+    """A generated id: each run has another one."""
 
     __slots__ = ()
+
+
+def _generated_id() -> str:
+    return _MadeUpId(f"agent_{uuid4().hex}")
 
 
 class ProfileSettings(TypedDict, total=False):
@@ -59,7 +63,7 @@ class AgentProfile:
     InvalidValue, with the name in the API, for values that a registry would refuse.
     """
 
-    agent_id: str = field(default_factory=lambda: _MadeUpId(f"agent_{uuid4().hex}"))
+    agent_id: str = field(default_factory=_generated_id)
     """Chosen before it is registered: an answer that is lost must not leave a second agent behind."""
     role_id: str | None = None
     name: str | None = None
@@ -137,6 +141,10 @@ class AgentProfile:
     def has_fixed_id(self) -> bool:
         """Whether the agent's id was given, so that a later process can register the same agent again."""
         return not isinstance(self.agent_id, _MadeUpId)
+
+    def of_new_agent(self) -> Self:
+        """Return the profile; a generated id is replaced, so that each run is another agent."""
+        return self if self.has_fixed_id else replace(self, agent_id=_generated_id())
 
     @property
     def rhythm(self) -> HeartbeatConfig:
