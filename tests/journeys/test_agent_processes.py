@@ -18,7 +18,7 @@ import pytest
 from tests.support.linked_environment import AGENT_ID, linked_environment
 from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
-from tests.support.servers import PATIENCE_SECONDS, SCRIPTS, Server, serving, until
+from tests.support.servers import PATIENCE_SECONDS, Server, serving, until
 
 from lifesign.client import RegistryClient
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
@@ -142,11 +142,11 @@ def test_killed_heartbeat_worker_is_replaced_within_the_incarnation(
     registry: RegistryServer, tmp_path: Path
 ) -> None:
     command = [
-        str(SCRIPTS / "uvicorn"), "tests.support.linked_app:app", "--workers", "2", "--port", "{port}",
+        PYTHON, "-m", "uvicorn", "tests.support.linked_app:app", "--workers", "2", "--port", "{port}",
         "--log-level", "warning", "--timeout-graceful-shutdown", "1",
     ]  # fmt: skip
     environment = linked_environment(registry.url, KEYS[Role.ENROLL], tmp_path)
-    with serving(command, log=tmp_path / "uvicorn.log", env=environment) as server:
+    with serving(command, log=tmp_path / "uvicorn.log", env=environment, start=PreloadedProcess) as server:
         until("both workers are there", lambda: workers(tmp_path) == 2)
         beating = until("a worker beats", partial(who_beats, server))
         until("it is registered", (tmp_path / "linked.key").exists)

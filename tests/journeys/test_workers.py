@@ -5,14 +5,16 @@ import http.client
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.repetitions import in_faults
-from tests.support.servers import SCRIPTS, Server, serving, until
+from tests.support.servers import Server, serving, until
 
 OUTCOMES = "io.github.lifesign.outcomes"
 APP = "tests.support.worker_app:app"
@@ -33,6 +35,8 @@ COMMANDS = {
     ],
     "hypercorn": ["hypercorn", APP, "-w", "{workers}", "-b", "127.0.0.1:{port}"],
 }  # fmt: skip
+BY_INTERPRETERS = "hypercorn"
+"""Its processes load all modules themselves; those of the other servers begin with them."""
 EACH_SERVER = ["uvicorn", "gunicorn", "granian", "hypercorn"]
 # With hypercorn, a killed worker takes all others with it; recycled ones end by themselves.
 KILLED = [name for name in COMMANDS if name not in {"hypercorn", "gunicorn-recycling"}]
@@ -50,11 +54,12 @@ class Agent:
     @contextmanager
     def running(self) -> Iterator[Server]:
         """Serve with all workers up, which have no traffic so far."""
-        script, *arguments = self._command
+        module, *arguments = self._command
         with serving(
-            [str(SCRIPTS / script), *(part.replace("{workers}", str(self.workers)) for part in arguments)],
+            [PYTHON, "-m", module, *(part.replace("{workers}", str(self.workers)) for part in arguments)],
             log=self._log,
             env={"AGENT_STATE_DIR": str(self.state_dir)},
+            start=subprocess.Popen if module == BY_INTERPRETERS else PreloadedProcess,
         ) as server:
             self.wait_for_workers(server)
             yield server

@@ -2,9 +2,10 @@
 
 Loading the modules takes a second of CPU time, which was most of what a journey needed. One process for each
 process of pytest loads them once and forks at each start. A fork runs what the installed script or Python
-runs, with its own arguments, environment, directory, session and streams. In `/proc`, its command line and
-environment are those of the process that forks. Variables that are read while modules load have no effect: a
-test with PYTHONPATH or SSL_CERT_FILE starts the program itself.
+runs, with its own arguments, environment, directory, session and streams. The processes that it starts
+through multiprocessing are forks too. In `/proc`, the command line and environment of all of them are those
+of the process that forks. Variables that are read while modules load have no effect: a test with PYTHONPATH
+or SSL_CERT_FILE starts the program itself.
 """
 
 import gc
@@ -24,6 +25,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Final
 
+from tests.support.forked_workers import fork_instead_of_spawning
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY, SCRIPTS
 
 _MODULES: Final = (
@@ -198,6 +200,7 @@ def main(requests_fd: int) -> None:
         arguments = _forked(requests)
     if arguments is None:
         return None
+    fork_instead_of_spawning()
     if arguments[0] == PYTHON:
         return _run_python(arguments[1:])
     from lifesign.cli import main as run_command  # noqa: PLC0415 - loaded by now

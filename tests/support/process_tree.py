@@ -24,7 +24,7 @@ def fork_servers(pid: int) -> list[int]:
     found = []
     for child in children(pid):
         with suppress(FileNotFoundError, ProcessLookupError):
-            if b"multiprocessing.forkserver" in Path(f"/proc/{child}/cmdline").read_bytes():
+            if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes():
                 found.append(child)
     return found
 
