@@ -41,6 +41,8 @@ class RegistryServer:
     settings: dict[str, object] = field(default_factory=dict)
     face: MakeFrontend | None = None
     port: int = 0
+    bare_database_url: str | None = None
+    """Of another database than SQLite's file, with nothing in it."""
     _server: uvicorn.Server | None = None
     _thread: threading.Thread | None = None
     _failures: list[BaseException] = field(default_factory=list)
@@ -51,11 +53,13 @@ class RegistryServer:
 
     @property
     def database_url(self) -> str:
-        return f"sqlite:///{self.directory}/registry.db"
+        return self.bare_database_url or f"sqlite:///{self.directory}/registry.db"
 
     def start(self) -> None:
         """Serve, at first over a database that holds the keys; return once connections are accepted."""
-        if not (file := self.directory / "registry.db").exists():
+        if self.bare_database_url is not None:
+            asyncio.run(_fill(self.bare_database_url))
+        elif not (file := self.directory / "registry.db").exists():
             put_file(file, _file())
         self._thread = threading.Thread(target=self._run, name="registry-server", daemon=True)
         self._thread.start()
