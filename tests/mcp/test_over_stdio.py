@@ -3,14 +3,17 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support import preloaded
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
-from tests.support.mcp_process import COMMAND, by_stdio, settings
+from tests.support.mcp_process import by_stdio, settings
 from tests.support.mcp_tools import text_of
+from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import holding
@@ -84,15 +87,10 @@ async def test_process_with_run_variables_writes_for_its_run(
 
 
 def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() -> None:
-    ended = subprocess.run(
-        [sys.executable, *COMMAND],
-        input="what is this?\n" + json.dumps(INITIALIZE) + "\n",
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-        env={},
-    )
+    with tempfile.TemporaryFile("w+") as lines:
+        lines.write("what is this?\n" + json.dumps(INITIALIZE) + "\n")
+        lines.seek(0)
+        ended = preloaded.run("mcp", stdin=lines, env={})
     assert ended.returncode == 0
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     assert {answer["jsonrpc"] for answer in answers} == {"2.0"}
@@ -108,11 +106,10 @@ def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() ->
 def test_calls_in_progress_are_answered_after_the_end_of_the_input() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        subprocess.Popen(
-            [sys.executable, *COMMAND, "--allow-network", "127.0.0.0/8"],
+        PreloadedProcess(
+            [PROGRAM, "mcp", "--allow-network", "127.0.0.0/8"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             env={},
         ) as process,
     ):
@@ -120,7 +117,7 @@ def test_calls_in_progress_are_answered_after_the_end_of_the_input() -> None:
         assert process.stdout is not None
         try:
             for message in opened_with_call(silent):
-                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.close()
             silent.settimeout(PATIENCE_SECONDS)
             silent.accept()[0].close()
@@ -138,12 +135,11 @@ def test_calls_in_progress_are_answered_after_the_end_of_the_input() -> None:
 def test_client_that_ends_during_a_call_ends_the_stdio_server_with_exit_code_0() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        subprocess.Popen(
-            [sys.executable, *COMMAND, "--allow-network", "127.0.0.0/8"],
+        PreloadedProcess(
+            [PROGRAM, "mcp", "--allow-network", "127.0.0.0/8"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             env={},
         ) as process,
     ):
@@ -152,7 +148,7 @@ def test_client_that_ends_during_a_call_ends_the_stdio_server_with_exit_code_0()
         assert process.stderr is not None
         try:
             for message in opened_with_call(silent):
-                process.stdin.write(json.dumps(message) + "\n")
+                process.stdin.write(json.dumps(message).encode() + b"\n")
             process.stdin.flush()
             silent.settimeout(PATIENCE_SECONDS)
             with silent.accept()[0]:
@@ -163,28 +159,27 @@ def test_client_that_ends_during_a_call_ends_the_stdio_server_with_exit_code_0()
         finally:
             process.kill()
     assert code == 0, errors
-    assert "Traceback" not in errors
+    assert b"Traceback" not in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_ends_the_stdio_server_with_open_input(number: int) -> None:
-    with subprocess.Popen(
-        [sys.executable, *COMMAND],
+    with PreloadedProcess(
+        [PROGRAM, "mcp"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
         env={},
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(INITIALIZE) + "\n")
+            process.stdin.write(json.dumps(INITIALIZE).encode() + b"\n")
             process.stdin.flush()
             assert json.loads(process.stdout.readline())["id"] == 1
             process.send_signal(number)
             assert process.wait(PATIENCE_SECONDS) == -number
-            assert process.stdout.read() == ""
+            assert process.stdout.read() == b""
         finally:
             process.kill()
 
