@@ -73,7 +73,8 @@ async def test_end_of_the_stream_ends_every_wait() -> None:
 async def test_secrets_are_removed_before_data_is_read() -> None:
     stream = McpEventStream(HERE, lambda data: data.replace(b"secret", b"***"))
     stream.feed(event(b"endpoint", b"/secret"))
-    assert stream.endpoint == HERE.with_path("/***")
+    assert stream.endpoint == HERE.with_path("/secret")
     stream.expect(3)
     stream.feed(event(b"message", ANSWER.replace(b"1", b'"secret"')))
     assert await stream.reply() == McpReply({"a": "***"})
+    assert stream.is_reply_altered

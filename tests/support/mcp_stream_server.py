@@ -26,6 +26,7 @@ class StreamServer:
     """Time from the answer to a POST until the message in the stream."""
     port: int = 0
     asked: list[str] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the client has ended an event stream."""
     _streams: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -37,7 +38,9 @@ class StreamServer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
-            method, path, _ = head.split(" ", 2)
+            method, target, _ = head.split(" ", 2)
+            path, _, query = target.partition("?")
+            self.queries.append(query)
             if method == "GET" and path == "/sse":
                 self.asked.append("GET")
                 await self._stream(reader, writer)

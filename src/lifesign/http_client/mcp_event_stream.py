@@ -27,7 +27,7 @@ class McpEventStream:
     """Event stream of an MCP server of 2024, which contains the URL for requests and all answers."""
 
     def __init__(self, url: URL, clean: Callable[[bytes], bytes] = bytes) -> None:
-        """`url` is that of the stream. `clean` removes secrets from the data of an event."""
+        """`url` is that of the stream. `clean` removes secrets from the data of a message."""
         self._url = url
         self._clean = clean
         self._reader = EventReader()
@@ -41,14 +41,17 @@ class McpEventStream:
         """Whether the endpoint is not on the server's own origin."""
         self.reply_data = b""
         """JSON-RPC message of the last answer."""
+        self.is_reply_altered = False
+        """Whether secrets were removed from it."""
 
     def feed(self, piece: bytes) -> bool:
         """Process a piece of the stream; return whether no more has to be read."""
         for name, data in self._reader.feed(piece):
             if name in MESSAGE_NAMES:
-                self._handle_message(self._clean(data))
+                self._handle_message(data)
             elif name == _ENDPOINT and self.endpoint is None:
-                self._set_endpoint(self._clean(data))
+                # Requested as it is, and not shown: some servers repeat the query of the GET, with its key.
+                self._set_endpoint(data)
         self._has_news.set()
         return self._is_over or self.is_misled
 
@@ -89,6 +92,8 @@ class McpEventStream:
     def _handle_message(self, data: bytes) -> None:
         if self._awaited is None or self._reply is not None:
             return
-        reply = read_reply("application/json", data, self._awaited)
+        cleaned = self._clean(data)
+        reply = read_reply("application/json", cleaned, self._awaited)
         if reply.is_answer:
-            self._reply, self.reply_data = reply, data
+            self._reply, self.reply_data = reply, cleaned
+            self.is_reply_altered = cleaned != data

@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from lifesign.domain.observation.peer_texts import peer_texts
+from lifesign.domain.observation.peer_texts import peer_texts, with_peer_texts
 from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 
 NOW = datetime(2026, 11, 28, tzinfo=UTC)
@@ -39,8 +39,8 @@ def test_check_covers_all_text_fields_of_an_observation() -> None:
     assert texts_of(ProbedDocument) == set()
 
 
-def test_all_texts_are_returned() -> None:
-    for subject in ({"agent_id": "canary-agent"}, {"target_url": "https://canary.example/"}):
+def test_all_texts_of_the_target_are_returned_and_replaced() -> None:
+    for subject in ({"agent_id": "own-agent"}, {"target_url": "https://own.example/"}):
         observation = Observation.model_validate(
             {
                 "observed_at": NOW,
@@ -49,7 +49,7 @@ def test_all_texts_are_returned() -> None:
                 "network_class": "10.0.0.0/8",
                 "address": "10.0.0.1",
                 "document": {"status": "healthy", "timestamp": NOW},
-                "paths": {"/canary": {"result": "ok", "reason": "canary-path"}},
+                "paths": {"/own": {"result": "ok", "reason": "canary-path"}},
                 "assertions": [
                     {
                         "of": "card",
@@ -59,20 +59,34 @@ def test_all_texts_are_returned() -> None:
                         "result": "assertion_failed",
                     },
                 ],
-                "login": {"card_schemes": ["apiKey header canary-key"]},
+                "login": {
+                    "origin": "https://canary.example",
+                    "schemes": ["canary-scheme"],
+                    "card_schemes": ["apiKey header canary-key"],
+                    "metadata": {
+                        "result": "invalid",
+                        "reason": "canary-fault",
+                        "authorization_servers": ["https://canary.example"],
+                        "scopes": ["canary-scope"],
+                    },
+                },
             }
             | {layer: {"result": "ok", "reason": f"canary-{layer}"} for layer in LAYERS}
             | subject
         )
         found = "\n".join(peer_texts(observation))
         for text in leaves(json.loads(observation.model_dump_json())):
-            if "canary" in text or text.startswith("10."):
+            if "canary" in text:
                 assert text in found or json.dumps(text)[1:-1] in found
         for layer in LAYERS:
             assert f"canary-{layer}" in found
+        replaced = with_peer_texts(observation, lambda text: text.replace("canary", "x"))
+        assert Observation.model_validate_json(replaced.model_dump_json()) == replaced
+        assert "canary" not in replaced.model_dump_json()
+        assert with_peer_texts(observation, str) == observation
 
 
 def test_peer_texts_of_absent_layers_are_empty() -> None:
     refused = LayerResult(result=ResultClass.REFUSED)
     observation = Observation(target_url="https://agent.example/", observed_at=NOW, discovery=refused)
-    assert peer_texts(observation) == ["", "https://agent.example/"]
+    assert peer_texts(observation) == [""]

@@ -1,9 +1,11 @@
 """Which requests of a probe carry an access token, and what becomes of the probe without one."""
 
+import json
 import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from tests.support.hostile_server import (
     answer,
     as_json,
     redirect,
+    reset,
     serving,
 )
 from tests.support.probing import Probes, fetched_as, layer, probing, results
@@ -36,6 +39,7 @@ from lifesign.prober.secrets.credential_store import Credential
 from lifesign.prober.secrets.token_source import TokenSource
 
 RPC, TOKEN_PATH = "/rpc", "/token"
+MESSAGE = {"message": {"text": "hi"}}
 REJECTED, NO_TOKEN = "credentials_rejected", "token_error"
 
 
@@ -212,6 +216,38 @@ async def test_failure_that_a_removed_token_may_cause_is_not_measured() -> None:
         async with probing(**settings(server, targets=[target])) as probes:
             found = (await probes.see(server.url)).assertions or ()
     assert [each.result for each in found] == ["not_measured"] * 2
+
+
+CARD_DIGEST = "digest of the card"
+
+
+@pytest.mark.parametrize("word", ["127.0.0.1", "interface", CARD_DIGEST, "discovery", "rate_limited"])
+async def test_token_that_is_a_word_of_a_result_spoils_neither_memory_nor_requests(word: str) -> None:
+    async with serving({"/interface": answer(405)}) as server:
+        await guarded(server, Tokens(lambda _: True))
+        body = json.dumps(card(url=f"{server.url}/interface")).encode()
+        server.replies[CARD_PATH] = answer(200, body, Content_Type="application/json")
+        token = sha256(body).hexdigest()[:16] if word is CARD_DIGEST else word
+        server.replies[TOKEN_PATH] = as_json({"access_token": token, "token_type": "Bearer"})
+        async with probing(**settings(server, ask=MESSAGE)) as probes:
+            for day in (1, 2, 3):
+                observation = await probes.see(server.url, at_s=day * 86_400.0)
+                assert layer(observation.discovery).result == "ok"
+                assert not layer(observation.transport).has_failed
+        assert not any("removed" in head.lower() for head in server.heads)
+
+
+async def test_death_of_an_agent_whose_host_is_its_token_is_measured() -> None:
+    async with serving({"/interface": answer(405)}) as server:
+        await guarded(server, Tokens(lambda _: True))
+        server.replies[CARD_PATH] = as_json(card(url=f"{server.url}/interface"))
+        server.replies[TOKEN_PATH] = as_json({"access_token": "127.0.0.1", "token_type": "Bearer"})
+        async with probing(**settings(server)) as probes:
+            await probes.see(server.url)
+            server.replies.clear()
+            server.replies[CARD_PATH] = reset
+            observation = await probes.see(server.url)
+    assert observation.is_measured_failure
 
 
 @pytest.mark.parametrize(

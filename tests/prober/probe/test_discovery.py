@@ -363,7 +363,8 @@ async def test_version_of_a_card_is_searched_for_secrets_without_invisible_chara
         credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}]
         async with probing(credentials=credentials, **CARD_ONLY) as probes:
             await probes.see(server.url)
-    assert probes.memory.protocol_version == "REMOVED-SECRET"
+    assert probes.memory.protocol_version is None
+    assert probes.memory.card_read_at_s is None
 
 
 async def test_invalid_url_in_a_link_or_redirect_is_ignored() -> None:

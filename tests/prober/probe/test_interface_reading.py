@@ -63,7 +63,7 @@ async def test_document_without_a_card_has_no_interface() -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "\ufe0f"])
-async def test_a_secret_in_the_card_is_not_reported(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+async def test_a_card_with_a_secret_is_no_interface(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     secret = "canary-0123456789"
     monkeypatch.setenv("DRIFT_TOKEN", secret)
     sent = mark.join(secret)
@@ -72,9 +72,8 @@ async def test_a_secret_in_the_card_is_not_reported(monkeypatch: pytest.MonkeyPa
         credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "DRIFT_TOKEN"}}]
         async with probing(**CARD_ONLY, credentials=credentials) as probes:
             interface, _ = await read(probes, server.url)
-    assert interface is not None
-    assert secret not in json.dumps(interface.form, ensure_ascii=False).replace(mark or " ", "")
-    assert interface.digest == probes.memory.interface_digest
+    assert interface is None
+    assert probes.memory.interface_digest is None
 
 
 TOOLS_ONLY: dict[str, Any] = {"health": False, "tools": True}
@@ -131,4 +130,23 @@ async def test_tools_that_are_listed_without_a_token_are_no_interface(
             assert token is not None
             token._ends_at_s = 0.0
             provider.replies["/token"] = answer(503)
+            assert await read(probes, url) == (None, 0)
+
+
+async def test_token_that_is_a_word_of_the_tools_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRIFT_CLIENT", "client-canary")
+    listed = serving_tools(lambda got: rpc(got, result={"tools": [{"name": "plan-routes"}]}))
+    tokens = as_json({"access_token": "access-canary", "token_type": "Bearer", "expires_in": 10})
+    async with agent(listed, {}) as server, serving({"/token": tokens}) as provider:
+        client = {"client_id": "l", "client_secret": {"env": "DRIFT_CLIENT"}}
+        oauth2 = {"token_url": f"{provider.url}/token", **client}
+        credentials = [{"name": "acme", "origin": server.url, "oauth2": oauth2}]
+        url = f"{server.url}/mcp"
+        target = {"url": url, "kind": "mcp", "ask": TOOLS_ONLY}
+        async with probing(targets=[target], credentials=credentials) as probes:
+            assert (await read(probes, url))[0] is not None
+            token = probes.credentials.named("acme").tokens
+            assert token is not None
+            token._ends_at_s = 0.0
+            provider.replies["/token"] = as_json({"access_token": "plan-routes", "token_type": "Bearer"})
             assert await read(probes, url) == (None, 0)

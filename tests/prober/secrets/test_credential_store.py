@@ -357,13 +357,11 @@ async def test_secret_echoed_by_the_server_is_removed(encoding: str) -> None:
     assert REMOVED in report.observation.model_dump_json()
 
 
-async def test_error_that_is_cut_within_an_escaped_secret_contains_nothing_of_it() -> None:
-    """An error of the HTTP parser quotes the peer, and has a maximum length."""
+async def test_error_of_the_http_parser_contains_nothing_of_a_secret() -> None:
     digits = TOKEN.encode().hex()
     async with serving({RPC: raw(b"X" * 110 + digits.encode() + b"\r\n\r\n")}) as server:
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         observation = await probed(server, ask={})
-    assert REMOVED in layer(observation.transport).reason
     assert digits[:16] not in observation.model_dump_json()
 
 

@@ -52,6 +52,13 @@ def test_shard_is_probed_after_its_targets_are_read_until_its_claim_ends() -> No
     assert not shard.is_owned(300.0)
 
 
+def test_invalid_memory_is_not_used() -> None:
+    _, shard = with_one_shard(entry(A))
+    slot = shard.slots[target_id(A)]
+    slot.remember(ProbeMemory(alive_at_s=5.0).model_copy(update={"card_digest": "REMOVED-SECRET"}))
+    assert slot.recall() == ProbeMemory()
+
+
 def test_later_stated_kind_is_adopted() -> None:
     holdings, shard = with_one_shard(entry(A))
     assert shard.slots[target_id(A)].kind is None

@@ -5,7 +5,7 @@ their SHA-256, so that changes of them are still noticed.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -62,22 +62,6 @@ def interface_of(form: Form) -> Interface:
     """Return the interface that has this form."""
     text = canonical(form)
     return Interface(form, text, sha256(text.encode()).hexdigest())
-
-
-def interface_with(interface: Interface, changed: Callable[[str], str]) -> Interface:
-    """Return an interface with each text replaced by what `changed` returns for it."""
-    form = _with_texts(interface.form, changed)
-    return interface if form == interface.form else interface_of(form)
-
-
-def _with_texts(value: Any, changed: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return changed(value)
-    if isinstance(value, list):
-        return [_with_texts(item, changed) for item in value]
-    if isinstance(value, dict):
-        return {changed(key): _with_texts(item, changed) for key, item in value.items()}
-    return value
 
 
 def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interface:

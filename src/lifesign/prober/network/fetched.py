@@ -107,7 +107,9 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetched
         **head,
         body=cleaned or b"",
         is_body_unread=fetched.is_body_unread or cleaned is None,
-        is_altered=cleaned not in {None, fetched.body} or head["content_type"] != fetched.content_type,
+        is_altered=cleaned not in {None, fetched.body}
+        or (head["content_type"], head["status_links"], head["challenges"])
+        != (fetched.content_type, fetched.status_links, fetched.challenges),
         etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
         last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
         allow=scrubber.clean_text(fetched.allow),

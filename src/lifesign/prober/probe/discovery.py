@@ -139,7 +139,9 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     visit.learned |= _claimed_agent(served.card)
     visit.learned["card_schemes"] = served.card.security_schemes or None
     visit.learned["health_url"] = _first_health_url(visit)
-    note_card(visit, fetched.body, digest)
+    if not fetched.is_altered:
+        # A token may be a word of the card: the next one would change the interface.
+        note_card(visit, fetched.body, digest)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.published_interface.card_interface import read_card_interface
-from lifesign.domain.published_interface.published import Interface, canonical, interface_with
+from lifesign.domain.published_interface.published import Interface, canonical
 from lifesign.domain.published_interface.tool_interface import tool_interface
 from lifesign.prober.probe.session import ProbeSession
 
@@ -59,12 +59,11 @@ def note_interface(visit: ProbeSession, interface: Interface) -> None:
         visit.learned["interface_changes"] = min(memory.interface_changes + 1, MAX_IN_ROW)
 
 
-def remove_secrets(visit: ProbeSession) -> None:
-    """Remove secrets from the published interface that this probe has read."""
+def drop_with_secrets(visit: ProbeSession) -> None:
+    """Drop the published interface that this probe has read if it contains a secret."""
     interface = visit.interface
-    if interface is None:
+    if interface is None or visit.without_secrets(interface.text) == interface.text:
         return
     visit.interface = None
     for name in ("interface_digest", "interface_changes"):
         visit.learned.pop(name, None)
-    note_interface(visit, interface_with(interface, visit.without_secrets))

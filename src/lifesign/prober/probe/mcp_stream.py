@@ -59,6 +59,7 @@ class StreamExchange(McpExchange):
                 content_type="application/json",
                 codec=UTF_8,
                 is_body_unread=False,
+                is_altered=self.stream.is_reply_altered,
                 latency_ms=fetched.latency_ms + in_ms(loop.time() - accepted_at_s),
             ),
             reply,

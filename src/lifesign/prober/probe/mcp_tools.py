@@ -49,6 +49,8 @@ class _ToolList:
     layer: LayerResult
     is_without_credential: bool = False
     """Whether a credential was missing: a server may list fewer tools to those without a login."""
+    is_altered: bool = False
+    """Whether secrets were removed from it."""
 
     @property
     def is_whole(self) -> bool:
@@ -65,7 +67,7 @@ async def ask_tools(
     if not asked.tools or visit.entry.is_repeat:
         return NO_TOOLS
     found = await _list_tools(visit, exchange, session)
-    if found.is_whole and not found.is_without_credential:
+    if found.is_whole and not found.is_without_credential and not found.is_altered:
         note_tools(visit, found.tools)
     if asked.call is None:
         return ToolLayers(found.layer)
@@ -82,7 +84,7 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
     cursor: str | None = None
     bytes_left = MAX_LIST_BYTES
     last: McpAnswer | None = None
-    is_without = False
+    is_without = is_altered = False
     for _ in range(MAX_PAGES):
         request = list_request(session, cursor, request_id=exchange.next_id())
         answer = await exchange.send(request, max_bytes=bytes_left)
@@ -90,6 +92,7 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
             return _ToolList(tools, not_measured("no time was left" if visit.is_late else "nothing was sent"))
         last = answer
         is_without |= visit.is_without_credential(answer.fetched)
+        is_altered |= answer.fetched.is_altered
         page = read_page(answer.reply)
         if page is None:
             return _ToolList(tools, _failed_page(visit, answer))
@@ -99,7 +102,8 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
             break
         if page.next_cursor is None:
             text = pluralize(len(tools), "tool")
-            return _ToolList(tools, visit.layer(answer.fetched, ResultClass.OK, text), is_without)
+            layer = visit.layer(answer.fetched, ResultClass.OK, text)
+            return _ToolList(tools, layer, is_without, is_altered)
         if page.next_cursor in cursors:
             reason = f"tools/list repeats a cursor after {pluralize(len(tools), 'tool')}"
             return _ToolList(tools, visit.layer(answer.fetched, ResultClass.INVALID_DOCUMENT, reason))

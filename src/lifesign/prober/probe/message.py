@@ -15,7 +15,7 @@ from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.observation.message_answer import MessageAnswer, best_of, classify_answer
 from lifesign.domain.observation.results import LayerResult, ResultClass
 from lifesign.prober.network.fetched import Fetched
-from lifesign.prober.probe.session import ProbeSession, not_measured
+from lifesign.prober.probe.session import ALTERED, ProbeSession, not_measured
 from lifesign.prober.probe.task_poll import NotFinished, poll_task
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
@@ -37,6 +37,9 @@ async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
     place = visit.recall("interface_url")
     if place is None or not visit.is_authoritative(place):
         return None
+    facts = (visit.recall(name) for name in ("interface_binding", "interface_tenant", "protocol_version"))
+    if any(fact is not None and visit.has_removed(fact) for fact in facts):
+        return not_measured(ALTERED)
     tenant = visit.recall("interface_tenant")
     found: list[tuple[MessageAnswer, LayerResult]] = []
     for spelling in variants_of(visit.recall("interface_binding"), visit.recall("protocol_version")):

@@ -18,7 +18,7 @@ from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_a
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import REJECTED, SENDING, Purpose, Sending
-from lifesign.domain.credentials.secret import Scrubber, without_invisible
+from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED, Scrubber, without_invisible
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -308,6 +308,9 @@ class ProbeSession:
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request as it is."""
+        if self.has_removed(str(url)):
+            # It is not the URL that the target named.
+            return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=ALTERED, is_reached=False)
         if not self.may_ask(url, despite_timeouts=despite_timeouts):
             return None
         try:
@@ -445,6 +448,13 @@ class ProbeSession:
         scrubber, visible = self._scrubber, without_invisible(text)
         texts = (text,) if visible == text else (text, visible)
         return any(scrubber.may_be_in(each.encode("utf-8", "surrogatepass")) for each in texts)
+
+    def has_removed(self, text: str) -> bool:
+        """Return whether a text from an answer of this probe may stand for one that contained a secret."""
+        # The shortest replacement; hosts are in lower case.
+        if REMOVED[:MIN_SECRET_CHARS].lower() not in text.lower():
+            return False
+        return any(each.fetched.is_altered for each in self.exchanges)
 
     def without_secrets(self, text: str) -> str:
         """Return a text from the target without the prober's secrets, which it may have sent back."""

@@ -8,14 +8,13 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from pydantic import ValidationError
 from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.credentials.secret import SEPARATOR
 from lifesign.domain.observation.assertion import GATED_STATUSES
-from lifesign.domain.observation.peer_texts import peer_texts
+from lifesign.domain.observation.peer_texts import peer_texts, with_peer_texts
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -27,7 +26,6 @@ from lifesign.domain.observation.results import (
     deciding,
     reason_of_inconclusive,
 )
-from lifesign.domain.observation.results import not_measured as without_observation
 from lifesign.domain.observation.server_answer import READ_RESULTS, is_login_of_server, may_be_server
 from lifesign.domain.probing.cadence import Cadence, after_probe, wants_card
 from lifesign.domain.targets.target import TargetKind, is_on_origin_of, is_target_id
@@ -39,7 +37,7 @@ from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
 from lifesign.prober.probe.interface_check import probe_interface, without_card
-from lifesign.prober.probe.interface_reading import remove_secrets
+from lifesign.prober.probe.interface_reading import drop_with_secrets
 from lifesign.prober.probe.login import read_login
 from lifesign.prober.probe.mcp_server import ServerLayers, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
@@ -54,6 +52,12 @@ from lifesign.prober.secrets.credential_store import CredentialStore
 
 _WITH_DOCUMENT: Final = frozenset({ResultClass.OK, ResultClass.STALE_DOCUMENT})
 """Results of the health document with which a document comes."""
+
+_OF_REQUESTS: Final = frozenset({
+    "interface_url", "interface_binding", "interface_tenant", "protocol_version", "health_url",
+})  # fmt: skip
+_OF_TARGET: Final = _OF_REQUESTS | {"card_redirect", "card_etag", "link_registry", "link_agent_id"}
+"""Remembered facts that are texts of the target. The prober itself makes the others, such as digests."""
 
 _LOGIN_OF_SERVER: Final = "its URL asks for a login: if this is an MCP server, set kind: mcp (--kind mcp)"
 
@@ -381,30 +385,25 @@ def _scrubbed(observation: Observation, visit: ProbeSession) -> Observation:
     They leave the interface and the facts to remember too. Parsing may have put together a secret that was
     escaped in the body.
     """
-    facts = [fact for fact in visit.learned.values() if isinstance(fact, str)]
+    facts = {name: fact for name in _OF_TARGET if isinstance(fact := visit.learned.get(name), str)}
     interface = "" if visit.interface is None else visit.interface.text
-    if not visit.may_have_secrets(SEPARATOR.join((*peer_texts(observation), *facts, interface))):
-        # Nearly all probes: all is searched in one pass.
+    # Nearly always False: all is searched in one pass.
+    may_have_some = visit.may_have_secrets(
+        SEPARATOR.join((*peer_texts(observation), *facts.values(), interface))
+    )
+    lost = {
+        name
+        for name, fact in facts.items()
+        if visit.has_removed(fact) or (may_have_some and visit.without_secrets(fact) != fact)
+    }
+    visit.learned |= dict.fromkeys(lost)
+    if lost & _OF_REQUESTS:
+        # What a card without the secret names is requested only in the probe that reads it.
+        visit.learned |= dict.fromkeys(("card_read_at_s", "card_digest", "card_etag"))
+    if not may_have_some:
         return observation
-    remove_secrets(visit)
-    for name, fact in visit.learned.items():
-        if isinstance(fact, str):
-            visit.learned[name] = visit.without_secrets(fact)
-    text = observation.model_dump_json()
-    cleaned = visit.without_secrets(text)
-    if cleaned == text:
-        return observation
-    try:
-        return Observation.model_validate_json(cleaned)
-    except ValidationError:
-        # The parts of a secret were spread over the members of the observation.
-        return without_observation(
-            observation.observed_at,
-            InconclusiveReason.PROBER_FAULT,
-            "the answers contain a secret of ours, and were dropped",
-            agent_id=observation.agent_id,
-            target_url=observation.target_url,
-        )
+    drop_with_secrets(visit)
+    return with_peer_texts(observation, visit.without_secrets)
 
 
 async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, LayerResult] | None:

@@ -4,11 +4,14 @@ A target takes a few hundred bytes here: its memory stays JSON until it is probe
 claimed again is read again: another worker may have probed its targets meanwhile.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
+
+from pydantic import ValidationError
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.result_sums import supersedes
@@ -27,6 +30,8 @@ from lifesign.prober.registry_exchange.ledger import ShardClaim, TargetEntry, Ta
 
 _NO_MEMORY: Final = ProbeMemory()
 _NO_MEMORY_JSON: Final = _NO_MEMORY.to_json()
+
+_log = logging.getLogger("lifesign")
 
 
 class TargetSlot:
@@ -132,7 +137,14 @@ class TargetSlot:
 
     def recall(self) -> ProbeMemory:
         """Return the target's memory: what its next probe needs to know."""
-        return _NO_MEMORY if self.memory is None else ProbeMemory.from_json(self.memory)
+        if self.memory is None:
+            return _NO_MEMORY
+        try:
+            return ProbeMemory.from_json(self.memory)
+        except ValidationError:
+            # One invalid memory must not end the probes of all targets.
+            _log.exception("the memory of %s is invalid, and is not used", self.subject_id)
+            return _NO_MEMORY
 
     def cadence(self, usual: Cadence) -> Cadence:
         """Return the target's cadence: the usual one, unless the agent has thresholds of its own."""
