@@ -4,7 +4,6 @@ import logging
 
 import pytest
 
-from lifesign.crawl.process import LogTo
 from lifesign.crawl.progress_display import (
     LINE_EVERY_SECONDS,
     RATE_WINDOW_SECONDS,
@@ -21,6 +20,7 @@ from lifesign.crawl.progress_display import (
     seconds_left,
 )
 from lifesign.domain.observation.results import ResultClass
+from lifesign.serving.log_lines import LogTo
 from lifesign.serving.log_output import LogFormat, logging_to
 
 RESULTS: dict[ResultClass | None, int] = {
@@ -123,7 +123,7 @@ def test_json_progress_is_one_log_record_per_line() -> None:
     stream = io.StringIO()
     with (
         progress_on("census", stream, LogFormat.JSON) as progress,
-        logging_to(LogTo(progress.log, LogFormat.JSON)),
+        logging_to(LogTo(progress.log, LogFormat.JSON.value)),
     ):
         progress.print_line("a%s directory\n\x1b changed")
         progress.show(CrawlState(probed=22, total=100))
@@ -149,7 +149,7 @@ def fail_deep_down(calls: int) -> None:
 def test_a_traceback_is_shown_to_its_last_line(*, is_drawn: bool) -> None:
     stream = Terminal() if is_drawn else io.StringIO()
     log = logging.getLogger("lifesign.prober")
-    with progress_on("census", stream) as progress, logging_to(LogTo(progress.log, LogFormat.CONSOLE)):
+    with progress_on("census", stream) as progress, logging_to(LogTo(progress.log, LogFormat.CONSOLE.value)):
         try:
             fail_deep_down(5)
         except ValueError:

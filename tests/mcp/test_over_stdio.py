@@ -1,9 +1,13 @@
+import asyncio
+import fcntl
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +105,47 @@ def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() ->
     assert problem.startswith("lifesign: ")
     assert {"hint:", "--registry", "--key-file", "LIFESIGN_REGISTRY", "LIFESIGN_KEY"} <= set(hint.split())
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="NOT RUN: this system has no small pipes")
+def test_server_answers_although_nobody_reads_its_log(registry: RegistryServer) -> None:
+    async def own_key() -> str:
+        async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+            return (await client.agents.register("own")).agent_key or ""
+
+    key = asyncio.run(own_key())
+    unread, errors = os.pipe()
+    pipe_bytes = fcntl.fcntl(errors, fcntl.F_SETPIPE_SZ, 4_096)
+    # Each call for an agent of another key is logged.
+    agent_id = "x" * 128
+    call = {"name": "heartbeat", "arguments": {"agentId": agent_id, "teamName": "w"}}
+    with subprocess.Popen(
+        [sys.executable, *COMMAND],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        env=settings(registry.url, key),
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        os.close(errors)
+        patience = threading.Timer(PATIENCE_SECONDS, process.kill)
+        patience.start()
+        try:
+            numbers = range(1, 2 + 2 * pipe_bytes // len(agent_id))
+            for number in numbers:
+                calls = {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call}
+                process.stdin.write(json.dumps(INITIALIZE if number == 1 else calls) + "\n")
+                process.stdin.flush()
+                assert json.loads(process.stdout.readline())["id"] == number
+            process.stdin.close()
+            assert process.wait(PATIENCE_SECONDS) == 0
+            assert agent_id.encode() in os.read(unread, pipe_bytes)
+        finally:
+            patience.cancel()
+            process.kill()
+            os.close(unread)
 
 
 def test_calls_in_progress_are_answered_after_the_end_of_the_input() -> None:

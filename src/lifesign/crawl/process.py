@@ -32,8 +32,8 @@ from lifesign.prober.registry_exchange.ledger import Ledger
 from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
 from lifesign.prober.worker.main_loop import ProbeWorker
 from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS
-from lifesign.serving.log_lines import LogLine
-from lifesign.serving.log_output import LogFormat, logging_to
+from lifesign.serving.log_lines import LogTo
+from lifesign.serving.log_output import logging_to
 
 REPORT_SECONDS: Final = 0.5
 DATABASE_PATIENCE_SECONDS: Final = 120.0
@@ -142,20 +142,6 @@ async def _report_progress(worker: ProbeWorker, report: Callable[[WorkerStatus],
         report(WorkerStatus(worker.progress))
 
 
-class LogTo(logging.Handler):
-    """Sends every log line to the parent process."""
-
-    def __init__(self, report: Callable[[str], None], log_format: LogFormat) -> None:
-        super().__init__()
-        self._tell = report
-        self.setFormatter(LogLine(log_format.value))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Send one line; errors are ignored."""
-        with suppress(OSError, ValueError):
-            self._tell(self.format(record))
-
-
 def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connection | None = None) -> None:
     """Run one process of a crawl to its exit; called in a process of its own.
 
@@ -174,7 +160,7 @@ def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connectio
     def log(line: str) -> None:
         pipe.send(WorkerStatus(logged=scrubber.clean_text(line)))
 
-    with logging_to(LogTo(log, config.log_format)):
+    with logging_to(LogTo(log, config.log_format.value)):
         try:
             is_done = run_loop(_run_until_stopped(config, pipe, tokens))
         except PassDelayed as error:

@@ -1,7 +1,6 @@
 """MCP server on a socket (MCP, streamable HTTP)."""
 
 import logging
-import logging.config
 import signal
 import socket
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from lifesign.mcp.authentication import PATH, Guard
 from lifesign.mcp.http_app import app_of, config_of
 from lifesign.mcp.listen_address import ListenAddress
 from lifesign.serving.listening_socket import bound, url_of
-from lifesign.serving.log_lines import log_config
 
 GRACE_SECONDS: Final = 5
 """Time for running calls after the server gets a signal to end."""
@@ -31,7 +29,6 @@ async def over_http(
     """
     app = Guard(app_of(server, place.accepted_hosts()), token)
     with bound(place.host, place.port) as opened:
-        logging.config.dictConfig(dict(log_config(access_log=False)))
         if not place.is_local:
             _log.warning("clients send the token unencrypted: put a proxy with TLS in front of this server")
         config = config_of(app, grace_seconds=GRACE_SECONDS)

@@ -6,7 +6,8 @@ Records of lifesign and of libraries have the same form: time, level, logger, ev
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -41,6 +42,20 @@ class LogLine(ProcessorFormatter):
             processors=[_masked, _as_json if log_format == "json" else _as_text],
             foreign_pre_chain=[ExtraAdder(), ExceptionRenderer(), _complete],
         )
+
+
+class LogTo(logging.Handler):
+    """Passes each line of the log on to a function, such as one that sends it to the parent process."""
+
+    def __init__(self, report: Callable[[str], None], log_format: LogFormat = "console") -> None:
+        super().__init__()
+        self._tell = report
+        self.setFormatter(LogLine(log_format))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Pass one line on; errors are ignored."""
+        with suppress(OSError, ValueError):
+            self._tell(self.format(record))
 
 
 def _complete(_logger: object, _method: str, members: EventDict) -> EventDict:

@@ -54,11 +54,11 @@ def test_weak_token_is_refused_and_not_shown(
     assert "hunter2" not in errors
 
 
-def test_mcp_server_on_an_occupied_port_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mcp_server_on_an_occupied_port_exits_with_1(capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["mcp", "--transport", "http", "--port", str(port)]) == 1
-    assert f"cannot listen on 127.0.0.1, port {port}" in capsys.readouterr().err
+    assert f"cannot listen on 127.0.0.1, port {port}" in capfd.readouterr().err
 
 
 def test_lookups_of_the_server_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

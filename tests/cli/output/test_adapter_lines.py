@@ -8,8 +8,8 @@ import pytest
 from tests.support.servers import until
 
 from lifesign.adapter.run_events import CALLED_SERVER, CalledServer, RunEvent, RunEventKind
-from lifesign.cli.output import adapter_lines
 from lifesign.cli.output.adapter_lines import LogForwarder, event_writer
+from lifesign.serving import line_writer
 from lifesign.serving.log_output import logging_to
 
 
@@ -78,7 +78,7 @@ def test_warnings_of_the_sdks_server_are_not_shown(capfd: pytest.CaptureFixture[
 
 
 def test_unread_lines_are_counted(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adapter_lines, "MAX_WAITING", 2)
+    monkeypatch.setattr(line_writer, "MAX_WAITING", 2)
     is_begun, may_write = threading.Event(), threading.Event()
     write, written = os.write, list[bytes]()
 

@@ -6,13 +6,13 @@ of the output must not delay the renewal of the lease.
 
 import errno
 import os
-import select
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 from lifesign.filesystem.private_file import create_private
+from lifesign.serving.line_writer import write_all
 
 MAX_KEPT_BYTES: Final = 1024 * 1024
 """Maximum per stream; at least the last half of it is always kept."""
@@ -136,18 +136,3 @@ def _succeeds(write: Callable[[bytes], None], piece: bytes) -> bool:
     except OSError:
         return False
     return True
-
-
-def write_all(fd: int, piece: bytes) -> None:
-    """Write all bytes to a descriptor, and wait for its reader.
-
-    Another process that shares the pipe or terminal may have made the descriptor non-blocking.
-    """
-    left = memoryview(piece)
-    while left:
-        try:
-            left = left[os.write(fd, left) :]
-        except BlockingIOError:
-            writable = select.poll()
-            writable.register(fd, select.POLLOUT)
-            writable.poll()

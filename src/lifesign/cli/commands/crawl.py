@@ -271,10 +271,11 @@ def run_crawl(
     from lifesign.crawl.list_identity import require_same_list  # noqa: PLC0415
     from lifesign.crawl.metric_families import crawl_families  # noqa: PLC0415
     from lifesign.crawl.metrics_server import serving_metrics  # noqa: PLC0415
-    from lifesign.crawl.process import LogTo, run_loop  # noqa: PLC0415
+    from lifesign.crawl.process import run_loop  # noqa: PLC0415
     from lifesign.crawl.progress_display import progress_on  # noqa: PLC0415
     from lifesign.crawl.run import Crawl, stopped_by_signals  # noqa: PLC0415
     from lifesign.prober.secrets.secret_reader import read_secrets  # noqa: PLC0415
+    from lifesign.serving.log_lines import LogTo  # noqa: PLC0415
 
     secrets = read_secrets(definition.credentials)
     scrubber = secrets.scrubber
@@ -305,7 +306,7 @@ def run_crawl(
 
     with (
         progress_on(definition.name, sys.stderr, log_format) as progress,
-        logging_to(LogTo(lambda line: progress.log(scrubber.clean_text(line)), log_format)),
+        logging_to(LogTo(lambda line: progress.log(scrubber.clean_text(line)), log_format.value)),
     ):
         return run_loop(ran(progress))
 

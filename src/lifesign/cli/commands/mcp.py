@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -20,7 +20,7 @@ from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from mcp.server import Server
 
@@ -155,7 +155,8 @@ def mcp(
     if front is None and sys.stdin.isatty():
         _log_line("waiting for an MCP client on standard input; Ctrl-C ends the command")
     try:
-        asyncio.run(_serve(partial(new_server, tools), networks, known, front, run))
+        with _logging():
+            asyncio.run(_serve(partial(new_server, tools), networks, known, front, run))
     except KeyboardInterrupt:
         return 0
     except SystemExit as ended:
@@ -235,6 +236,22 @@ def _say_ready(front: _Front, url: str) -> None:
         lines += ["token, shown this once:", f"  {front.token}"]
     sys.stdout.write("".join(printable(line) + "\n" for line in lines))
     sys.stdout.flush()
+
+
+@contextmanager
+def _logging() -> "Iterator[None]":
+    """Write the log to standard error in a thread: an MCP client need not read it."""
+    from lifesign.serving.line_writer import LineWriter  # noqa: PLC0415 - see mcp
+    from lifesign.serving.log_lines import LogTo  # noqa: PLC0415
+    from lifesign.serving.log_output import logging_to  # noqa: PLC0415
+
+    lines = LineWriter(sys.stderr, "log", lambda text: f"lifesign mcp: {text}\n")
+    lines.start()
+    try:
+        with logging_to(LogTo(lambda line: lines.write(f"{line}\n"))):
+            yield
+    finally:
+        lines.finish()
 
 
 def _log_line(message: str) -> None:

@@ -2,20 +2,17 @@
 
 import json
 import logging
-import queue
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Final, TextIO
+from typing import Final
 
-from lifesign.adapter.process.output import write_all
 from lifesign.adapter.run_events import CALLED_SERVER, Emit, RunEvent, RunEventKind
 from lifesign.domain.net.peer_text import printable
-from lifesign.domain.text.counts import plural, pluralize
 from lifesign.domain.text.error_line import error_line
 from lifesign.domain.text.times import utc_text
+from lifesign.serving.line_writer import LineWriter
 
 _OF_TOOLS: Final = ("lifesign.adapter.tools", "lifesign.mcp", "mcp", "client", "uvicorn", "httpx2")
 """Loggers of the tool proxy; the SDK has one with the name `client`."""
@@ -23,10 +20,6 @@ _SDK_SERVER: Final = "mcp.server"
 """Logger of the SDK's server. Its warnings concern requests of the agent, which also gets them as answers."""
 REPEAT_SECONDS: Final = 10.0
 """Period in which a repeated line of a library is shown once."""
-MAX_WAITING: Final = 10_000
-"""Maximum number of lines that wait for a reader; further lines are counted and dropped."""
-FLUSH_SECONDS: Final = 2.0
-"""Time at the end for lines that wait for a reader."""
 _KEPT: Final = frozenset({RunEventKind.HELP_REQUESTED, RunEventKind.FAILED, RunEventKind.UNREPORTED})
 """Events of runs whose workspace is kept."""
 
@@ -37,59 +30,21 @@ def event_writer(*, as_json: bool) -> Iterator[Emit]:
 
     It returns at once, even without a reader. At the end of the block the remaining lines have FLUSH_SECONDS.
     """
-    lines = _Lines(sys.stdout if as_json else sys.stderr, _json_line if as_json else _line)
+    stream, line_of = (sys.stdout, _json_line) if as_json else (sys.stderr, _line)
+
+    def omission_line(text: str) -> str:
+        return line_of(_now_text(), RunEvent(what=RunEventKind.OMITTED, text=text))
+
+    lines = LineWriter(stream, "lines about runs", omission_line)
     lines.start()
     try:
-        yield lines.write_event
+        yield lambda event: lines.write(line_of(_now_text(), event))
     finally:
         lines.finish()
 
 
-class _Lines(threading.Thread):
-    """Writes lines at the speed of their reader: a lease must not wait for it."""
-
-    def __init__(self, stream: TextIO, line_of: Callable[[str, RunEvent], str]) -> None:
-        super().__init__(name="lines about runs", daemon=True)
-        # Not through the stream: a blocked thread would hold its lock until the process has ended.
-        self._fd, self._encoding = stream.fileno(), stream.encoding
-        self._line_of = line_of
-        self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
-        self._omitted = 0
-        self._ends = False
-
-    def write_event(self, event: RunEvent) -> None:
-        if self._omitted and self._put(
-            RunEvent(what=RunEventKind.OMITTED, text=_omitted_text(self._omitted))
-        ):
-            self._omitted = 0
-        self._omitted += not self._put(event)
-
-    def finish(self) -> None:
-        """Wait a short time until all lines are written; the rest is dropped if it is not read."""
-        self._ends = True
-        with suppress(queue.Full):
-            self._waiting.put_nowait(b"")
-        self.join(FLUSH_SECONDS)
-
-    def run(self) -> None:
-        # The reader may have left; runs continue.
-        with suppress(OSError):
-            while not (self._ends and self._waiting.empty()):
-                write_all(self._fd, self._waiting.get())
-
-    def _put(self, event: RunEvent) -> bool:
-        at = utc_text(datetime.now(UTC), "milliseconds")
-        try:
-            self._waiting.put_nowait(self._line_of(at, event).encode(self._encoding, "replace"))
-        except queue.Full:
-            return False
-        return True
-
-
-def _omitted_text(lines: int) -> str:
-    return (
-        f"{pluralize(lines, 'line')} {plural(lines, 'was', 'were')} dropped because the reader was too slow"
-    )
+def _now_text() -> str:
+    return utc_text(datetime.now(UTC), "milliseconds")
 
 
 class LogForwarder(logging.Handler):
