@@ -15,7 +15,7 @@ import pytest
 from tests.support import preloaded
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
-from tests.support.mcp_process import by_stdio, settings
+from tests.support.mcp_process import COMMAND, by_stdio, settings
 from tests.support.mcp_tools import text_of
 from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.registry_server import ADMIN_KEY, RegistryServer
