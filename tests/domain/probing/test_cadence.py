@@ -55,6 +55,8 @@ MEMORIES = st.builds(
     probed_at_s=MOMENTS,
     result=st.one_of(st.none(), st.sampled_from(ResultClass)),
     failures_in_row=st.integers(0, 40),
+    silence_s=st.one_of(st.floats(0, 60_000), st.floats(0, MAX_MOMENT_S)),
+    doublings=st.integers(0, 40),
     confirm_at_s=MOMENTS,
     not_before_s=MOMENTS,
     slowdowns=st.one_of(st.just(0), st.integers(0, MAX_IN_ROW)),
@@ -304,8 +306,9 @@ def test_back_off_doublings_stay_below_the_maximum() -> None:
 
 def test_targets_that_died_together_are_probed_at_different_times() -> None:
     dead = ProbeMemory(
-        probed_at_s=START_S, result=ResultClass.REFUSED, failures_in_row=90, card_read_at_s=START_S
-    )
+        probed_at_s=START_S, result=ResultClass.REFUSED, card_read_at_s=START_S,
+        failures_in_row=90, silence_s=90 * INTERVAL_S, doublings=42,
+    )  # fmt: skip
     longest_s = INTERVAL_S * (1 << CADENCE.max_doublings)
     due_s = [next_probe_at_s(f"tgt_{each}", dead, CADENCE, START_S + 1) for each in range(TARGETS)]
     hours = [0] * int(longest_s // 3600 + 1)
@@ -328,35 +331,90 @@ def test_an_agent_that_once_answered_is_probed_in_every_interval_until_it_would_
     ticks_s = [due_s for due_s, _ in done]
     assert all(is_tick(due_s, SUBJECT, INTERVAL_S) for due_s in ticks_s)
     intervals = [round(wait_s / INTERVAL_S) for wait_s in waits(ticks_s)]
-    patient = CADENCE.patient_failures - 1
     # Also if flap damping multiplies its thresholds.
-    assert CADENCE.patient_failures * INTERVAL_S == MAX_DAMPING * 3600
-    assert intervals[:patient] == [1] * patient
-    assert intervals[patient] <= 2
-    assert intervals[patient + 2 :] == sorted(intervals[patient + 2 :])
+    patient = MAX_DAMPING * 3600 // INTERVAL_S - 1
+    assert intervals[: int(patient)] == [1] * int(patient)
+    assert intervals[int(patient)] <= 2
+    assert intervals[int(patient) + 2 :] == sorted(intervals[int(patient) + 2 :])
     assert intervals[-1] >= 32
+
+
+def failed_until_decided(cadence: Cadence, memory: ProbeMemory) -> list[ProbeMemory]:
+    """Return the memories after the failures from the start on, up to the first one with a back-off."""
+    memories: list[ProbeMemory] = []
+    at_s = START_S
+    while not memories or not backs_off(memories[-1], cadence):
+        at_s += cadence.interval_s
+        memory = after_probe(memory, observed(at_s, SILENT), cadence, at_s)
+        memories.append(memory)
+    return memories
 
 
 @pytest.mark.parametrize(
     ("interval_s", "dead_after_s", "failures"),
-    [(300.0, 3600.0, 48), (60.0, 600.0, 40), (2.0, 30.0, 60), (300.0, 60.0, 3)],
+    [(300.0, 3600.0, 49), (60.0, 600.0, 41), (2.0, 30.0, 61), (300.0, 60.0, 4)],
 )
 def test_failures_before_back_off_depend_on_interval_and_dead_threshold(
     interval_s: float, dead_after_s: float, failures: int
 ) -> None:
     cadence = Cadence(interval_s=interval_s).with_thresholds(dead_after_s / 4, dead_after_s)
-    assert cadence.patient_failures == failures
-    patient = ProbeMemory(failures_in_row=failures, alive_at_s=START_S)
-    assert not backs_off(patient, cadence)
-    assert backs_off(patient.model_copy(update={"failures_in_row": failures + 1}), cadence)
+    memories = failed_until_decided(cadence, ProbeMemory(probed_at_s=START_S, alive_at_s=START_S))
+    assert len(memories) == failures
+    assert memories[-1].doublings == 1
 
 
 def test_registered_agent_that_never_answered_is_probed_in_every_interval_until_it_is_dead() -> None:
     cadence = CADENCE.with_thresholds(900, 3600)
-    patient = ProbeMemory(failures_in_row=cadence.patient_failures)
-    assert not backs_off(patient, cadence)
-    assert backs_off(patient, CADENCE)
-    assert backs_off(patient.model_copy(update={"failures_in_row": cadence.patient_failures + 1}), cadence)
+    assert len(failed_until_decided(cadence, ProbeMemory(probed_at_s=START_S))) == 49
+    assert len(failed_until_decided(CADENCE, ProbeMemory(probed_at_s=START_S))) == 1
+
+
+@given(
+    IDS,
+    st.floats(0.05, 3600),
+    st.floats(0.05, 3600),
+    st.tuples(st.floats(30, 86_400), st.floats(30, 86_400)),
+    st.floats(0, 1),
+)
+@example(SUBJECT, 60.0, 300.0, (3600.0, 3600.0), 0.25)
+@example(SUBJECT, 300.0, 300.0, (3600.0, 300.0), 0.25)
+def test_failing_agent_is_found_dead_in_time_after_a_change_of_interval_or_thresholds(
+    subject_id: str, interval_s: float, new_interval_s: float, dead_after_s: tuple[float, float], when: float
+) -> None:
+    """It begins to fail, and then a prober with another interval continues, or its thresholds change."""
+    before, after = (
+        Cadence(interval_s=each_s).with_thresholds(dead_s / 4, dead_s)
+        for each_s, dead_s in zip((interval_s, new_interval_s), dead_after_s, strict=True)
+    )
+    failures = min(int(when * dead_after_s[0] / interval_s), 200)
+    at_s = last_s = START_S
+    memory, silence_s = ProbeMemory(probed_at_s=START_S, alive_at_s=START_S), 0.0
+    for number in range(failures + 4 * 200):
+        cadence = before if number < failures else after
+        at_s = next_probe_at_s(subject_id, memory, cadence, at_s)
+        # The registry counts in the same way.
+        silence_s += min(at_s - last_s, 2 * cadence.interval_s)
+        if number >= failures:
+            assert at_s - last_s <= 1.5 * cadence.interval_s * (1 + 1e-6) + (number == failures) * interval_s
+        memory = after_probe(memory, observed(at_s, SILENT), cadence, at_s)
+        last_s = at_s
+        if silence_s > MAX_DAMPING * dead_after_s[1] and number >= failures and memory.failures_in_row >= 4:
+            return
+
+
+@given(MEMORIES, TIMES)
+def test_longer_threshold_ends_the_back_off_of_an_agent(memory: ProbeMemory, now_s: float) -> None:
+    memory = memory.model_copy(update={"slowdowns": 0})
+    cadence = CADENCE.with_thresholds(MAX_MOMENT_S / 4, MAX_MOMENT_S)
+    assert not backs_off(memory, cadence)
+
+
+def test_failure_before_the_limit_restarts_the_doublings() -> None:
+    dead = ProbeMemory(alive_at_s=START_S, failures_in_row=60, silence_s=60 * INTERVAL_S, doublings=12)
+    at_s = START_S + 60 * INTERVAL_S
+    longer = CADENCE.with_thresholds(7200, 14_400)
+    assert after_probe(dead, observed(at_s, SILENT), longer, at_s).doublings == 0
+    assert after_probe(dead, observed(at_s, SILENT), CADENCE, at_s).doublings == 13
 
 
 def test_recovered_target_is_probed_at_the_normal_cadence() -> None:
@@ -547,21 +605,26 @@ def test_failing_agent_gets_no_long_wait_before_its_death(
     memory = remembered(ANSWERS, memory=ProbeMemory(card_read_at_s=START_S - 300))
     last_liveness_s = at_s = measured_s = START_S
     silence_s = 0.0
-    for failures in range(1, cadence.failures_until_dead + 1):
+    failures = 0
+    while not backs_off(memory, cadence):
+        failures += 1
         at_s = next_probe_at_s(subject_id, memory, cadence, at_s)
-        asked_s = retry_after_s if failures > min(asks_after, cadence.failures_until_dead - 1) else None
-        memory = after_probe(memory, observed(at_s, UNAVAILABLE), cadence, at_s, asked_s)
-        assert memory.failures_in_row == failures
         # The registry counts in the same way.
         silence_s += min(at_s - measured_s, 2 * INTERVAL_S)
         measured_s = at_s
+        asks = failures > asks_after or silence_s > MAX_DAMPING * dead_after_s
+        memory = after_probe(
+            memory, observed(at_s, UNAVAILABLE), cadence, at_s, retry_after_s if asks else None
+        )
+        assert memory.failures_in_row == failures
         if failures == UNHEALTHY_AFTER_FAILURES:
             assert at_s - last_liveness_s <= max(900, unhealthy_after_s) + 2 * INTERVAL_S
     # Also if it had gone down and up so often that its thresholds are multiplied.
     assert silence_s > MAX_DAMPING * dead_after_s
     # Each wait ends with the next tick.
     longest_s = cadence.longest_wait_s(0) + INTERVAL_S
-    assert at_s - last_liveness_s <= cadence.failures_until_dead * longest_s + INTERVAL_S
+    assert failures <= MAX_DAMPING * dead_after_s / INTERVAL_S + 1
+    assert at_s - last_liveness_s <= failures * longest_s + INTERVAL_S
     # After that the agent's Retry-After counts again.
     # An observation's time has microseconds, and `at_s` more.
     expected_s = at_s + min(retry_after_s, MAX_RETRY_AFTER_S)
@@ -570,7 +633,7 @@ def test_failing_agent_gets_no_long_wait_before_its_death(
 
 def test_failing_agent_with_a_very_long_threshold_gets_its_long_wait_in_the_end() -> None:
     cadence = CADENCE.with_thresholds(DAY_S, 30 * DAY_S)
-    memory = ProbeMemory(failures_in_row=MAX_IN_ROW, alive_at_s=START_S)
+    memory = ProbeMemory(failures_in_row=MAX_IN_ROW, silence_s=121 * DAY_S, alive_at_s=START_S)
     after = after_probe(memory, observed(START_S, UNAVAILABLE), cadence, START_S, DAY_S)
     assert after.not_before_s == START_S + DAY_S
 
@@ -873,7 +936,7 @@ def test_missed_ticks_are_the_ticks_that_would_have_been_due(
 
 
 def test_ticks_that_back_off_left_out_are_not_missed() -> None:
-    dead = ProbeMemory(probed_at_s=START_S, failures_in_row=8, result=ResultClass.REFUSED)
+    dead = ProbeMemory(probed_at_s=START_S, failures_in_row=8, doublings=8, result=ResultClass.REFUSED)
     assert missed_ticks(SUBJECT, dead, CADENCE, START_S, START_S + 10 * DAY_S).count in {11, 12}
 
 

@@ -25,16 +25,17 @@ def test_result_of_a_backed_off_target_counts_for_three_of_its_intervals() -> No
     # It never answered: the interval doubles with each failure, up to a day.
     expected = {0: 900, 1: 1_800, 3: 7_200, 100: 3 * 300 * 256}
     for failures, long_s in expected.items():
-        assert after(ProbeMemory(failures_in_row=failures)) == (long_s, long_s)
+        assert after(ProbeMemory(failures_in_row=failures, doublings=failures)) == (long_s, long_s)
 
 
 def test_an_agent_that_answered_once_is_probed_in_every_interval_until_it_is_dead() -> None:
     assert after(ProbeMemory(failures_in_row=12, card_read_at_s=AT_S - 9e3)) == (900, 900)
-    assert after(ProbeMemory(failures_in_row=1000, card_read_at_s=AT_S - 9e5))[0] > 86_400
+    dead = ProbeMemory(failures_in_row=1000, silence_s=9e5, doublings=952, card_read_at_s=AT_S - 9e5)
+    assert after(dead)[0] > 86_400
 
 
 def test_result_of_a_dead_agent_with_a_short_threshold_counts_until_its_next_probe() -> None:
-    memory = ProbeMemory(failures_in_row=6, card_read_at_s=AT_S - 9e3)
+    memory = ProbeMemory(failures_in_row=6, silence_s=1800, doublings=3, card_read_at_s=AT_S - 9e3)
     assert receipt_of(AT_S, 300.0, memory).evidence_until_s == AT_S + 900
     registered = receipt_of(AT_S, 300.0, memory, (30.0, 60.0))
     # Four failures, then three doublings.

@@ -42,7 +42,7 @@ def test_backed_off_targets_are_counted() -> None:
     plan = WatchPlan(CADENCE)
     dead, limited, well = (slot_of(f"https://{name}.example/") for name in ("a", "b", "c"))
     for _ in range(2):
-        plan.add(dead, ProbeMemory(failures_in_row=3), BASE_S)
+        plan.add(dead, ProbeMemory(failures_in_row=3, doublings=3), BASE_S)
         plan.add(limited, ProbeMemory(slowdowns=1), BASE_S)
         plan.add(well, NEVER, BASE_S)
         assert plan.backed_off == 2
@@ -124,7 +124,7 @@ def test_probe_one_interval_late_missed_one_tick() -> None:
 
 
 def test_ticks_skipped_by_back_off_are_not_missed() -> None:
-    dead = ProbeMemory(probed_at_s=tick_s(0), failures_in_row=5)
+    dead = ProbeMemory(probed_at_s=tick_s(0), failures_in_row=5, doublings=5)
     assert missed(dead, tick_s(30)) is None
     assert missed(dead, tick_s(70)) is not None
 

@@ -510,7 +510,7 @@ async def test_dead_agent_with_a_short_threshold_is_expected_as_rarely_as_it_is_
     await api.register("agent-1", monitoring="probe", card_url=CARD, heartbeat_config=own)
     await outcomes(api, document(clock, "healthy"))
     clock.advance(300)
-    known = [{"failures_in_row": 6, "alive_at_s": clock.at_s - 300}]
+    known = [{"failures_in_row": 6, "silence_s": 1_800, "doublings": 3, "alive_at_s": clock.at_s - 300}]
     await outcomes(api, failure(clock), memories=known)
     clock.advance(1000)
     assert (await api.record("agent-1"))["unknown_reason"] != "no_prober"

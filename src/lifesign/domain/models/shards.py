@@ -174,7 +174,7 @@ class ProbeTarget(BaseModel):
     agents.
     """
     entered_at: Time | None = None
-    """Time at which its URL changed or its agent registered again: drop earlier results and start with
+    """Time at which its URL or agent changed, or it registered again: drop earlier results and start with
     `memory`.
     """
 

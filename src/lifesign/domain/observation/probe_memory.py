@@ -72,6 +72,10 @@ class ProbeMemory(BaseModel):
     """Result of the last measured probe (`Observation.result`)."""
     failures_in_row: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
     """Number of measured failures since the last liveness signal."""
+    silence_s: Annotated[float, Field(ge=0, le=MAX_MOMENT_S)] = 0.0
+    """Silence by these failures as the registry counts it: each gap for two intervals at most, in seconds."""
+    doublings: Annotated[int, Field(ge=0, le=MAX_IN_ROW)] = 0
+    """Number of the latest failures that each double the interval."""
     confirm_at_s: _Moment = None
     """When the recovery that was seen last is confirmed; None if there is nothing to confirm."""
     not_before_s: _Moment = None

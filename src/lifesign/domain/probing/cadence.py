@@ -2,8 +2,9 @@
 
 Every target has its own tick in each interval, derived from its hash. The load is even, also after a restart
 or when targets are added. Nothing drifts, since a tick is computed and not counted from the last probe. A
-target that keeps failing is probed in every second, fourth, eighth … interval. Its hash also selects which of
-these, so that targets that died together are not probed together. An answer ends the back-off at once.
+target that keeps failing is probed in every second, fourth, eighth … interval. For an agent this begins with
+the first failure after which it must be dead. Its hash also selects which of these intervals, so that targets
+that died together are not probed together. An answer ends the back-off at once.
 
 Besides ticks there are two more kinds of probes: one confirmation after a recovery, and an operator's
 recheck. The witness rule confirms a failure at once. Times are seconds since the epoch, by the clock of the
@@ -13,13 +14,13 @@ registry.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, floor, inf
+from math import floor, inf
 from typing import Any, Final
 
 from lifesign.domain.common.clock_skew import is_in_future
 from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS
 from lifesign.domain.lifecycle.verdict import DEAD_AFTER_FAILURES, MAX_DAMPING
-from lifesign.domain.observation.probe_memory import MAX_IN_ROW, ProbeMemory
+from lifesign.domain.observation.probe_memory import MAX_IN_ROW, MAX_MOMENT_S, ProbeMemory
 from lifesign.domain.observation.results import ANSWERED, INCONCLUSIVE, LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import is_on_origin_of, phase_of, turn_of
 from lifesign.errors import InvalidValue
@@ -44,10 +45,11 @@ PAYMENT_REQUIRED: Final = 402
 """Without `Retry-After` it asks only for money: the target is probed half as often, and never less often."""
 TOO_MANY_REQUESTS: Final = 429
 _OF_A_RESULT: Final = (
-    "probed_at_s", "result", "failures_in_row", "confirm_at_s", "not_before_s", "slowdowns", "alive_at_s",
-    "network_class", "address",
+    "probed_at_s", "result", "failures_in_row", "silence_s", "doublings", "confirm_at_s", "not_before_s",
+    "slowdowns", "alive_at_s", "network_class", "address",
 )  # fmt: skip
 """Members of a memory that follow from the result of a probe."""
+_NEVER_PROBED: Final = ProbeMemory()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +93,14 @@ class Cadence:
         return min(int(self.max_backoff_s / self.interval_s).bit_length() - 1, MAX_DOUBLINGS)
 
     @property
-    def patient_failures(self) -> int:
-        """Number of failures in a row up to which a target that once answered is probed at every interval.
+    def patience_s(self) -> float:
+        """Silence up to which an agent is probed in every interval, in seconds.
 
         The registry counts a gap between two results for two intervals at most: an agent that is probed less
-        often would never be found dead. Flap damping may multiply its thresholds. The failures that
-        each death needs come at every interval.
+        often would never be found dead. Flap damping may multiply its thresholds. Probes take different
+        times, so the registry may have counted a little less silence: half an interval covers that.
         """
-        return max(DEAD_AFTER_FAILURES - 1, ceil(MAX_DAMPING * self.dead_after_s / self.interval_s))
+        return MAX_DAMPING * self.dead_after_s + MIN_GAP_RATIO * self.interval_s
 
     def longest_wait_s(self, slowdowns: int) -> float:
         """Return the longest wait, in seconds, that counts if a target requests it that once answered.
@@ -106,7 +108,7 @@ class Cadence:
         `slowdowns` is the number of requests for a slower rate in a row, this one included; 0 if it is
         none. A failing target could hide its failure by its wait, and a gateway in front of it that refuses
         all requests for a minute could request any wait. So only repeated requests get a long wait. The
-        limit holds until the agent has failed often enough to be dead.
+        limit holds until the agent has failed for long enough to be dead.
         """
         first_s = min(self.unhealthy_after_s, MAX_COUNTED_INTERVALS * self.interval_s)
         repeated = min(max(slowdowns - 1, 0), MAX_DOUBLINGS)
@@ -120,14 +122,6 @@ class Cadence:
         """
         least_s = MIN_GAP_RATIO * self.interval_s
         return min(max(self.longest_wait_s(disallowed_in_row) - least_s, least_s), ROBOTS_EVERY_S)
-
-    @property
-    def failures_until_dead(self) -> int:
-        """Number of failures in a row after which a target that once answered may request any wait at once.
-
-        Not all of its failures may request one: then a failure adds no more than one interval of silence.
-        """
-        return min(max(DEAD_AFTER_FAILURES, self.patient_failures + 1), MAX_IN_ROW)
 
     def with_thresholds(self, unhealthy_after_s: float, dead_after_s: float) -> "Cadence":
         """Return the cadence with the thresholds of a registered agent, in seconds."""
@@ -228,7 +222,16 @@ def after_probe(
     is_measured = is_alive or any(layer.is_measured for layer in requested)
     ended_at_s = max(began_at_s, observation.observed_at.timestamp())
 
-    failures = 0 if is_alive else min(memory.failures_in_row + has_failed, MAX_IN_ROW)
+    counted = {"failures_in_row": 0, "silence_s": 0.0} if is_alive else {}
+    if has_failed:
+        counted = {
+            "failures_in_row": min(memory.failures_in_row + 1, MAX_IN_ROW),
+            "silence_s": min(memory.silence_s + _gap_s(memory, cadence, began_at_s), MAX_MOMENT_S),
+        }
+    is_undecided = _is_undecided(memory.model_copy(update=counted), cadence)
+    if has_failed or is_alive:
+        is_doubled = has_failed and not is_undecided
+        counted["doublings"] = min(memory.doublings + 1, MAX_IN_ROW) if is_doubled else 0
     slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
     has_price = any(layer.status_code == PAYMENT_REQUIRED for layer in requested)
     is_slowdown = any(_requests_slowdown(layer) for layer in requested) or (
@@ -242,9 +245,8 @@ def after_probe(
     elif is_measured:
         slowdowns, not_before_s = 0, None
     if retry_after_s is not None and any((layer.status_code or 0) >= 300 for layer in requested):
-        is_looked_after = _is_patient(memory, cadence) and failures < cadence.failures_until_dead
         repeated = slowdowns if is_slowdown else 0
-        longest_s = cadence.longest_wait_s(repeated) if is_looked_after else MAX_RETRY_AFTER_S
+        longest_s = cadence.longest_wait_s(repeated) if is_undecided else MAX_RETRY_AFTER_S
         not_before_s = ended_at_s + min(max(retry_after_s, 0.0), longest_s)
 
     confirm_at_s = None
@@ -255,7 +257,7 @@ def after_probe(
         update={
             "probed_at_s": began_at_s,
             "result": memory.result if result in INCONCLUSIVE else result,
-            "failures_in_row": failures,
+            **counted,
             "confirm_at_s": confirm_at_s,
             "not_before_s": not_before_s,
             "slowdowns": slowdowns,
@@ -273,8 +275,9 @@ def with_backoff_restarted(memory: ProbeMemory) -> ProbeMemory:
     An operator ended a maintenance, or asked for the recheck: the agent is alive in the registry, or may be.
     The same holds for a robots.txt that disallows the target.
     """
-    counts = ("failures_in_row", "disallowed_in_row")
-    return memory.model_copy(update={name: min(getattr(memory, name), 1) for name in counts})
+    counts = ("failures_in_row", "doublings", "disallowed_in_row")
+    least = {name: min(getattr(memory, name), 1) for name in counts}
+    return memory.model_copy(update={**least, "silence_s": 0.0})
 
 
 def last_alive_s(memory: ProbeMemory) -> float | None:
@@ -304,10 +307,9 @@ def without_card_reading(memory: ProbeMemory) -> ProbeMemory:
 
 
 def without_failures(memory: ProbeMemory) -> ProbeMemory:
-    """Return a target's memory without what delays the next probe, because its agent registered again."""
-    return memory.model_copy(
-        update={"failures_in_row": 0, "confirm_at_s": None, "not_before_s": None, "slowdowns": 0}
-    )
+    """Return a target's memory without what delays the next probe: its results concern another agent now."""
+    names = ("failures_in_row", "silence_s", "doublings", "confirm_at_s", "not_before_s", "slowdowns")
+    return memory.model_copy(update={name: getattr(_NEVER_PROBED, name) for name in names})
 
 
 def without_waits(memory: ProbeMemory) -> ProbeMemory:
@@ -402,8 +404,24 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
 
 def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
     """Return how many times the interval is doubled for a target that fails."""
-    failures = memory.failures_in_row - (cadence.patient_failures if _is_patient(memory, cadence) else 0)
-    return min(max(failures, 0), cadence.max_doublings)
+    return 0 if _is_undecided(memory, cadence) else min(memory.doublings, cadence.max_doublings)
+
+
+def _is_undecided(memory: ProbeMemory, cadence: Cadence) -> bool:
+    """Return whether a target is an agent that the registry may not have found dead yet.
+
+    It needs a probe in every interval, whatever its earlier interval and thresholds were. Silence is compared
+    and not a number of failures, because the crawl's interval may have changed since.
+    """
+    if not _is_patient(memory, cadence):
+        return False
+    return memory.failures_in_row < DEAD_AFTER_FAILURES or memory.silence_s <= cadence.patience_s
+
+
+def _gap_s(memory: ProbeMemory, cadence: Cadence, began_at_s: float) -> float:
+    """Return the time since the last probe, as far as the registry counts it as silence."""
+    gap_s = 0.0 if memory.probed_at_s is None else max(0.0, began_at_s - memory.probed_at_s)
+    return min(gap_s, MAX_COUNTED_INTERVALS * cadence.interval_s)
 
 
 def _is_patient(memory: ProbeMemory, cadence: Cadence) -> bool:

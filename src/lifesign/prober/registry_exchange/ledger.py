@@ -45,7 +45,7 @@ class TargetEntry:
     thresholds_s: tuple[float, float] | None = None
     """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
     entered_at_s: float | None = None
-    """When its URL changed, or its agent registered again; None: never."""
+    """When its URL or its agent changed, or its agent registered again; None: never."""
     kind: TargetKind | None = None
     """Kind by the directory; None: unknown."""
     is_repeat: bool = False

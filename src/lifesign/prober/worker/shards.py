@@ -62,7 +62,7 @@ class TargetSlot:
         self.subject_id = entry.subject_id
         self.url = entry.url
         self.entered_at_s = entry.entered_at_s
-        """When its URL changed, or its agent registered again; None: never."""
+        """When its URL or its agent changed, or its agent registered again; None: never."""
         self.recheck_at_s = entry.recheck_at_s
         self.confirmed_at_s = entry.confirmed_at_s
         """When an operator confirmed that it may be down; None: never."""
