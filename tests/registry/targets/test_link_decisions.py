@@ -1,6 +1,7 @@
 """Links between registered agents and crawled targets, from the card to the record."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from lifesign.registry.targets import link_decisions
 from lifesign.registry.targets.opt_out_origins import prove
 from lifesign.storage.engine.database import open_database
 from lifesign.storage.engine.transaction import Database, Transaction
-from lifesign.storage.probing import liveness
+from lifesign.storage.probing import liveness, probe_results
 from lifesign.storage.targets import target_rows
 
 PUBLIC_URL = "https://registry.example"
@@ -627,3 +628,61 @@ async def test_an_outage_of_a_linked_agent_can_be_confirmed(api: RegistryApi) ->
         assert [target["subject_id"] for target in result if "confirmed_at" in target] == [TARGET]
     unknown = await api.ask("POST", "/api/v1/monitor/confirm", {"agent_id": "nobody"})
     assert unknown.status == 404
+
+
+BACKED_OFF = {"failures_in_row": 60, "silence_s": 18_000.0, "doublings": 11, "slowdowns": 2}
+
+
+async def back_off(api: RegistryApi, subject: dict[str, str], **memory: Any) -> None:
+    """Report a result of a target after which probers probe it less often."""
+    seen = probe(api.clock)
+    del seen["target_url"]
+    facts = {"probed_at_s": api.clock.at_s, "card_url": CARD, "alive_at_s": 1e9, **BACKED_OFF, **memory}
+    assert (await api.report({**seen, **subject}, memories=[facts])).status == 200
+
+
+async def backed_off(api: RegistryApi) -> dict[str, bool]:
+    """Return which of the probed targets probers would probe less often."""
+
+    def memories(transaction: Transaction) -> dict[str, str]:
+        numbers = {each: target_rows.present(transaction, [each]) for each in (TARGET, "agent-1")}
+        return {
+            each: probe_results.memories_of(transaction, found).get(found[0], "{}")
+            for each, found in numbers.items()
+            if found
+        }
+
+    stored = await api.database.read(memories)
+    return {each: not BACKED_OFF.keys().isdisjoint(json.loads(memory)) for each, memory in stored.items()}
+
+
+@pytest.mark.both_databases
+async def test_back_off_ends_when_a_link_begins_and_ends(api: RegistryApi, clock: WoundClock) -> None:
+    """The agent may be alive: without probes its death would be found days later."""
+    await back_off(api, {"target_url": ORIGIN})
+    assert await backed_off(api) == {TARGET: True}
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await back_off(api, {"agent_id": "agent-1"})
+    assert await backed_off(api) == {TARGET: True, "agent-1": True}
+    await back_off(api, {"target_url": ORIGIN}, link_registry=f"{PUBLIC_URL}/", link_agent_id="agent-1")
+    await api.registry.link_checker.check_some()
+    assert (await link_events(api))[-1][0] == "agent.linked"
+    assert await backed_off(api) == {TARGET: False}
+    # Results of probes that began before the link are ignored.
+    clock.advance(86_400)
+    await crawl(api, None)
+    assert (await link_events(api))[-1][0] == "agent.unlinked"
+    assert await backed_off(api) == {TARGET: False, "agent-1": False}
+
+
+async def test_back_off_of_a_linked_target_ends_when_the_agent_gets_another_url(api: RegistryApi) -> None:
+    """Then the registry counts no earlier failure."""
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await crawl(api, "agent-1")
+    await back_off(api, {"target_url": ORIGIN})
+    assert (await backed_off(api))[TARGET]
+    record = await api.record("agent-1")
+    etag = f'"{record["version"]}"'
+    changed = await api.ask("PATCH", f"{AGENTS}/agent-1", {"card_url": ORIGIN}, headers={"If-Match": etag})
+    assert changed.status == 200, changed.body
+    assert not (await backed_off(api))[TARGET]

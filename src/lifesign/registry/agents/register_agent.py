@@ -64,7 +64,7 @@ def register_agent(transaction: Transaction, call: Call) -> OperationReply:
         agent = add_agent(transaction, agent_id, body, call.actor)
     else:
         agent = begin_incarnation(transaction, existing, body, call.actor, supersede=body.supersede)
-    probed_agents.end_step(transaction, agent_id, url, version, is_new_incarnation=existing is not None)
+    probed_agents.end_step(transaction, agent_id, url, version, has_history=existing is not None)
     key = _key_for(transaction, agent_id, call)
     shown = record(agent, transaction.now_s).model_copy(update={"agent_key": key})
     return OperationReply(

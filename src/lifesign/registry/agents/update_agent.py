@@ -41,7 +41,8 @@ def update_agent(transaction: Transaction, call: Call) -> OperationReply:
     changed = {name: value for name, value in columns.items() if value != getattr(agent, name)}
     if "card_url" in changed and probed_agents.has_registered_itself(transaction, agent.agent_id):
         url = probed_agents.url_to_probe(agent.monitoring, changed["card_url"])
-        probed_agents.end_step(transaction, agent.agent_id, url, probed_agents.begin_step(transaction, url))
+        version = probed_agents.begin_step(transaction, url)
+        probed_agents.end_step(transaction, agent.agent_id, url, version, has_history=True)
         _excuse_failures(transaction, agent.id)
     if not {"unhealthy_after_s", "dead_after_s"}.isdisjoint(changed):
         probed_agents.publish_thresholds(transaction, agent.agent_id)

@@ -249,7 +249,7 @@ def _receipt(
 
 
 def _is_of_before(batch: ObservationBatch, place: int, subject: Subject, now_s: float) -> bool:
-    """Return whether a probe began before its target's URL changed, or its agent registered again."""
+    """Return whether a probe began before its target's URL or agent changed, or registered again."""
     if subject.entered_at_s is None or subject.entered_at_s > now_s:
         # A time ahead is from before the clock was set back.
         return False

@@ -2,7 +2,8 @@
 
 `link_proof` decides from the stored claims. A link ends the target's own record. The agent's own target, if
 it has one, is not probed any more: the crawled target is, and its results go into the agent's record. The end
-of a link restores both. The target's record begins again with its next liveness signal.
+of a link restores both. The target's record begins again with its next liveness signal. Each time, the
+back-off of the target that is probed from then on ends, since it concerned another record.
 """
 
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from lifesign.domain.targets.link_proof import (
 from lifesign.domain.targets.target import read_target
 from lifesign.registry.status_changes.agent_status import change_status
 from lifesign.registry.status_changes.agent_verdicts import Change
+from lifesign.registry.targets import probed_agents
 from lifesign.registry.targets.opt_out_origins import has_opted_out, note_opted_out
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.agents.agent_rows import StoredAgent
@@ -127,7 +129,8 @@ def settle(transaction: Transaction, number: int, public_url: str | None) -> Non
     if linked is not None:
         if link is None:
             target_links.link(transaction, number, linked.agent)
-            target_rows.touch_targets(transaction, [number], version)
+            # The agent may be alive, however long the target failed before it was registered.
+            probed_agents.restart_probing(transaction, [number], version)
             drafts.append(_linked(linked, next(one for one in claims if one.agent == linked.agent), now_s))
         _retire_own_target(transaction, linked.agent_id, version)
         _end_record(transaction, locked.get(target.subject_id), linked.agent_id)
@@ -176,9 +179,10 @@ def _restore_own_target(transaction: Transaction, agent: StoredAgent, version: i
         agent_rows.set_verdict_due(transaction, {agent.id: transaction.now_s})
     else:
         target_rows.enter(transaction, agent.agent_id, url, version)
+        own = target_rows.present(transaction, [agent.agent_id])
+        probed_agents.restart_probing(transaction, own, version)
         if has_opted_out(transaction, url):
-            number = target_rows.present(transaction, [agent.agent_id])
-            target_rows.leave(transaction, number, GoneReason.OPTED_OUT, version)
+            target_rows.leave(transaction, own, GoneReason.OPTED_OUT, version)
             note_opted_out(transaction, [agent.agent_id])
 
 

@@ -60,11 +60,11 @@ def end_step(
     url: str | None,
     version: int,
     *,
-    is_new_incarnation: bool = False,
+    has_history: bool = False,
 ) -> None:
     """Make an agent a target at this URL; with None, end its target.
 
-    A new incarnation is probed at once: earlier failures are no evidence about it.
+    `has_history`: earlier failures concern a former incarnation or URL. The agent is probed at once.
     """
     target_links.make_claims_due(transaction, agent_ids=[agent_id])
     if url is not None:
@@ -72,16 +72,25 @@ def end_step(
         # A linked target is probed in its place, by the thresholds of the agent.
         numbers = target_rows.of_agent(transaction, agent_id)
         target_rows.touch_targets(transaction, numbers, version)
-        if is_new_incarnation:
-            target_rows.reset_probing(transaction, numbers, version)
-            memories = probe_results.memories_of(transaction, numbers)
-            probe_results.set_memories(
-                transaction, {number: _without_failures(memory) for number, memory in memories.items()}
-            )
+        if has_history:
+            restart_probing(transaction, numbers, version)
+            target_rows.request_rechecks(transaction, numbers, version, 0.0)
         return
     known = target_rows.find(transaction, agent_id)
     if known is not None and known.is_registered and known.gone_at_s is None:
         target_rows.retire_named(transaction, [agent_id], GoneReason.DEREGISTERED)
+
+
+def restart_probing(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
+    """End the back-off of targets, and discard their earlier results: these concern another agent.
+
+    Otherwise a target would be probed up to a day later, and the death of its agent found days later.
+    """
+    target_rows.reset_probing(transaction, numbers, version)
+    memories = probe_results.memories_of(transaction, numbers)
+    probe_results.set_memories(
+        transaction, {number: _without_failures(memory) for number, memory in memories.items()}
+    )
 
 
 def _without_failures(memory: str) -> str | None:

@@ -313,7 +313,7 @@ targets = Table(
     Column("version", BigInteger, nullable=False, comment="rises with each change that its prober needs"),
     Column("is_registered", Boolean, nullable=False, comment="no directory has to list it"),
     Column("added_at_s", Double, nullable=False),
-    Column("entered_at_s", Double, comment="when its URL changed, or its agent registered again"),
+    Column("entered_at_s", Double, comment="when its URL or agent became another one"),
     Column("recheck_at_s", Double, comment="when a recheck was last requested"),
     Column("gone_at_s", Double, comment="since when it is no target any more"),
     Column("gone_reason", String(16)),

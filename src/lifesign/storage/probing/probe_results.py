@@ -40,7 +40,7 @@ class Subject:
     layers: str | None
     """The last result of each layer; as `registry/target_results` writes it."""
     entered_at_s: float | None = None
-    """When its URL changed, or its agent registered again: earlier results do not count."""
+    """When its URL or its agent changed, or its agent registered again: earlier results do not count."""
     is_linked: bool = False
     """Whether the target is linked with a registered agent."""
     is_first_linked: bool = True

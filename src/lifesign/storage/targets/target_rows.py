@@ -91,7 +91,7 @@ class FeedRow:
     reported_by: str | None = None
     """Prober key that reported its last answer or failure; None if it never answered."""
     entered_at_s: float | None = None
-    """When its URL changed, or its agent registered again; earlier results do not count."""
+    """When its URL or its agent changed, or its agent registered again; earlier results do not count."""
     kind: str | None = None
     """`a2a` or `mcp`, as a directory states; None if none does."""
 
@@ -361,11 +361,11 @@ def touch_targets(transaction: Transaction, numbers: Sequence[int], version: int
 
 
 def reset_probing(transaction: Transaction, numbers: Sequence[int], version: int) -> None:
-    """Store that these targets' agent registered again, so that no earlier result counts.
+    """Store that these targets are of another agent or incarnation, so that no earlier result counts.
 
-    They are probed at once. A confirmation that they may be down was about the former incarnation.
+    A confirmation that they may be down was about the former one.
     """
-    anew = {"entered_at_s": transaction.now_s, "recheck_at_s": transaction.now_s, "confirmed_at_s": None}
+    anew = {"entered_at_s": transaction.now_s, "confirmed_at_s": None}
     changed = update(targets).where(targets.c.id.in_(numbers))
     transaction.connection.execute(changed.values(version=version, **anew))
 

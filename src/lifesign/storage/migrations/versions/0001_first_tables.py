@@ -406,7 +406,7 @@ def _create_targets() -> None:
         ),
         sa.Column("is_registered", sa.Boolean(), nullable=False, comment="no directory has to list it"),
         sa.Column("added_at_s", sa.Double(), nullable=False),
-        sa.Column("entered_at_s", sa.Double(), comment="when its URL changed, or its agent registered again"),
+        sa.Column("entered_at_s", sa.Double(), comment="when its URL or agent became another one"),
         sa.Column("recheck_at_s", sa.Double(), comment="when a recheck was last requested"),
         sa.Column("gone_at_s", sa.Double(), comment="since when it is no target any more"),
         sa.Column("gone_reason", sa.String(16)),
