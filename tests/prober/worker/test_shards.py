@@ -44,10 +44,10 @@ def with_one_shard(*entries: TargetEntry) -> tuple[OwnedShards, Shard]:
 def test_shard_is_probed_after_its_targets_are_read_until_its_claim_ends() -> None:
     holdings = OwnedShards()
     ((shard,), lost) = holdings.take([claim(7)])
-    assert (lost, holdings.tokens(), holdings.versions()) == ([], {7: 1}, {7: 0})
+    assert (lost, holdings.tokens(), holdings.known().versions) == ([], {7: 1}, {7: 0})
     assert not shard.is_owned(0.0)
     applied = holdings.apply(shard, page(entry(A), entry(B), version=12))
-    assert (urls(applied), holdings.targets, holdings.versions()) == ([A, B], 2, {7: 12})
+    assert (urls(applied), holdings.targets, holdings.known().versions) == ([A, B], 2, {7: 12})
     assert shard.is_owned(299.9)
     assert not shard.is_owned(300.0)
 
@@ -84,7 +84,7 @@ def test_shard_with_another_token_is_read_again_before_use() -> None:
     holdings, shard = with_one_shard(entry(A), entry(B))
     slot = shard.slots[target_id(A)]
     holdings.take([claim(7, token=2)])
-    assert (shard.is_owned(0.0), holdings.tokens(), holdings.versions()) == (False, {7: 2}, {7: 0})
+    assert (shard.is_owned(0.0), holdings.tokens(), holdings.known().versions) == (False, {7: 2}, {7: 0})
     applied = holdings.apply(shard, page(entry(A), entry(C)))
     assert [gone.url for gone in applied.gone] == [B]
     assert shard.slots[target_id(A)] is slot

@@ -100,6 +100,24 @@ async def test_changed_shards_are_queried_in_one_request_and_only_these_are_read
 
 
 @in_virtual_time
+async def test_targets_stay_if_their_shards_become_stale_during_a_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    feeding = Feeding(*urls_of(20))
+    await feeding.claim()
+    await feeding.feed.poll()
+    changed = feeding.ledger.changed
+
+    async def changed_later(versions: Mapping[int, int]) -> Collection[int]:
+        feeding.holdings.mark_all_stale()
+        return await changed(versions)
+
+    monkeypatch.setattr(feeding.ledger, "changed", changed_later)
+    await feeding.feed.poll()
+    assert (feeding.gone, feeding.holdings.targets) == ([], 20)
+
+
+@in_virtual_time
 async def test_changes_are_polled_every_two_seconds_and_less_often_during_an_outage() -> None:
     feeding = Feeding(*urls_of(5))
     await feeding.claim()

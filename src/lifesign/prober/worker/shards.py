@@ -214,6 +214,16 @@ class ApplyResult:
     """Targets that another worker probed later, or that were reset: results of this worker are too late."""
 
 
+@dataclass(frozen=True, slots=True)
+class KnownShards:
+    """Shards at one moment, by their numbers."""
+
+    shards: dict[int, Shard]
+    versions: dict[int, int]
+    """Known version of each shard; 0 for those that were not read yet."""
+    unread: tuple[Shard, ...]
+
+
 class OwnedShards:
     """The shards whose leases one worker holds, with their targets."""
 
@@ -222,6 +232,8 @@ class OwnedShards:
         self.targets = 0
         self._of_agents: dict[str, Shard] = {}
         """Shard in which each agent that is probed at its own URL was last read."""
+        self._known: KnownShards | None = None
+        """None after a change."""
 
     def tokens(self) -> dict[int, int]:
         """Return the fencing token of each held shard, as the ledger expects it."""
@@ -231,9 +243,14 @@ class OwnedShards:
             if shard.claim is not None
         }
 
-    def versions(self) -> dict[int, int]:
-        """Return the known version of each shard; 0 for those that were not read yet."""
-        return {number: shard.version if shard.is_current else 0 for number, shard in self.shards.items()}
+    def known(self) -> KnownShards:
+        """Return what is known of the shards now."""
+        if self._known is None:
+            shards = dict(self.shards)
+            versions = {number: shard.version if shard.is_current else 0 for number, shard in shards.items()}
+            unread = tuple(shard for shard in shards.values() if not shard.is_current)
+            self._known = KnownShards(shards, versions, unread)
+        return self._known
 
     def results(self) -> dict[ResultClass | None, int]:
         """Return how many targets have which latest result; None: never probed."""
@@ -250,6 +267,7 @@ class OwnedShards:
 
     def take(self, claims: Iterable[ShardClaim]) -> tuple[list[Shard], list[Shard]]:
         """Store the shards that the ledger has granted; return the renewed or new ones, and the lost ones."""
+        self._known = None
         claimed: list[Shard] = []
         named: set[int] = set()
         for claim in claims:
@@ -269,12 +287,14 @@ class OwnedShards:
         """Remove a shard and return it. Its targets then count as gone."""
         shard = self.shards.pop(number, None)
         if shard is not None:
+            self._known = None
             self.targets -= len(shard.slots)
             shard.claim = None
         return shard
 
     def mark_all_stale(self) -> None:
         """Let the targets of all shards be read from the ledger again."""
+        self._known = None
         for shard in self.shards.values():
             shard.is_current = False
 
@@ -290,6 +310,8 @@ class OwnedShards:
         left = [slot for subject_id in removed_ids if (slot := shard.slots.pop(subject_id, None))]
         shard.results.subtract(slot.result for slot in left)
         applied.gone += left
+        if (shard.version, shard.is_current) != (page.version, True):
+            self._known = None
         shard.version, shard.is_current = page.version, True
         self.targets += len(shard.slots) - before
         return applied

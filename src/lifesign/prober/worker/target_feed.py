@@ -85,20 +85,19 @@ class TargetFeed:
 
     async def poll(self) -> None:
         """Read the changes since the last call, once. Raises LedgerUnreachable."""
-        versions = self._owned_shards.versions()
-        if not versions:
+        known = self._owned_shards.known()
+        if not known.shards:
             return
-        shards = dict(self._owned_shards.shards)
-        changed = set(await self._ledger.changed(versions))
+        changed = set(await self._ledger.changed(known.versions))
         self._note_workers(self._ledger.living_workers)
-        for shard in [shard for shard in shards.values() if not shard.is_current]:
+        for shard in known.unread:
             if shard.number not in changed:
                 # The shard is empty, so there is nothing to read.
                 self._apply(shard, shard.token, TargetPage(entries=()))
-        to_read = [shards[number] for number in sorted(changed & shards.keys())]
+        to_read = [known.shards[number] for number in sorted(changed & known.shards.keys())]
         for first in range(0, len(to_read), READ_AT_ONCE):
             some = to_read[first : first + READ_AT_ONCE]
-            await asyncio.gather(*(self._read(shard, versions[shard.number]) for shard in some))
+            await asyncio.gather(*(self._read(shard, known.versions[shard.number]) for shard in some))
             if self._owned_shards.targets >= self._frozen + FREEZE_EVERY:
                 self._frozen = self._owned_shards.targets
                 gc.freeze()
