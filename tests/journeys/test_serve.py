@@ -547,9 +547,8 @@ def test_a_backup_of_sqlite_is_served_from_postgresql(start: Start, tmp_path: Pa
 def test_json_log_format_applies_to_each_line(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with log.open("wb") as both:
-        process = subprocess.Popen(
+        process = preloaded.PreloadedProcess(
             [preloaded.PROGRAM, "serve", "--port", "0", "--log-format", "json"],
-            stdin=subprocess.DEVNULL,
             stdout=both,
             stderr=both,
             cwd=tmp_path,

@@ -1,6 +1,7 @@
 """The commands of the command line and their parameters, as typer knows them."""
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import typer
@@ -10,13 +11,18 @@ from lifesign.cli import application
 
 def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every command that is no group: its name without `lifesign`, such as `keys list`."""
-    command = command or typer.main.get_command(application._application)
+    command = command or _application()
     below = getattr(command, "commands", None)
     if below is None:
         yield name, command
         return
     for part, inner in below.items():
         yield from commands(inner, f"{name} {part}".strip())
+
+
+@cache
+def _application() -> Any:
+    return typer.main.get_command(application._application)
 
 
 def valued_parameters() -> Iterator[tuple[str, Any]]:

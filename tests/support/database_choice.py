@@ -31,15 +31,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that `--databases` leaves out."""
     choice = config.getoption("databases")
-    deselected = [item for item in items if not _is_chosen(item, choice)]
+    chosen: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
+    for item in items:
+        (chosen if _is_chosen(item, choice) else deselected).append(item)
     if deselected:
         config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if _is_chosen(item, choice)]
+        items[:] = chosen
 
 
 def _is_chosen(item: pytest.Item, choice: str) -> bool:
     callspec = getattr(item, "callspec", None)
     kind = callspec.params.get("database_kind") if callspec else None
+    if kind is None:
+        return choice not in KINDS
     is_only_for_postgresql = item.get_closest_marker("postgresql_only") is not None
     if is_only_for_postgresql and kind != "postgresql":
         return False

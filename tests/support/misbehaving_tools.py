@@ -1,11 +1,12 @@
 """A tool server that violates the protocol: a real process that writes its own bytes.
 
-Its tools do what their names say; `run` answers correctly.
+Its tools do what their names say; `run` and `environment` answer correctly.
 """
 
 import gzip
 import json
 import math
+import os
 import socket
 import sys
 import threading
@@ -27,6 +28,7 @@ NAMES = [
     "wait",
     "refuse",
     "off_schema",
+    "environment",
 ]
 INSTEAD = {
     "bad_gateway": (504, "text/html", b"<p>too late</p>"),
@@ -73,6 +75,13 @@ def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
     nested = b"[" * LEVELS + b"]" * LEVELS
     long = b"x" * arguments.get("bytes", 0)
     lines = {
+        "environment": answer(
+            call,
+            {
+                "content": [{"type": "text", "text": os.environ.get(arguments.get("name", ""), "")}],
+                "isError": bool(arguments.get("fails")),
+            },
+        ),
         "refuse": refusal(call, arguments.get("code", 0), arguments.get("message", "not today")),
         "no_text": b"\xff\xfe\x00\x01",
         "no_result": answer(call, {"content": "nope"}),

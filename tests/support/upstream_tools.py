@@ -8,7 +8,6 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from mcp_types import (
 )
 
 COST_KEY = "acme/cost"
-NAMES = ("fetch", "report_progress", "costly", "fail", "die", "wait", "long", "environment", "refuse", "grow")
+NAMES = ("fetch", "report_progress", "costly", "fail", "die", "wait", "long", "refuse", "grow")
 SCHEMA = {"type": "object", "additionalProperties": True}
 TYPED = Tool(
     name="typed",
@@ -94,8 +93,6 @@ def _text(name: str, arguments: Mapping[str, Any]) -> str:
             raise ValueError("not today")
         case "long":
             return "x" * int(arguments["bytes"])
-        case "environment":
-            return os.environ.get(arguments["name"], "")
         case _:
             return str(arguments.get("text", name))
 
@@ -149,6 +146,4 @@ async def main(record: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "never":
-        time.sleep(3_600)
     asyncio.run(main(Path(sys.argv[1])))

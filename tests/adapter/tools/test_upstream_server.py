@@ -83,7 +83,7 @@ async def test_server_gets_only_its_configured_environment_and_secret(
     monkeypatch.setenv("LIFESIGN_KEY", "ahk_of_the_adapter")
     (tmp_path / "key").write_text("of-file\n")
     members = {"ONE": {"env": "MINE"}, "TWO": {"file": str(tmp_path / "key"), "prefix": "Bearer "}}
-    async with started(program(tmp_path / "record"), {"MINE": "s3cret"}, environment=members) as server:
+    async with started(MISBEHAVING, {"MINE": "s3cret"}, environment=members) as server:
         found = [
             text_of(await server.call("environment", {"name": name}))
             for name in ("ONE", "TWO", "LIFESIGN_KEY", "MINE")
@@ -92,14 +92,13 @@ async def test_server_gets_only_its_configured_environment_and_secret(
 
 
 async def test_secrets_of_a_server_are_removed_from_its_refusals_failures_and_output(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     secrets, members = {"MINE": "of-the-server"}, {"ONE": {"env": "MINE", "prefix": "Key "}}
-    async with started(program(tmp_path / "record"), secrets, environment=members) as server:
+    async with started(MISBEHAVING, secrets, environment=members) as server:
         failed = await server.call("environment", {"name": "ONE", "fails": True})
         assert (failed.is_error, text_of(failed)) == (True, "Key REMOVED-SECRE")
         assert text_of(await server.call("environment", {"name": "ONE"})) == "Key of-the-server"
-    async with started(MISBEHAVING, secrets, environment=members) as server:
         with pytest.raises(CallNotExecuted, match=r"invalid: REMOVED-SECRE$"):
             await server.call("refuse", {"message": "invalid: of-the-server"})
     quoting = [sys.executable, "-c", "import os, sys; sys.exit(os.environ['ONE'])"]
@@ -111,28 +110,28 @@ async def test_secrets_of_a_server_are_removed_from_its_refusals_failures_and_ou
 
 
 async def test_server_with_too_long_a_list_of_tools_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tool_list, "MAX_LIST_BYTES", 100)
-    async with started(program(tmp_path / "record")) as server:
+    async with started(MISBEHAVING) as server:
         with pytest.raises(CallNotExecuted, match="more than 100 bytes") as refused:
-            await server.call("fetch", {})
+            await server.call("run", {})
         assert refused.value.code == "upstream_unavailable"
         assert not server.tools
 
 
 async def test_list_that_has_become_too_long_restarts_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
-    async with started(program(tmp_path / "record")) as server:
+    async with started(MISBEHAVING) as server:
         await server.learn()
         with monkeypatch.context() as patched:
             patched.setattr(tool_list, "MAX_LIST_BYTES", 100)
             await server.learn()
         with pytest.raises(CallNotExecuted, match="is not running"):
-            await server.call("fetch", {})
-        await running(server)
+            await server.call("run", {})
+        await running(server, "run")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +139,11 @@ async def test_list_that_has_become_too_long_restarts_the_server(
     [
         (["/no/such/program"], 30, "No such file or directory"),
         ([sys.executable, "-c", "print('hello')"], 30, "it has ended"),
-        (program("never"), 1, "the tool server did not start within 1 s"),
+        (
+            [sys.executable, "-S", "-c", "import time; time.sleep(3_600)"],
+            1,
+            "the tool server did not start within 1 s",
+        ),
     ],
     ids=["absent", "no server", "silent"],
 )

@@ -7,10 +7,9 @@ import os
 import re
 import signal
 import sqlite3
-import sys
-from asyncio.subprocess import PIPE
 from contextlib import closing
 from pathlib import Path
+from subprocess import PIPE
 from unittest.mock import patch
 
 import pytest
@@ -22,7 +21,9 @@ from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, answer, as_json
 from tests.support.mcp_answers import handshaking
 from tests.support.message_server import agent
 from tests.support.mixed_directory import DEFINITION, mixed_directory
+from tests.support.preloaded import PROGRAM, PreloadedProcess
 from tests.support.registry_server import RegistryServer
+from tests.support.servers import PATIENCE_SECONDS
 from tests.support.small_disk import fill, mounted
 
 from lifesign.cli import main
@@ -32,7 +33,6 @@ from lifesign.storage.engine.table_definitions import census_runs, probe_results
 from lifesign.storage.engine.transaction import Transaction
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "schemas" / "census.schema.json").read_text())
-COMMAND = Path(sys.executable).with_name("lifesign")
 ALLOW = ("--allow-network", "127.0.0.0/8")
 
 
@@ -505,18 +505,21 @@ def test_unreadable_list_gives_no_census_and_no_files(
 
 async def test_interrupt_before_the_list_was_read_reports_no_results(tmp_path: Path) -> None:
     async with serving({"/list.txt": silence}) as server:
-        process = await asyncio.create_subprocess_exec(
-            *(COMMAND, "census", f"{server.url}/list.txt", *ALLOW),
-            stdout=PIPE,
-            stderr=PIPE,
-            cwd=tmp_path,
-        )
-        assert process.stderr is not None
-        await process.stderr.readuntil(b": reading ")
-        process.send_signal(signal.SIGINT)
-        out, output = await process.communicate()
-    assert process.returncode == 4, output
-    assert out == b""
+        with PreloadedProcess(
+            [PROGRAM, "census", f"{server.url}/list.txt", *ALLOW], stdout=PIPE, stderr=PIPE, cwd=tmp_path
+        ) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            output = b""
+            while b": reading " not in output:
+                piece = await asyncio.to_thread(os.read, process.stderr.fileno(), 65_536)
+                assert piece, output
+                output += piece
+            process.send_signal(signal.SIGINT)
+            output += await asyncio.to_thread(process.stderr.read)
+            out = process.stdout.read()
+            code = process.wait(PATIENCE_SECONDS)
+    assert (code, out) == (4, b""), output
     assert output.splitlines()[-1].startswith(b"some targets were not probed:")
     assert not await asyncio.to_thread(os.listdir, tmp_path)
 

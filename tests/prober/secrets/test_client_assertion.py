@@ -1,3 +1,6 @@
+from collections.abc import Callable
+from functools import partial
+
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -20,15 +23,17 @@ def pem(key: PrivateKey, encryption: KeySerializationEncryption | None = None) -
 
 
 @pytest.mark.parametrize(
-    ("key", "algorithm"),
+    ("new_key", "algorithm"),
     [
-        (rsa.generate_private_key(65_537, 2048), "RS256"),
-        (ec.generate_private_key(ec.SECP256R1()), "ES256"),
+        # Each process of pytest-xdist would make it while it collects the tests.
+        (partial(rsa.generate_private_key, 65_537, 2048), "RS256"),
+        (partial(ec.generate_private_key, ec.SECP256R1()), "ES256"),
     ],
 )
 def test_client_assertion_has_client_endpoint_and_short_lifetime(
-    key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, algorithm: str
+    new_key: Callable[[], rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey], algorithm: str
 ) -> None:
+    key = new_key()
     signed = [client_assertion("acme", URL, pem(key), key_id="key-1") for _ in range(2)]
     claims = [jwt.decode(each, key.public_key(), [algorithm], audience=URL) for each in signed]
     assert claims[0]["iss"] == claims[0]["sub"] == "acme"
