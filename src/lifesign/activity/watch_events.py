@@ -28,6 +28,8 @@ class WatchEventKind(StrEnum):
     REGISTRY_BACK = "registry_back"
     MAPPING = "mapping"
     """Watched sessions of an agent, or the reason why those in its registration are not watched."""
+    OMITTED = "omitted"
+    """Earlier lines were dropped because their reader was too slow."""
     ENDED = "ended"
 
 

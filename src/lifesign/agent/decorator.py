@@ -14,7 +14,7 @@ from lifesign.agent.default_logging import show_log
 from lifesign.agent.drain import AgentEnd
 from lifesign.agent.errors import InvalidAgent
 from lifesign.agent.handler import is_own_failure
-from lifesign.agent.profile import AgentProfile, ProfileSettings, given_profile
+from lifesign.agent.profile import AgentProfile, ProfileSettings, for_another_run, given_profile
 from lifesign.agent.runner import AgentRunner
 from lifesign.agent.settings_validation import check_key_file, check_kinds, is_generator
 from lifesign.errors import InvalidValue
@@ -155,7 +155,7 @@ class Declared:
         """
         handlers = {part: getattr(agent, name) for part, name in self.handlers.items()}
         tasks = bool(self.takes_tasks)
-        return {"profile": self.profile.of_new_agent(), "tasks": tasks, **handlers, **self.settings}
+        return {"profile": for_another_run(self.profile), "tasks": tasks, **handlers, **self.settings}
 
 
 class Agent:

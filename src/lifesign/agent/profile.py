@@ -142,10 +142,6 @@ class AgentProfile:
         """Whether the agent's id was given, so that a later process can register the same agent again."""
         return not isinstance(self.agent_id, _MadeUpId)
 
-    def of_new_agent(self) -> Self:
-        """Return the profile; a generated id is replaced, so that each run is another agent."""
-        return self if self.has_fixed_id else replace(self, agent_id=_generated_id())
-
     @property
     def rhythm(self) -> HeartbeatConfig:
         """Interval and timeouts of the heartbeats."""
@@ -176,6 +172,11 @@ class AgentProfile:
             metadata=self.metadata,
             supersede=supersede,
         )
+
+
+def for_another_run(profile: AgentProfile) -> AgentProfile:
+    """Return a profile; a generated id is replaced, so that each run is another agent."""
+    return profile if profile.has_fixed_id else replace(profile, agent_id=_generated_id())
 
 
 def given_profile(

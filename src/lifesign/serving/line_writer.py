@@ -30,6 +30,8 @@ class LineWriter(threading.Thread):
         self._waiting: queue.Queue[bytes] = queue.Queue(MAX_WAITING)
         self._omitted = 0
         self._ends = False
+        self.failure: OSError | None = None
+        """Why nothing is written any more, such as a reader that has left."""
 
     def write(self, line: str) -> None:
         """Write a line, which ends with a line break; returns at once."""
@@ -46,9 +48,11 @@ class LineWriter(threading.Thread):
 
     def run(self) -> None:
         """Write lines until the end, or until the reader has left."""
-        with suppress(OSError):
+        try:
             while not (self._ends and self._waiting.empty()):
                 write_all(self._fd, self._waiting.get())
+        except OSError as error:
+            self.failure = error
 
     def _put(self, line: str) -> bool:
         try:

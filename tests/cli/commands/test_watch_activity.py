@@ -16,6 +16,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.activity.opencode import PASSWORD_VARIABLE
 from lifesign.cli import main
+from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.client import RegistryClient
 from lifesign.client.environment_variables import KEY_VARIABLE
 
@@ -23,7 +24,9 @@ PROGRAM = "import sys; from lifesign.cli import main; sys.exit(main())"
 
 
 @asynccontextmanager
-async def watching(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
+async def watching(
+    *options: str, stdout: int = asyncio.subprocess.PIPE
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the command in a separate process, since a signal ends it."""
     environment = dict(os.environ)
     # Or whatever is written would come through at once by itself.
@@ -35,7 +38,7 @@ async def watching(*options: str) -> AsyncIterator[asyncio.subprocess.Process]:
         "watch-activity",
         "opencode",
         *options,
-        stdout=asyncio.subprocess.PIPE,
+        stdout=stdout,
         stderr=asyncio.subprocess.PIPE,
         env=environment,
     )
@@ -72,6 +75,46 @@ async def test_watch_activity_prints_a_line_per_decision_until_ctrl_c(registry: 
         assert await process.stderr.read() == b""
 
 
+async def test_heartbeats_continue_while_nobody_reads_the_lines(registry: RegistryServer) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        await client.agents.register("a")
+        unread, written = os.pipe()
+        try:
+            async with (
+                opencode(ses_1="busy") as (fake, url),
+                watching(url, "--map", "ses_1=a", stdout=written) as process,
+            ):
+                await fake.is_listened_to()
+                # A pipe takes 64 KiB.
+                fake.says(*[failed("ses_1", words="x" * 300)] * 400, tool("ses_1"))
+                while (await client.agents.get("a")).reported.current_load != 1:
+                    assert process.returncode is None
+                    await asyncio.sleep(0.05)
+                os.set_blocking(unread, False)
+                while os.read(unread, 65_536).count(b"session_error") == 0:
+                    pass
+        finally:
+            os.close(unread)
+            os.close(written)
+
+
+async def test_command_ends_with_the_reader_of_its_lines(registry: RegistryServer) -> None:
+    async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
+        await client.agents.register("a")
+    unread, written = os.pipe()
+    async with (
+        opencode(ses_1="busy") as (fake, url),
+        watching(url, "--map", "ses_1=a", stdout=written) as process,
+    ):
+        os.close(written)
+        await fake.is_listened_to()
+        os.close(unread)
+        while process.returncode is None:
+            fake.says(failed("ses_1"))
+            await asyncio.sleep(0.05)
+        assert process.returncode == ExitCode.READER_LEFT
+
+
 async def test_watch_activity_prints_json_lines_without_keys_until_terminated(
     registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +139,7 @@ async def test_watch_activity_prints_json_lines_without_keys_until_terminated(
 
 
 async def test_other_server_than_opencode_exits_with_2(
-    registry: RegistryServer, capsys: pytest.CaptureFixture[str]
+    registry: RegistryServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
         await client.agents.register("a")
@@ -104,17 +147,17 @@ async def test_other_server_than_opencode_exits_with_2(
         fake.instead["/global/event"] = answer(200, b"<html>", Content_Type="text/html")
         arguments = ["watch-activity", "opencode", url, "--map", "ses_1=a"]
         assert await asyncio.to_thread(main, arguments) == 2
-    output = capsys.readouterr().err
+    output = capfd.readouterr().err
     assert output.startswith("lifesign: /global/event: HTTP 200: ")
     assert ("'text/html'" in output, output.count("\n")) == (True, 1)
 
 
 def test_refused_start_exits_with_1(
-    registry: RegistryServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    registry: RegistryServer, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, "ahk_" + "x" * 43)
     assert main(["watch-activity", "opencode", "http://127.0.0.1:1", "--map", "ses_1=a"]) == 1
-    assert re.search(r"\ba: .*: HTTP 401", capsys.readouterr().err)
+    assert re.search(r"\ba: .*: HTTP 401", capfd.readouterr().err)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +165,8 @@ def test_refused_start_exits_with_1(
     [[], ["http://127.0.0.1:1"], ["http://127.0.0.1:1", "--map", "x"], ["127.0.0.1:1", "--map", "ses_1=a"]],
 )
 def test_wrong_usage_exits_with_3(
-    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
     assert main(["watch-activity", "opencode", *arguments]) == 3
-    assert capsys.readouterr().err.startswith("lifesign: ")
+    assert capfd.readouterr().err.startswith("lifesign: ")

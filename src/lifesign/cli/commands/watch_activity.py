@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +18,9 @@ from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.times import utc_text
 
 if TYPE_CHECKING:
-    from lifesign.activity.watch_events import WatchEvent
+    from collections.abc import Iterator
+
+    from lifesign.activity.watch_events import Emit, WatchEvent
 
 watch_activity = typer.Typer(
     name="watch-activity",
@@ -88,7 +90,7 @@ def watch_opencode(
     Keys of --json, one object per line:
       at    time   what  heartbeat, refused, command, session_error, session_absent, session_unreadable,
                          unknown_session, server_unreachable, server_reachable, registry_unreachable,
-                         registry_back, mapping or ended
+                         registry_back, mapping, omitted or ended
       text  for people   agent_id   session_id
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
     # aiohttp takes 200 ms, which `--help` does not need.
@@ -109,32 +111,51 @@ def watch_opencode(
     )
     heart = RegistryHeartbeatSink(registry, watched.keys, allow_plain_http=allow_plain_http)
 
-    async def watch() -> None:
+    async def watch(emit: "Emit") -> None:
         watching = asyncio.current_task()
         if watching is not None and threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, watching.cancel)
         async with server, heart:
-            await Watcher(
-                server, heart, watched.sessions, _event_writer(as_json=as_json), chance=random.random
-            ).run()
+            await Watcher(server, heart, watched.sessions, emit, chance=random.random).run()
 
     try:
-        asyncio.run(watch())
+        with _event_writer(as_json=as_json) as emit:
+            asyncio.run(watch(emit))
     except (KeyboardInterrupt, asyncio.CancelledError):
         return 0
     return 0
 
 
-def _event_writer(*, as_json: bool) -> Callable[["WatchEvent"], None]:
+@contextmanager
+def _event_writer(*, as_json: bool) -> "Iterator[Emit]":
+    """Yield a function that writes each event in a thread: no heartbeat waits for a reader of the lines.
+
+    It raises BrokenPipeError if the reader has left.
+    """
     from datetime import UTC, datetime  # noqa: PLC0415 - not needed for `--help`
 
-    def emit(event: "WatchEvent") -> None:
-        at = utc_text(datetime.now(UTC), "milliseconds")
-        sys.stdout.write(_json_line(at, event) if as_json else _line(at, event))
-        # A reader of a pipe needs each line immediately.
-        sys.stdout.flush()
+    from lifesign.activity.watch_events import WatchEvent, WatchEventKind  # noqa: PLC0415
+    from lifesign.serving.line_writer import LineWriter  # noqa: PLC0415
 
-    return emit
+    def line_of(event: WatchEvent) -> str:
+        at = utc_text(datetime.now(UTC), "milliseconds")
+        return _json_line(at, event) if as_json else _line(at, event)
+
+    def emit(event: WatchEvent) -> None:
+        if lines.failure is not None:
+            raise lines.failure
+        lines.write(line_of(event))
+
+    lines = LineWriter(
+        sys.stdout,
+        "lines of the watcher",
+        lambda text: line_of(WatchEvent(what=WatchEventKind.OMITTED, text=text)),
+    )
+    lines.start()
+    try:
+        yield emit
+    finally:
+        lines.finish()
 
 
 def _json_line(at: str, event: "WatchEvent") -> str:
