@@ -402,8 +402,8 @@ async def test_agent_that_registers_again_is_probed_at_once_and_needs_a_witness(
         "discovery": {"result": "refused"},
     }
     memory = {"probed_at_s": clock.at_s, "failures_in_row": 60, "slowdowns": 3, "alive_at_s": died_at_s}
-    memory |= {"silence_s": 18_000, "doublings": 12, "not_before_s": clock.at_s + 86_400, "card_url": URLS[0]}
-    await api.report(seen, memories=[memory])
+    memory |= {"silence_s": 18_000, "doublings": 12, "not_before_s": clock.at_s + 86_400}
+    await api.report(seen, memories=[{**memory, "card_url": URLS[0]}])
     confirmed = await api.ask("POST", "/api/v1/monitor/confirm", {"agent_id": "one"})
     assert confirmed.status == 200
     clock.advance(3_600)
