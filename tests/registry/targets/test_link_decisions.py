@@ -686,3 +686,50 @@ async def test_back_off_of_a_linked_target_ends_when_the_agent_gets_another_url(
     changed = await api.ask("PATCH", f"{AGENTS}/agent-1", {"card_url": ORIGIN}, headers={"If-Match": etag})
     assert changed.status == 200, changed.body
     assert not (await backed_off(api))[TARGET]
+
+
+async def decisions(api: RegistryApi, agent_id: str) -> tuple[bool, str | None]:
+    """Return whether an agent is in maintenance, and the status of its override."""
+    record = await api.record(agent_id)
+    return "maintenance_until" in record, record.get("override", {}).get("status")
+
+
+@pytest.mark.both_databases
+async def test_maintenance_and_override_continue_when_a_link_begins_and_ends(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await crawl(api)
+    for name, body in (("maintenance", {}), ("override", {"status": "unhealthy"})):
+        assert (
+            await api.ask("PUT", f"{AGENTS}/{TARGET}/{name}", {**body, "seconds": 100_000, "reason": "moves"})
+        ).status == 200
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    await crawl(api, "agent-1")
+    assert await links(api) == [(TARGET, "linked")]
+    assert await decisions(api, "agent-1") == (True, "unhealthy")
+    await api.sweep()
+    assert (await api.record("agent-1"))["status"] == "unhealthy"
+    for name in ("maintenance", "override"):
+        assert (await api.ask("DELETE", f"{AGENTS}/{TARGET}/{name}")).status == 200
+    assert await decisions(api, TARGET) == (False, None)
+    clock.advance(86_400)
+    await crawl(api, None)
+    assert await links(api) != [(TARGET, "linked")]
+    assert await decisions(api, "agent-1") == (True, "unhealthy")
+    assert await decisions(api, TARGET) == (True, "unhealthy")
+
+
+async def test_agent_keeps_its_own_decisions_when_it_is_linked(api: RegistryApi) -> None:
+    await crawl(api)
+    await api.register("agent-1", card_url=CARD, monitoring="probe")
+    for each, seconds, status in ((TARGET, 100, "unhealthy"), ("agent-1", 200, "active")):
+        body = {"seconds": seconds, "reason": "moves"}
+        assert (await api.ask("PUT", f"{AGENTS}/{each}/maintenance", body)).status == 200
+        assert (await api.ask("PUT", f"{AGENTS}/{each}/override", {**body, "status": status})).status == 200
+    before = await api.record("agent-1")
+    await crawl(api, "agent-1")
+    assert await links(api) == [(TARGET, "linked")]
+    after = await api.record("agent-1")
+    assert [after[name] for name in ("maintenance_until", "override")] == [
+        before[name] for name in ("maintenance_until", "override")
+    ]

@@ -10,13 +10,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from lifesign.domain.access.event_actor import OwnActor
-from lifesign.domain.events.agent_payloads import AgentLinkConflict, AgentLinked, AgentUnlinked
+from lifesign.domain.events.agent_payloads import (
+    AgentLinkConflict,
+    AgentLinked,
+    AgentUnlinked,
+    MaintenanceChanged,
+    StatusOverrideChanged,
+)
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.payload_fields import Payload
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.status_table import Signal, Status
-from lifesign.domain.lifecycle.verdict import DecidingEvidence
+from lifesign.domain.lifecycle.status_table import ALIVE, Signal, Status
+from lifesign.domain.lifecycle.verdict import DecidingEvidence, is_in_force
+from lifesign.domain.models.base import moment
 from lifesign.domain.targets.link_proof import (
     RELINK_SECONDS,
     LinkClaim,
@@ -46,6 +53,8 @@ from lifesign.storage.targets.target_rows import GoneReason, StoredTarget
 ACTOR = OwnActor.SERVER.value
 MAX_CARDS = 16
 """Maximum number of targets whose cards may prove that they are one agent."""
+_TAKEN_OVER = "continues from the record that was linked"
+"""Reason of a maintenance or an override that an operator began for the other record."""
 
 
 def claim_of(stored: StoredClaim, public_url: str | None) -> LinkClaim:
@@ -123,6 +132,7 @@ def settle(transaction: Transaction, number: int, public_url: str | None) -> Non
     if link is not None and decision.reason is not None:
         agent = locked.get(link.agent_id)
         drafts.append(_end(transaction, link, target, decision.reason, version=version, agent=agent))
+        drafts += _take_over(transaction, agent, locked.get(target.subject_id))
         link = None
     drafts += _conflicts(transaction, target, list(zip(stored, claims, strict=True)), decision)
     linked = next((claim for claim in stored if claim.agent == decision.agent), None)
@@ -132,6 +142,7 @@ def settle(transaction: Transaction, number: int, public_url: str | None) -> Non
             # The agent may be alive, however long the target failed before it was registered.
             probed_agents.restart_probing(transaction, [number], version)
             drafts.append(_linked(linked, next(one for one in claims if one.agent == linked.agent), now_s))
+            drafts += _take_over(transaction, locked.get(target.subject_id), locked.get(linked.agent_id))
         _retire_own_target(transaction, linked.agent_id, version)
         _end_record(transaction, locked.get(target.subject_id), linked.agent_id)
     target_links.remove_empty(transaction, number, now_s - RELINK_SECONDS)
@@ -203,6 +214,40 @@ def _end_record(transaction: Transaction, record: StoredAgent | None, agent_id: 
         assess_at_s=None,
     )
     change_status(transaction, [change], ACTOR)
+
+
+def _take_over(
+    transaction: Transaction, source: StoredAgent | None, destination: StoredAgent | None
+) -> list[EventDraft]:
+    """Continue an operator's maintenance and override in the record that the target's results go to now.
+
+    The later maintenance counts. An override of the destination stays.
+    """
+    drafts: list[EventDraft] = []
+    if source is None or destination is None:
+        return drafts
+    agent_id, now_s = destination.agent_id, transaction.now_s
+    until_s = source.maintenance_until_s
+    if (
+        until_s is not None
+        and is_in_force(until_s, now_s)
+        and until_s > (destination.maintenance_until_s or 0)
+    ):
+        agent_rows.set_maintenance(transaction, [destination.id], until_s)
+        maintained = MaintenanceChanged(agent_id=agent_id, until=moment(until_s), reason=_TAKEN_OVER)
+        drafts.append(_event(EventType.AGENT_MAINTENANCE_CHANGED, maintained, agent_id))
+    until_s, status = source.override_until_s, source.override_status
+    is_overridden = is_in_force(destination.override_until_s, now_s)
+    if status is not None and until_s is not None and is_in_force(until_s, now_s) and not is_overridden:
+        columns = {"override_status": status, "override_until_s": until_s}
+        agent_rows.change(transaction, destination.id, columns)
+        overridden = StatusOverrideChanged(
+            agent_id=agent_id, status=Status(status), until=moment(until_s), reason=_TAKEN_OVER
+        )
+        drafts.append(_event(EventType.AGENT_OVERRIDE_CHANGED, overridden, agent_id))
+    if drafts and destination.status in ALIVE:
+        agent_rows.set_verdict_due(transaction, {destination.id: now_s})
+    return drafts
 
 
 def _conflicts(
