@@ -11,7 +11,7 @@ import ast
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -43,9 +43,7 @@ def prose_assertions(path: Path) -> Iterator[ProseAssertion]:
     """Return the assertions of a test module that compare with prose."""
     tree = ast.parse(path.read_text())
     module = _module_names(path, tree)
-    for function in walked(tree):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
+    for function in _functions(tree.body):
         nodes = walked(function)
         if operands := list(_operands(nodes)):
             names = {**module, **_assigned(nodes), **_parameters(function)}
@@ -53,6 +51,15 @@ def prose_assertions(path: Path) -> Iterator[ProseAssertion]:
                 for text in _texts(operand, names):
                     if PROSE.search(text):
                         yield ProseAssertion(path, line, text)
+
+
+def _functions(statements: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Return the functions among statements and below them; no expression contains one."""
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield statement
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            yield from _functions(getattr(statement, name, ()))
 
 
 def all_prose_assertions() -> list[ProseAssertion]:
