@@ -39,6 +39,11 @@ class LineWriter(threading.Thread):
             self._omitted = 0
         self._omitted += not self._put(line)
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all lines are written, and dropped ones reported."""
+        return self._waiting.unfinished_tasks == 0 and not self._omitted
+
     def finish(self) -> None:
         """Wait a short time until all lines are written; the rest is dropped if it is not read."""
         self._ends = True
@@ -51,6 +56,7 @@ class LineWriter(threading.Thread):
         try:
             while not (self._ends and self._waiting.empty()):
                 write_all(self._fd, self._waiting.get())
+                self._waiting.task_done()
         except OSError as error:
             self.failure = error
 

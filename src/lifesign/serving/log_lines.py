@@ -18,6 +18,7 @@ from structlog.typing import EventDict
 from lifesign.domain.access.permissions import KEY_PREFIX
 from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.domain.text.times import utc_text
+from lifesign.serving.stderr_handler import stderr_handler
 
 MAX_LINE_CHARACTERS = 8_000
 """Maximum length of one record with its traceback; the middle is cut."""
@@ -130,9 +131,8 @@ def log_config(*, access_log: bool, log_format: LogFormat = "console") -> Mappin
         },
         "handlers": {
             "stderr": {
-                "class": "logging.StreamHandler",
+                "()": f"{stderr_handler.__module__}.{stderr_handler.__qualname__}",
                 "formatter": "line",
-                "stream": "ext://sys.stderr",
             }
         },
         "root": {"level": "WARNING", "handlers": ["stderr"]},

@@ -240,18 +240,18 @@ def _say_ready(front: _Front, url: str) -> None:
 
 @contextmanager
 def _logging() -> "Iterator[None]":
-    """Write the log to standard error in a thread: an MCP client need not read it."""
-    from lifesign.serving.line_writer import LineWriter  # noqa: PLC0415 - see mcp
-    from lifesign.serving.log_lines import LogTo  # noqa: PLC0415
+    """Write the log to standard error; an MCP client need not read it."""
+    from lifesign.serving.log_lines import LogLine  # noqa: PLC0415 - see mcp
     from lifesign.serving.log_output import logging_to  # noqa: PLC0415
+    from lifesign.serving.stderr_handler import stderr_handler  # noqa: PLC0415
 
-    lines = LineWriter(sys.stderr, "log", lambda text: f"lifesign mcp: {text}\n")
-    lines.start()
+    handler = stderr_handler()
+    handler.setFormatter(LogLine())
     try:
-        with logging_to(LogTo(lambda line: lines.write(f"{line}\n"))):
+        with logging_to(handler):
             yield
     finally:
-        lines.finish()
+        handler.close()
 
 
 def _log_line(message: str) -> None:
