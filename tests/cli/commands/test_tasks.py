@@ -1,6 +1,8 @@
 import asyncio
 import json
 import re
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,7 @@ from tests.support.registry_server import ADMIN_KEY, RegistryServer
 
 from lifesign.cli import main
 from lifesign.client import RegistryClient
+from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.client.registry_tasks import HeldRun
 
 Captured = pytest.CaptureFixture[str]
@@ -152,6 +155,26 @@ def test_local_errors_are_reported_without_a_request(
     output = shown_by(capsys, *arguments, ends=3)
     assert message in output
     assert len(output) < 400
+
+
+def test_lost_answer_is_reported_as_possibly_executed(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, ADMIN_KEY)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def lose() -> None:
+            with silent.accept()[0] as taken:
+                taken.recv(65_536)
+
+        thread = threading.Thread(target=lose, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        error = shown_by(capsys, "top-up", ABSENT, "--usd", "1", "--registry", url, ends=2)
+        thread.join()
+    assert "may have executed" in error
+    error = shown_by(capsys, "top-up", ABSENT, "--usd", "1", "--registry", url, ends=2)
+    assert "may have executed" not in error
 
 
 def test_json_has_all_tasks_unless_a_limit_is_given(

@@ -42,6 +42,10 @@ STATUSES = ("queued", "assigned", "running", "handoff", "review", "done", "cance
 TaskIdArgument = Annotated[
     str, typer.Argument(metavar="TASK_ID", parser=read_task_id, help="Id of the task.")
 ]
+UNSURE_HINT = (
+    "the registry may have executed the command: see `lifesign tasks show TASK_ID` or `lifesign tasks list` "
+    "before you repeat it"
+)
 Comment = Annotated[
     str | None, typer.Option("--comment", metavar="TEXT", help="Reason, which is stored with the task.")
 ]
@@ -404,7 +408,15 @@ def _done(
     allow_plain_http: bool,
 ) -> None:
     """Call the operation, and show the task after it."""
-    task = ask(function, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+    from lifesign.client.registry_errors import RegistryError, may_have_been_executed  # noqa: PLC0415
+
+    try:
+        task = ask(function, registry=registry, key_file=key_file, allow_plain_http=allow_plain_http)
+    except RegistryError as error:
+        # With a code, the registry itself has refused the request.
+        if may_have_been_executed(error) and not error.code:
+            error.hint = UNSURE_HINT
+        raise
     if as_json:
         write_json(sys.stdout, task.model_dump(mode="json", exclude_none=True))
     else:
