@@ -21,7 +21,7 @@ from benchmarks.target_fleet import MCP_PATH, OLDER_MCP_PATH, RunningFleet, Targ
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
-from lifesign.domain.targets.target import TargetKind, target_id
+from lifesign.domain.targets.target import StatedKind, target_id
 from lifesign.prober.probe.steps import Prober
 from lifesign.prober.registry_exchange.ledger import TargetEntry
 
@@ -31,9 +31,9 @@ MAX_CENSUS_RATIO = 1.2
 """Of the processor time of a census of A2A agents."""
 A2A = "A2A agent"
 FORMS = {
-    A2A: (TargetKind.A2A, "/", 3),
-    "MCP server, server/discover": (TargetKind.MCP, MCP_PATH.decode(), 2),
-    "MCP server, handshake": (TargetKind.MCP, OLDER_MCP_PATH.decode(), 5),
+    A2A: (StatedKind.A2A, "/", 3),
+    "MCP server, server/discover": (StatedKind.MCP, MCP_PATH.decode(), 2),
+    "MCP server, handshake": (StatedKind.MCP, OLDER_MCP_PATH.decode(), 5),
 }
 """Kind, path and requests of a first probe, the health document included."""
 

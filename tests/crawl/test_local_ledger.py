@@ -17,6 +17,7 @@ from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
 from lifesign.domain.targets.target import (
     SHARDS,
+    StatedKind,
     TargetKind,
     host_of,
     shard_of,
@@ -71,7 +72,7 @@ async def test_kind_of_a_listed_target_is_known_to_its_prober(database: Database
     ledger = LocalLedger(database)
     claims = (await ledger.claim("worker-1", TTL_S, {})).claims
     entries = await all_entries(ledger, claims)
-    assert [entries[url].kind for url in URLS[:2]] == [TargetKind.MCP, None]
+    assert [entries[url].kind for url in URLS[:2]] == [StatedKind.MCP, None]
 
 
 async def all_entries(ledger: LocalLedger, claims: Sequence[ShardClaim]) -> dict[str, TargetEntry]:

@@ -46,7 +46,7 @@ GROUP_WORDS: Final = {
     Group.UNKNOWN: "unknown",
     Group.NEVER_PROBED: "never probed",
 }
-_KIND_NOTE: Final = "As a directory or the definition states it, else as the prober found out."
+_KIND_NOTE: Final = "As the directories or the definition state it, else as the prober found out."
 KIND_WORDS: Final = {TargetKind.A2A.value: "A2A agents", TargetKind.MCP.value: "MCP servers"}
 RESULT_WORDS: Final = {
     ResultClass.OK: "a card, an MCP server, an interface or a health document as expected",

@@ -14,7 +14,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import MIN_INTERVAL_SECONDS, ObservationAnswer, ObservationBatch
 from lifesign.domain.models.shards import ShardClaimRequest, ShardGrant
-from lifesign.domain.targets.target import TargetKind
+from lifesign.domain.targets.target import StatedKind
 from lifesign.errors import LifesignError
 from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 from lifesign.prober.registry_exchange.ledger import (
@@ -205,5 +205,5 @@ def _entry(row: FeedRow) -> TargetEntry:
         confirmed_at_s=row.confirmed_at_s,
         thresholds_s=row.thresholds_s,
         entered_at_s=row.entered_at_s,
-        kind=None if row.kind is None else TargetKind(row.kind),
+        kind=None if row.kind is None else StatedKind(row.kind),
     )

@@ -49,6 +49,13 @@ def test_a_target_that_its_probers_found_is_listed_by_its_own_address() -> None:
     assert listed(page) == [("https://a.example/", target_id("https://a.example/"), Kind.A2A_CARD)]
 
 
+@pytest.mark.parametrize("at", ["target_url", "card_url", "endpoint"])
+def test_mcp_server_is_listed_as_one(at: str) -> None:
+    agent = {"agent_id": "a", "status": "active", "kind": "mcp", at: "https://a.example/mcp"}
+    page = REGISTRY.read(document({"agents": [agent]}))
+    assert listed(page) == [("https://a.example/mcp", "a", Kind.MCP)]
+
+
 async def test_cursor_of_our_registry_gives_the_next_page(api: RegistryApi) -> None:
     for agent_id in "abc":
         await api.register(agent_id)

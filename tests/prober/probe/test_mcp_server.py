@@ -16,7 +16,7 @@ from tests.support.uvicorn_thread import served
 from lifesign.domain.mcp.conversation import CURRENT_VERSION, Generation
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
-from lifesign.domain.targets.target import TargetKind
+from lifesign.domain.targets.target import StatedKind, TargetKind
 from lifesign.prober.probe.mcp_exchange import MAX_ANSWER_BYTES
 from lifesign.prober.probe.mcp_server import RETRY_DISCOVERY_SECONDS
 
@@ -353,15 +353,15 @@ async def test_crawled_target_of_unknown_kind_gets_no_post(memory: ProbeMemory) 
 @pytest.mark.parametrize(
     ("listed", "defined", "posts"),
     [
-        (TargetKind.MCP, None, 1),
-        (TargetKind.A2A, None, 0),
+        (StatedKind.MCP, None, 1),
+        (StatedKind.A2A, None, 0),
         (None, None, 0),
-        (TargetKind.MCP, "a2a", 0),
-        (TargetKind.A2A, "mcp", 1),
+        (StatedKind.MCP, "a2a", 0),
+        (StatedKind.A2A, "mcp", 1),
     ],
 )
 async def test_kind_of_a_crawled_target_comes_from_definition_then_directory(
-    listed: TargetKind | None, defined: str | None, posts: int
+    listed: StatedKind | None, defined: str | None, posts: int
 ) -> None:
     async with agent(stateless, {}) as serving:
         url = f"{serving.url}/mcp"

@@ -353,7 +353,7 @@ async def test_silent_target_gets_requests_for_robots_txt_and_card() -> None:
 @pytest.mark.parametrize("result", [ResultClass.OK, ResultClass.TIMEOUT])
 async def test_probe_without_time_after_robots_txt_reports_it(result: ResultClass) -> None:
     def late(request: Request) -> Fetched:
-        visit._deadline_s = 0.0
+        visit.deadline_s = 0.0
         return fetched_as(request, result)
 
     visit = ProbeSession(

@@ -214,7 +214,7 @@ async def test_layer_without_remaining_time_is_not_measured() -> None:
     loop = asyncio.get_running_loop()
     visit = ProbeSession(Played(), definition(**IMPATIENT), None, entry("https://agent.example/"), AT_S)
     assert visit.may_ask(URL("https://agent.example/"))
-    visit._deadline_s = loop.time()
+    visit.deadline_s = loop.time()
     assert visit.is_late
     assert await visit.ask(URL("https://agent.example/"), max_bytes=1) is None
 
@@ -227,7 +227,7 @@ async def test_request_timeout_is_limited_by_the_remaining_probe_time() -> None:
         witness, definition(timeouts={"total_seconds": 10}), None, entry("https://a.example/"), AT_S
     )
     await visit.ask(URL("https://a.example/1"), max_bytes=1)
-    visit._deadline_s = loop.time() + 5
+    visit.deadline_s = loop.time() + 5
     await visit.ask(URL("https://a.example/2"), max_bytes=1)
     first, second = (request.deadline_s - loop.time() for request in witness.requests)
     assert (first, second) == (10, 5)

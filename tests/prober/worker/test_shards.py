@@ -4,7 +4,7 @@ from typing import Any
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import InconclusiveReason, ResultClass
 from lifesign.domain.probing.cadence import Cadence
-from lifesign.domain.targets.target import TargetKind, target_id
+from lifesign.domain.targets.target import StatedKind, target_id
 from lifesign.prober.registry_exchange.ledger import ShardClaim, TargetEntry, TargetPage
 from lifesign.prober.worker.shards import ApplyResult, OwnedShards, Shard
 
@@ -62,8 +62,8 @@ def test_invalid_memory_is_not_used() -> None:
 def test_later_stated_kind_is_adopted() -> None:
     holdings, shard = with_one_shard(entry(A))
     assert shard.slots[target_id(A)].kind is None
-    holdings.apply(shard, page(replace(entry(A), kind=TargetKind.MCP), version=2))
-    assert shard.slots[target_id(A)].kind is TargetKind.MCP
+    holdings.apply(shard, page(replace(entry(A), kind=StatedKind.MCP), version=2))
+    assert shard.slots[target_id(A)].kind is StatedKind.MCP
 
 
 def test_target_knows_whether_another_target_has_its_origin() -> None:

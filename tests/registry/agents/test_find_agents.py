@@ -1,4 +1,5 @@
 import pytest
+from tests.support.probed_fleet import report, result
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
@@ -192,6 +193,16 @@ async def test_agent_record_contains_reported_facts_and_verdict(api: RegistryApi
     assert record["reason"] == "registered"
     assert record["explanation"]
     assert record["is_unreachable"] is False
+
+
+@pytest.mark.both_databases
+async def test_agent_that_was_probed_as_an_mcp_server_has_that_kind(api: RegistryApi) -> None:
+    for number in range(2):
+        await api.register(f"agent-{number}", monitoring="probe", card_url="https://agent.example/card")
+    await report(api, result(api.clock, 0, kind="mcp"), result(api.clock, 1))
+    found = (await api.ask("GET", AGENTS)).json()["agents"]
+    assert [agent.get("kind") for agent in found] == ["mcp", None]
+    assert (await api.record("agent-0"))["kind"] == "mcp"
 
 
 async def test_record_of_a_probed_agent_has_no_heartbeat(api: RegistryApi) -> None:

@@ -193,13 +193,18 @@ async def test_kind_that_a_directory_states_is_sent_to_the_prober(api: RegistryA
     assert all("kind" not in target for target in unknown["targets"])
     await put(api, "servers", "two", URLS[1:3], kind="mcp")
     changes = await feed(api, SHARD, unknown["version"])
-    assert {target["url"]: target["kind"] for target in changes["targets"]} == dict.fromkeys(URLS[1:3], "mcp")
-    # A list without a kind changes nothing; otherwise the latest list decides.
+    assert {target["url"] for target in changes["targets"]} == set(URLS[1:3])
+    # A list without a kind means A2A agents.
+    assert await kinds(api) == [None, "disputed", "mcp"]
     await put(api, "plain", "three", URLS[1:3])
-    await put(api, "agents", "four", URLS[2:3], kind="a2a")
-    whole = await feed(api, SHARD)
-    kinds = {target["url"]: target.get("kind") for target in whole["targets"]}
-    assert kinds == {URLS[0]: None, URLS[1]: "mcp", URLS[2]: "a2a"}
+    await put(api, "agents", "four", URLS[:1], kind="a2a")
+    assert await kinds(api) == ["a2a", "disputed", "disputed"]
+
+
+async def kinds(api: RegistryApi) -> list[str | None]:
+    """Return the kinds that the prober gets, by URL."""
+    targets = (await feed(api, SHARD))["targets"]
+    return [target.get("kind") for target in sorted(targets, key=lambda target: str(target["url"]))]
 
 
 async def test_confirmation_of_a_target_is_sent_to_its_prober(api: RegistryApi) -> None:

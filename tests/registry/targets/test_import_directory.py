@@ -268,6 +268,12 @@ async def test_prober_key_changes_no_kind_in_the_directory_of_another(api: Regis
         wanted = select(targets.c.kind).where(targets.c.subject_id.in_(map(target_id, urls(1, 2, 3))))
         return sorted(transaction.connection.scalars(wanted))
 
+    # The other key's own list disputes the kind; in the directory of the first key, it changes none.
+    assert await api.database.read(kinds) == ["disputed", "disputed", "mcp"]
+    path = f"{DIRECTORIES}/theirs/imports/end"
+    await api.ask("PUT", f"{path}/pages/1", {"urls": urls(3), "kind": "mcp", "allow_shrink": True}, key=other)
+    for _ in range(2):
+        await api.ask("POST", f"{path}/apply", {"pages": 1}, key=other)
     assert await api.database.read(kinds) == ["a2a", "a2a", "mcp"]
 
 

@@ -130,6 +130,20 @@ async def test_card_with_the_agent_id_merges_agent_and_target(api: RegistryApi) 
     assert await census(api) == {"ok": 1}
 
 
+async def test_linked_agent_disputes_the_kind_of_a_list_of_servers(api: RegistryApi) -> None:
+    async def kind() -> str | None:
+        (target,) = (await feed(api, shard_of(host_of(ORIGIN))))["targets"]
+        return None if (stated := target.get("kind")) is None else str(stated)
+
+    await put(api, "list", "2", [ORIGIN], kind="mcp")
+    assert await kind() == "mcp"
+    await api.register("agent-1", card_url=CARD)
+    await crawl(api, "agent-1")
+    assert (await links(api), await kind()) == ([(TARGET, "linked")], "disputed")
+    await put(api, "list", "3", [ORIGIN], kind="a2a")
+    assert await kind() == "a2a"
+
+
 @pytest.mark.parametrize("monitoring", ["heartbeat", "probe", "both"])
 async def test_monitoring_of_the_agent_decides_whether_target_results_count(
     api: RegistryApi, clock: WoundClock, monitoring: str

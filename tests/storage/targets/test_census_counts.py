@@ -112,6 +112,10 @@ async def test_targets_are_counted_by_stated_kind_else_by_observed_kind(counted:
         ],
         key=str,
     )
+    # A disputed kind is that of the last probe.
+    disputed = update(targets).where(targets.c.url == "https://c.example/").values(kind="disputed")
+    await counted.write(lambda transaction: transaction.connection.execute(disputed))
+    assert sorted(await counted.read(census_counts.kinds), key=str) == sorted(found, key=str)
     shown = await counted.read(lambda transaction: census_counts.shown(transaction, ["ok", "gated"]))
     assert {(kind, layers[0], count) for kind, layers, count in shown} == {
         (TargetKind.A2A, "ok", 1),

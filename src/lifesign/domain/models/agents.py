@@ -229,6 +229,8 @@ class AgentSummary(BaseModel):
     An agent can be active nevertheless: by its heartbeats, or because its card is still served.
     """
     monitoring: DecidingEvidence
+    kind: Annotated[TargetKind, Field(strict=False)] | None = None
+    """`mcp` if it was last probed as an MCP server; absent: as an A2A agent, or never."""
     last_heartbeat_at: Time | None = None
     """Time of the last heartbeat, at first of the registration; absent for an agent that is monitored only by
     probes.

@@ -51,7 +51,8 @@ class ImportPageRequest(Body):
     kind: Annotated[TargetKind, Field(strict=False)] | None = None
     """Kind of all entries of this page; absent if the list does not state it.
 
-    A target has the kind that was stated last. Only a target of kind `mcp` is probed as an MCP server.
+    Only a target of kind `mcp` is probed as an MCP server. If directories state different kinds for a target,
+    it is `disputed`: the prober requests both.
     """
     source: Source | None = None
     """Origin of the list, for people; taken from the first page that arrives."""

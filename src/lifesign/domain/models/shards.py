@@ -14,7 +14,7 @@ from lifesign.domain.models.leases import Token
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import NetworkClassName
 from lifesign.domain.probing.shard_share import MAX_TTL_SECONDS
-from lifesign.domain.targets.target import SHARDS, TargetKind
+from lifesign.domain.targets.target import SHARDS, StatedKind
 from lifesign.domain.tasks.lease import MIN_TTL_SECONDS
 
 TTL_SECONDS = 60.0
@@ -158,8 +158,8 @@ class ProbeTarget(BaseModel):
     subject_id: str
     """Id of the target: `tgt_...`, or the agent's id if an agent registered itself to be probed."""
     url: str
-    kind: Annotated[TargetKind, Field(strict=False)] | None = None
-    """Kind of the target as a directory states it; absent if none does."""
+    kind: Annotated[StatedKind, Field(strict=False)] | None = None
+    """Kind of the target as its directories state it; absent if none does."""
     memory: ProbeMemory | None = None
     """Memory of the last probe for the next one; absent if it was never probed."""
     recheck_at: Time | None = None

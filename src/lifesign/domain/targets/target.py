@@ -55,6 +55,15 @@ class TargetKind(StrEnum):
     """An MCP server; the URL is that of its endpoint."""
 
 
+class StatedKind(StrEnum):
+    """Kind of a target as the directories that list it state it."""
+
+    A2A = TargetKind.A2A.value
+    MCP = TargetKind.MCP.value
+    DISPUTED = "disputed"
+    """They state different kinds: the prober requests both, and a failure counts only if both fail."""
+
+
 def read_target(text: str) -> str | AddressRefused:
     """Return a URL or domain as the normal form of a target's URL, or the reason why it is invalid.
 

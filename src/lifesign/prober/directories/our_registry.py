@@ -2,12 +2,14 @@
 
 `GET /api/v1/agents?limit=&cursor=` answers `{"agents": […], "total", "cursor"}` and needs a key that may list
 agents. If an agent has both a card and an endpoint, the card is used: it contains more. A target that the
-registry's own probers found is listed by its original URL, since the URL of its card may change.
+registry's own probers found is listed by its original URL, since the URL of its card may change. An agent
+that was last probed as an MCP server has the `kind` `mcp`.
 """
 
 from collections.abc import Iterator
 from typing import Any, Final
 
+from lifesign.domain.targets.target import TargetKind
 from lifesign.prober.directories.format_parser import (
     DirectoryPage,
     Document,
@@ -26,6 +28,8 @@ PAGE_ITEMS: Final = 1_000
 """The largest page that the registry returns."""
 _STATUSES: Final = "active,unhealthy,draining,dead"
 """Statuses to probe: dead agents may return; deregistered agents have left."""
+_CARD_URLS: Final = ("target_url", "card_url")
+_URLS: Final = (*_CARD_URLS, "endpoint")
 
 
 class OurRegistry:
@@ -62,7 +66,9 @@ def _entries(agents: list[Any]) -> Iterator[Entry]:
             yield Skipped("", "unreadable")
             continue
         name = first_text(agent, ("name", "agent_id"))
-        if card_url := first_text(agent, ("target_url", "card_url")):
+        if agent.get("kind") == TargetKind.MCP and (url := first_text(agent, _URLS)):
+            yield Listed(url, name, Kind.MCP)
+        elif card_url := first_text(agent, _CARD_URLS):
             yield Listed(card_url, name, Kind.A2A_CARD)
         elif endpoint := first_text(agent, ("endpoint",)):
             yield Listed(endpoint, name, Kind.A2A_ENDPOINT)

@@ -117,8 +117,12 @@ class ProbeSession:
         *,
         others: OtherOrigins | None = None,
         credentials: CredentialStore | None = None,
+        deadline_s: float | None = None,
     ) -> None:
-        """`others`: robots.txt rules of other origins; None if robots.txt is not followed."""
+        """`others`: robots.txt rules of other origins; None if robots.txt is not followed.
+
+        `deadline_s`: end of the probe by the event loop's clock; None: REQUESTS_IN_TIME from now.
+        """
         self.entry = entry
         self.definition = definition
         self.at_s = at_s
@@ -163,7 +167,7 @@ class ProbeSession:
         self._total_s = definition.timeouts.total_seconds
         self._loop = asyncio.get_running_loop()
         self._began_s = self._loop.time()
-        self._deadline_s = self._began_s + REQUESTS_IN_TIME * self._total_s
+        self.deadline_s = deadline_s or self._began_s + REQUESTS_IN_TIME * self._total_s
         self._left_alone: dict[URL, int] = {}
         """Number of unanswered requests by origin; MAX_TIMEOUTS and more if it is not requested again."""
         self._is_at_an_end = False
@@ -186,12 +190,12 @@ class ProbeSession:
     @property
     def is_late(self) -> bool:
         """Whether no time is left for another request."""
-        return self._loop.time() >= self._deadline_s
+        return self._loop.time() >= self.deadline_s
 
     @property
     def seconds_left(self) -> float:
         """Seconds until the deadline of the probe; negative after it."""
-        return self._deadline_s - self._loop.time()
+        return self.deadline_s - self._loop.time()
 
     def recall(self, name: str) -> Any:
         """Return a value of the target's memory, or what this probe has learned in its place."""
@@ -520,7 +524,7 @@ class ProbeSession:
         return fetched
 
     def _deadline(self, seconds: float) -> float:
-        return min(self._loop.time() + seconds, self._deadline_s)
+        return min(self._loop.time() + seconds, self.deadline_s)
 
     def _timeouts(self, url: URL) -> int:
         return self._left_alone.get(url.origin(), 0) if self._left_alone else 0

@@ -6,6 +6,7 @@ answers, and whether the agent reports or shows that it works. Every behaviour o
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from yarl import URL
@@ -28,7 +29,7 @@ from lifesign.domain.observation.results import (
 )
 from lifesign.domain.observation.server_answer import READ_RESULTS, is_login_of_server, may_be_server
 from lifesign.domain.probing.cadence import Cadence, after_probe, wants_card
-from lifesign.domain.targets.target import TargetKind, is_on_origin_of, is_target_id
+from lifesign.domain.targets.target import StatedKind, TargetKind, is_on_origin_of, is_target_id
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.definition.target_settings import paths_of
@@ -36,6 +37,7 @@ from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
+from lifesign.prober.probe.disputed_kind import decisive_report, kinds_in_order, may_be_of_other_kind
 from lifesign.prober.probe.interface_check import probe_interface, without_card
 from lifesign.prober.probe.interface_reading import drop_with_secrets
 from lifesign.prober.probe.login import read_login
@@ -106,6 +108,19 @@ class Prober:
         `at_s` is the time now, in seconds since the epoch. Raises only AddressBusy, before anything was sent,
         if its address already has its maximum of probes.
         """
+        if entry.kind is not StatedKind.DISPUTED or self._kinds.get(entry.url) is not None:
+            return (await self._probe_once(entry, at_s))[1]
+        first_kind, second_kind = kinds_in_order(entry.memory)
+        visit, first = await self._probe_once(replace(entry, kind=first_kind), at_s)
+        if not may_be_of_other_kind(visit, first.observation):
+            return first
+        _, second = await self._probe_once(replace(entry, kind=second_kind), at_s, visit.deadline_s)
+        return decisive_report(entry.memory, first, second, second_kind)
+
+    async def _probe_once(
+        self, entry: TargetEntry, at_s: float, deadline_s: float | None = None
+    ) -> tuple[ProbeSession, ProbeReport]:
+        """Probe a target as one kind; `deadline_s` is the end of the probe by the event loop's clock."""
         if entry.is_repeat and self._forget_name is not None:
             # A failure that is remembered, or a wrong address, would repeat itself without a request.
             for url in (entry.url, entry.memory.interface_url, entry.memory.health_url):
@@ -119,6 +134,7 @@ class Prober:
             at_s,
             others=self._others,
             credentials=self._credentials,
+            deadline_s=deadline_s,
         )
         visit.checks = self._checks_by_url.get(entry.url, ())
         try:
@@ -138,7 +154,7 @@ class Prober:
             visit.learned["card_read_at_s"] = None
         if self._credentials:
             observation = _scrubbed(observation, visit)
-        return ProbeReport(
+        report = ProbeReport(
             subject_id=entry.subject_id,
             observation=observation,
             memory=self._memory(visit, observation),
@@ -146,6 +162,7 @@ class Prober:
             contact=self._contacts.read(visit, observation),
             interface=visit.interface,
         )
+        return visit, report
 
     def _memory(self, visit: ProbeSession, observation: Observation) -> ProbeMemory:
         entry, retry_after_s = visit.entry, visit.retry_after_s
@@ -247,8 +264,16 @@ class Prober:
         return kind is TargetKind.MCP or (kind is None and is_known)
 
     def _kind_of(self, visit: ProbeSession) -> TargetKind | None:
-        """Return the kind that the definition states, else that of a directory; None if unknown."""
-        return self._kinds.get(visit.entry.url) or visit.entry.kind
+        """Return the kind that the definition states, else that of the directories; None if unknown.
+
+        No directory can prevent that a target that the definition names is checked for MCP.
+        """
+        url, listed = visit.entry.url, visit.entry.kind
+        if (defined := self._kinds.get(url)) is not None:
+            return defined
+        if listed is None or (listed is StatedKind.A2A and url in self._named):
+            return None
+        return TargetKind(listed)
 
     async def _ask_as_server(
         self, visit: ProbeSession, discovery: LayerResult | None, asked: LayerSettings

@@ -14,7 +14,7 @@ from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.domain.published_interface.published import Interface
-from lifesign.domain.targets.target import TargetKind
+from lifesign.domain.targets.target import StatedKind
 
 
 @fast_dataclass(kw_only=True)
@@ -46,8 +46,8 @@ class TargetEntry:
     """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
     entered_at_s: float | None = None
     """When its URL or its agent changed, or its agent registered again; None: never."""
-    kind: TargetKind | None = None
-    """Kind by the directory; None: unknown."""
+    kind: StatedKind | None = None
+    """Kind by the directories; None: unknown."""
     is_repeat: bool = False
     """Whether this is the second request of the witness rule: no message is sent a second time."""
     name_failed_at_s: float | None = None

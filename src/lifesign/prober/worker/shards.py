@@ -69,7 +69,7 @@ class TargetSlot:
         self.thresholds_s = entry.thresholds_s
         """Silence after which it is unhealthy, and dead; None: the defaults of probing."""
         self.kind = entry.kind
-        """Kind by the directory; None: unknown."""
+        """Kind by the directories; None: unknown."""
         self.memory: str | None = None
         """Memory as JSON; None without one."""
         self.due_at_s: float | None = None

@@ -94,8 +94,11 @@ def _add_page(
     kept_urls, kind = directories.stored_page(transaction, found.id, page)
     urls = {target_id(url): url for url in kept_urls}
     version = target_rows.next_version(transaction)
-    target_rows.add(transaction, urls, version, kind, found.importer)
-    kept, added = directories.list_targets(transaction, directory.id, found.id, [*urls], version)
+    target_rows.add(transaction, urls, version)
+    is_owned = found.importer is None or found.importer == directory.owner
+    kept, added = directories.list_targets(
+        transaction, directory.id, found.id, [*urls], version, kind=kind, may_change_kind=is_owned
+    )
     retire_opted_out(transaction, urls, version)
     directories.set_size(transaction, directory.id, added)
     counts = replace(found.counts, duplicates=found.counts.duplicates + len(urls) - kept - added)
@@ -111,7 +114,6 @@ def _add_page(
         directories.store_import(transaction, found)
         return found, []
     directories.remove_pages(transaction, found.id)
-    is_owned = found.importer is None or found.importer == directory.owner
     change = assess_change(size_before=found.size_before, removed=found.removed, is_owned=is_owned)
     if change.is_suspended and not (found.allow_shrink and is_owned):
         found = _in_state(transaction, found, ImportState.SUSPENDED, explanation=change.reason)
@@ -134,7 +136,7 @@ def _remove_some(
     lock_agents(transaction, may_leave.orphans)
     version = target_rows.next_version(transaction)
     leaving = directories.next_delisted(transaction, directory.id, found.id, **looked_at)
-    directories.remove_entries(transaction, directory.id, leaving.targets)
+    directories.remove_entries(transaction, directory.id, leaving.targets, version)
     directories.set_size(transaction, directory.id, -len(leaving.targets))
     ending = retire(transaction, leaving.orphans, GoneReason.LEFT, version)
     found = replace(

@@ -106,6 +106,11 @@ class StoredAgent:
         return 0 if self.observed is None else Observed.from_json(self.observed).failures_in_row
 
     @property
+    def kind(self) -> str | None:
+        """`mcp` if it was last probed as an MCP server; None: it was not, or never probed."""
+        return None if self.observed is None else Observed.from_json(self.observed).kind
+
+    @property
     def last_interface(self) -> LastInterface | None:
         """The last measured result of the agent's declared interface."""
         return None if self.observed is None else last_interface(Observed.from_json(self.observed))

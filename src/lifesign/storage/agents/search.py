@@ -87,6 +87,8 @@ class ListedAgent(NamedTuple):
     interface_result: str | None = None
     """Last measured result of its declared interface."""
     interface_at_s: float | None = None
+    kind: str | None = None
+    """As in `StoredAgent`."""
 
     @property
     def failures_in_row(self) -> int:
@@ -146,7 +148,7 @@ class _Source:
 _LISTED = tuple(
     next(table for table in (agents, heartbeats, observed) if name in table.c).c[name]
     for name in ListedAgent._fields
-    if name not in {"stored_failures", "interface_result", "interface_at_s"}
+    if name not in {"stored_failures", "interface_result", "interface_at_s", "kind"}
 )
 
 
@@ -309,7 +311,8 @@ def _listing_of(outline: _Outline, *, is_continued: bool, by_load: bool) -> Sele
         members["transport", "layer", "result"].as_string(),
         members["transport", "observed_at_s"].as_float(),
     )
-    return select(*_LISTED, failures, *interface).select_from(records).order_by(*order)
+    kind = members["kind"].as_string()
+    return select(*_LISTED, failures, *interface, kind).select_from(records).order_by(*order)
 
 
 @lru_cache(MAX_STATEMENTS)

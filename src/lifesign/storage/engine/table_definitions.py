@@ -319,7 +319,7 @@ targets = Table(
     Column("gone_reason", String(16)),
     Column("confirmed_at_s", Double, comment="when an operator last confirmed that it may be down"),
     Column("counts_as", BigInteger, comment="the target whose card this one leads to; it is counted"),
-    Column("kind", String(8), comment="a2a or mcp, from the last directory that states it"),
+    Column("kind", String(8), comment="by its listings: a2a, mcp or disputed; null: unknown"),
     Index(None, "shard", "version"),
     Index(None, "host", "url", "id"),
     Index("ix_targets_left_shard_version", "left_shard", "version",
@@ -450,6 +450,7 @@ listings = Table(
     Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
     Column("directory", RowNumber, ForeignKey("directories.id", ondelete="CASCADE"), primary_key=True),
     Column("in_import", BigInteger, nullable=False, comment="the last one that named it"),
+    Column("kind", String(8), comment="a2a or mcp, if the directory states it"),
     Index(None, "directory", "target"),
     sqlite_with_rowid=False,
 )

@@ -104,9 +104,9 @@ _DIRECTORIES_OF = """
     GROUP BY 1, 2 ORDER BY directories.name
 """
 _DIRECTORIES = text(_DIRECTORIES_OF.format(result=_RESULT))
-# A target that the prober found to be an MCP server may be listed without a kind.
-_KIND_SQLITE = "coalesce(kind, observed ->> '$.kind', 'a2a')"
-_KIND_POSTGRESQL = "coalesce(kind, CAST(observed AS json) ->> 'kind', 'a2a')"
+# A target that the prober found to be an MCP server may be listed without a kind, or with both.
+_KIND_SQLITE = "coalesce(nullif(kind, 'disputed'), observed ->> '$.kind', 'a2a')"
+_KIND_POSTGRESQL = "coalesce(nullif(kind, 'disputed'), CAST(observed AS json) ->> 'kind', 'a2a')"
 _KINDS_OF = """
     SELECT {kind}, {result}, count(*)
     FROM targets LEFT JOIN probe_results ON probe_results.target = targets.id

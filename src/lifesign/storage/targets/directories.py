@@ -21,6 +21,7 @@ from lifesign.storage.engine.table_definitions import (
     targets,
 )
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.targets import listed_kinds
 
 OPEN_STATES = (ImportState.UPLOADING, ImportState.ADDING, ImportState.SUSPENDED, ImportState.REMOVING)
 
@@ -113,18 +114,19 @@ _REVIVE_POSTGRESQL = text("""
     WHERE targets.subject_id = given.value AND targets.gone_reason = 'left'
 """)
 _LIST_TAIL = """
-    ON CONFLICT (target, directory) DO UPDATE SET in_import = excluded.in_import
+    ON CONFLICT (target, directory) DO UPDATE SET in_import = excluded.in_import,
+        kind = CASE WHEN :may_change_kind THEN excluded.kind ELSE listings.kind END
     WHERE listings.in_import < excluded.in_import
 """
 _LIST_SQLITE = text(f"""
-    INSERT INTO listings (target, directory, in_import)
-    SELECT targets.id, :directory, :in_import
+    INSERT INTO listings (target, directory, in_import, kind)
+    SELECT targets.id, :directory, :in_import, :kind
     FROM json_each(:subjects) AS given JOIN targets ON targets.subject_id = given.value WHERE true
     {_LIST_TAIL}
 """)  # noqa: S608 - constants only
 _LIST_POSTGRESQL = text(f"""
-    INSERT INTO listings (target, directory, in_import)
-    SELECT targets.id, :directory, :in_import
+    INSERT INTO listings (target, directory, in_import, kind)
+    SELECT targets.id, :directory, :in_import, :kind
     FROM unnest(CAST(:subjects AS text[])) AS given (value)
     JOIN targets ON targets.subject_id = given.value ORDER BY targets.id
     {_LIST_TAIL}
@@ -322,18 +324,28 @@ def remove_pages(transaction: Transaction, in_import: int) -> None:
 
 
 def list_targets(
-    transaction: Transaction, directory: int, in_import: int, subject_ids: Sequence[str], version: int
+    transaction: Transaction,
+    directory: int,
+    in_import: int,
+    subject_ids: Sequence[str],
+    version: int,
+    *,
+    kind: str | None,
+    may_change_kind: bool,
 ) -> tuple[int, int]:
     """Mark targets as listed in an import; former targets become targets again.
 
-    Returns the number of targets that the directory listed before and this import had not listed yet, and
-    the number of targets that are new in the directory.
+    `kind` is that of all of them in this directory; None: it states none. Without `may_change_kind`, those
+    that the directory listed before keep theirs. Returns the number of targets that the directory listed
+    before and this import had not listed yet, and the number of targets that are new in the directory.
     """
     is_postgresql = transaction.is_postgresql
     values: dict[str, Any] = {
         "subjects": subject_ids if is_postgresql else to_json(subject_ids).decode(),
         "directory": directory,
         "in_import": in_import,
+        "kind": kind,
+        "may_change_kind": may_change_kind,
     }
     connection = transaction.connection
     found_count = (
@@ -342,6 +354,7 @@ def list_targets(
     revive = {"subjects": values["subjects"], "version": version}
     connection.execute(_REVIVE_POSTGRESQL if is_postgresql else _REVIVE_SQLITE, revive)
     changed = connection.execute(_LIST_POSTGRESQL if is_postgresql else _LIST_SQLITE, values).rowcount
+    listed_kinds.update_listed(transaction, subject_ids, version)
     return found_count, changed - found_count
 
 
@@ -363,11 +376,12 @@ def next_delisted(
     )
 
 
-def remove_entries(transaction: Transaction, directory: int, numbers: Sequence[int]) -> None:
+def remove_entries(transaction: Transaction, directory: int, numbers: Sequence[int], version: int) -> None:
     """Take targets off a directory's list."""
     transaction.connection.execute(
         delete(listings).where(listings.c.directory == directory, listings.c.target.in_(numbers))
     )
+    listed_kinds.update_delisted(transaction, numbers, version)
 
 
 def unlist(transaction: Transaction, subject_id: str) -> None:

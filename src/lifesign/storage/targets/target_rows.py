@@ -93,7 +93,7 @@ class FeedRow:
     entered_at_s: float | None = None
     """When its URL or its agent changed, or its agent registered again; earlier results do not count."""
     kind: str | None = None
-    """`a2a` or `mcp`, as a directory states; None if none does."""
+    """A value of `StatedKind`; None if no directory states one."""
 
 
 _NAMES = tuple(member.name for member in fields(StoredTarget))
@@ -104,27 +104,16 @@ _NEXT_VERSION = text("""
     ON CONFLICT (id) DO UPDATE SET version = target_log.version + 1 RETURNING version
 """)
 _ADD_SQLITE = text("""
-    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s, kind)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :version, false, :now_s, :kind
+    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, :version, false, :now_s
     FROM json_each(:rows) WHERE true ON CONFLICT (subject_id) DO NOTHING
 """)
 # Others may add the same ones, in the order of their own page: the rows of one page are sorted, by all alike.
 _ADD_POSTGRESQL = text("""
-    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s, kind)
-    SELECT given ->> 0, given ->> 1, given ->> 2, CAST(given ->> 3 AS integer), :version, false, :now_s, :kind
+    INSERT INTO targets (subject_id, url, host, shard, version, is_registered, added_at_s)
+    SELECT given ->> 0, given ->> 1, given ->> 2, CAST(given ->> 3 AS integer), :version, false, :now_s
     FROM json_array_elements(CAST(:rows AS json)) AS given ON CONFLICT (subject_id) DO NOTHING
 """)
-_STATE_KIND = """
-    UPDATE targets SET kind = :kind, version = :version
-    WHERE {is_given} AND (kind IS NULL OR kind <> :kind)
-        AND (CAST(:importer AS text) IS NULL OR NOT EXISTS (
-            SELECT 1 FROM listings JOIN directories ON directories.id = listings.directory
-            WHERE listings.target = targets.id
-                AND (directories.owner IS NULL OR directories.owner <> CAST(:importer AS text))
-        ))
-"""
-_STATE_KIND_SQLITE = text(_STATE_KIND.format(is_given="subject_id IN (SELECT value FROM json_each(:given))"))
-_STATE_KIND_POSTGRESQL = text(_STATE_KIND.format(is_given="subject_id = ANY(:given)"))
 # The agent of a target: the one that it is linked to, else the one that has its id.
 _OF_AGENTS = f"""
     CASE WHEN links.target IS NOT NULL OR is_registered THEN agents.unhealthy_after_s END,
@@ -134,7 +123,9 @@ _OF_AGENTS = f"""
         THEN coalesce(observed.evidence_at_s, agents.status_since_s)
     END,
     CASE WHEN agents.status = '{Status.ACTIVE.value}' THEN agents.status_since_s END,
-    liveness.prober_key, targets.entered_at_s, targets.kind
+    liveness.prober_key, targets.entered_at_s,
+    -- The registered agent of a link may be an A2A agent that a list calls an MCP server.
+    CASE WHEN links.target IS NOT NULL AND kind = 'mcp' THEN 'disputed' ELSE kind END
 """
 _WITH_AGENTS = """
     LEFT JOIN probe_results ON probe_results.target = targets.id
@@ -211,30 +202,16 @@ def find_many(transaction: Transaction, numbers: Sequence[int]) -> list[StoredTa
     return [_stored(row) for row in transaction.connection.execute(wanted)]
 
 
-def add(
-    transaction: Transaction,
-    urls: Mapping[str, str],
-    version: int,
-    kind: str | None = None,
-    importer: str | None = None,
-) -> None:
-    """Store new targets, given as URLs by their ids; existing ones stay. URLs in `read_target`'s form.
-
-    `kind` is that of all of them, also of those that are there already; None states nothing. `importer` is
-    the prober's key that lists them: it does not change targets in the directories of others.
-    """
+def add(transaction: Transaction, urls: Mapping[str, str], version: int) -> None:
+    """Store new targets, given as URLs by their ids; existing ones stay. URLs in `read_target`'s form."""
     rows = []
     for subject_id, url in urls.items():
         host = host_of(url)
         rows.append((subject_id, url, host, shard_of(host)))
     rows.sort(key=lambda row: (row[3], row[0]))
     statement = _ADD_POSTGRESQL if transaction.is_postgresql else _ADD_SQLITE
-    values = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s, "kind": kind}
+    values = {"rows": to_json(rows).decode(), "version": version, "now_s": transaction.now_s}
     transaction.connection.execute(statement, values)
-    if kind is not None:
-        stated = {"kind": kind, "version": version, "importer": importer, **given(transaction, [*urls])}
-        changed = _STATE_KIND_POSTGRESQL if transaction.is_postgresql else _STATE_KIND_SQLITE
-        transaction.connection.execute(changed, stated)
 
 
 def enter(transaction: Transaction, agent_id: str, url: str, version: int) -> None:

@@ -416,7 +416,7 @@ def _create_targets() -> None:
         sa.Column(
             "counts_as", sa.BigInteger(), comment="the target whose card this one leads to; it is counted"
         ),
-        sa.Column("kind", sa.String(8), comment="a2a or mcp, from the last directory that states it"),
+        sa.Column("kind", sa.String(8), comment="by its listings: a2a, mcp or disputed; null: unknown"),
         sa.PrimaryKeyConstraint("id", name="pk_targets"),
         sa.UniqueConstraint("subject_id", name="uq_targets_subject_id"),
     )
@@ -586,6 +586,7 @@ def _create_listings() -> None:
         sa.Column("target", _ROW_NUMBER, nullable=False),
         sa.Column("directory", _ROW_NUMBER, nullable=False),
         sa.Column("in_import", sa.BigInteger(), nullable=False, comment="the last one that named it"),
+        sa.Column("kind", sa.String(8), comment="a2a or mcp, if the directory states it"),
         sa.PrimaryKeyConstraint("target", "directory", name="pk_listings"),
         sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_listings_target", ondelete="CASCADE"),
         sa.ForeignKeyConstraint(
