@@ -128,22 +128,6 @@ async def test_token_goes_to_the_document_of_a_server_only_if_the_kind_is_named(
     assert ("token_not_sent" in names(checked)) is (kind is None)
 
 
-async def test_token_that_a_server_sends_back_in_its_event_stream_is_not_shown() -> None:
-    token = "secret-of-the-document"
-
-    def naming(message: dict[str, Any]) -> dict[str, Any] | None:
-        reply = old(message)
-        if reply is not None:
-            reply["result"]["serverInfo"] = {"name": token}
-        return reply
-
-    async with streaming(naming) as server:
-        checked = await fetch_health(server.url, kind="mcp", detail_token=token)
-    assert checked.server is not None
-    assert checked.server.generation is Generation.EVENT_STREAM
-    assert checked.server.name == "REMOVED-SECRET"
-
-
 async def test_login_of_a_server_that_refuses_only_posts_is_reported() -> None:
     headers = 'WWW-Authenticate: Bearer resource_metadata="https://a.example/x"\r\n'
     async with agent(lambda _: Says(status=401, headers=headers), {}) as server:

@@ -228,7 +228,7 @@ async def test_ca_file_of_its_origin_applies_to_a_token_endpoint(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, *, has_two: bool
 ) -> None:
     monkeypatch.setenv("BANK_SECRET", "client-canary")
-    token = as_json({"access_token": "access-canary-1", "token_type": "Bearer"})
+    token = as_json({"access_token": "access-canary-0001", "token_type": "Bearer"})
     async with serving({"/token": token}, authority.serving("127.0.0.1")) as server:
         agent_of(server)
         oauth2 = {"token_url": f"{server.url}/token", "client_id": "a"}

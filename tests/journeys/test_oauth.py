@@ -278,7 +278,7 @@ async def test_a_signal_does_not_lose_the_next_refresh_token(
 
     async def reply(writer: asyncio.StreamWriter, head: str) -> None:
         process.send_signal(number)
-        await as_json({"access_token": "access-canary", "token_type": "Bearer", "refresh_token": NEXT})(
+        await as_json({"access_token": "access-canary-0000", "token_type": "Bearer", "refresh_token": NEXT})(
             writer, head
         )
 

@@ -129,6 +129,15 @@ def raw(data: bytes) -> Reply:
     return reply
 
 
+def gated(reply: Reply) -> Reply:
+    """This reply to a request with any `Authorization`, and 401 to others."""
+
+    async def admitting(writer: asyncio.StreamWriter, head: str) -> None:
+        await (reply if "\r\nauthorization: " in head.lower() else answer(401))(writer, head)
+
+    return admitting
+
+
 def answer(status: int, body: bytes = b"", **headers: str) -> Reply:
     """A whole answer; underscores in header names become hyphens. A `Content-Length` of one's own wins."""
     fields = {name.replace("_", "-"): value for name, value in headers.items()}

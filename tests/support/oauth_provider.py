@@ -135,7 +135,7 @@ class Provider(AuthorizationServer):
         return self.refresh_tokens[-1]
 
     def _new_token(self, **_members: Any) -> str:
-        return f"access-canary-{secrets.token_urlsafe(24)}"
+        return f"access-canary-0000-{secrets.token_urlsafe(24)}"
 
     def _lifetime_of(self, _client: Any, _grant: Any) -> int:
         return self.lifetime_s or 0

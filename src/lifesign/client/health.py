@@ -131,7 +131,7 @@ async def fetch_health(
     server beside it gets them anyway, unless the document names the URL or `kind` is `a2a`.
 
     `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to
-    the health document on the origin of `url`, and nowhere else. If the agent sends it back, the result has
+    the health document on the origin of `url`, and nowhere else. If the answer contains it, the result has
     `REMOVED-SECRET` in its place (of tokens with 8 characters or more). With a token, `url` needs https,
     unless its host is this machine, or an address in `allowed_networks`. A session of the caller keeps its
     cookies, proxies and default headers, and only sends the requests to the origin of `url`; the default
@@ -165,9 +165,14 @@ def _is_readable_on_the_way(url: URL, networks: Sequence["Network"]) -> bool:
 
 
 def _without_secrets(get: Get, scrubber: Scrubber) -> Get:
-    """Return a `get` without a secret that the agent may have sent back, in answers and redirects."""
+    """Return a `get` without the token in answers to requests with the token, and in their redirects.
+
+    Answers to other requests are public, and are not searched.
+    """
 
     async def scrubbed(url: URL, ask: Ask) -> Answer:
+        if ask.token is None:
+            return await get(url, ask)
         answer = await get(url, replace(ask, scrubber=scrubber))
         shown = answer.url if scrubber.clean_text(str(answer.url)) == str(answer.url) else answer.url.origin()
         body = scrubber.clean_shown(answer.body)
@@ -262,7 +267,7 @@ async def _check_server(get: Get, visit: CheckRequest) -> HealthCheck:
         return _conclude(visit, card, None, (), server=ServerAnswer(health, is_server=True))
     answer = None
     if health.document is None:
-        answer = await detect_server(get, url, visit.deadline_s, visit.scrubber.clean_shown)
+        answer = await detect_server(get, url, visit.deadline_s)
     server = ServerAnswer(health, is_server=True, answer=answer)
     return _conclude(visit, card, health, check_findings(visit, NO_ANNOUNCEMENT, card, health), server=server)
 
@@ -323,7 +328,7 @@ async def _find_server(get: Get, visit: CheckRequest, card: CardAnswer, health: 
     is_asked = visit.identify and may_be_server(card.answer.result, card.answer.status)
     if own.document is None and not is_asked:
         return none
-    answer = await detect_server(get, given.url, visit.deadline_s, visit.scrubber.clean_shown)
+    answer = await detect_server(get, given.url, visit.deadline_s)
     if not answer.is_server:
         return replace(none, answer=answer)
     return ServerAnswer(own, is_server=True, answer=answer)

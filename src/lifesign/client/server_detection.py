@@ -4,7 +4,6 @@ Only for a URL that a person or a program named: most of the requests are POSTs.
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -75,13 +74,11 @@ class DetectedServer:
         return is_login_of_server(self.answer.result, self.answer.challenges)
 
 
-async def detect_server(
-    get: Get, url: URL, deadline_s: float, clean: Callable[[bytes], bytes] = bytes
-) -> DetectedServer:
+async def detect_server(get: Get, url: URL, deadline_s: float) -> DetectedServer:
     """Ask whether `url` is the endpoint of an MCP server, by at most six requests.
 
     `deadline_s` is that of the event loop's clock, for all of them. A session or a stream that the server
-    opens is ended. `clean` removes secrets from the events of a stream, which arrive before `get` returns.
+    opens is ended.
     """
     version = CURRENT_VERSION
     answer, reply = await _post(get, url, discover_request(), deadline_s)
@@ -99,15 +96,13 @@ async def detect_server(
         return _found(answer, reply, Generation.HANDSHAKE, accepted)
     if answer.result in READ_RESULTS and may_stream_answers(answer.status or 0, reply):
         # Without an event stream, the answer to the handshake is more informative.
-        return await _detect_in_stream(get, url, deadline_s, clean) or _failed(answer, reply)
+        return await _detect_in_stream(get, url, deadline_s) or _failed(answer, reply)
     return _failed(answer, reply)
 
 
-async def _detect_in_stream(
-    get: Get, url: URL, deadline_s: float, clean: Callable[[bytes], bytes]
-) -> DetectedServer | None:
+async def _detect_in_stream(get: Get, url: URL, deadline_s: float) -> DetectedServer | None:
     """Shake hands over HTTP with SSE; None if a GET opens no event stream."""
-    stream = McpEventStream(url, clean)
+    stream = McpEventStream(url)
     ask = Ask(
         max_bytes=MAX_ANSWER_BYTES,
         deadline_s=deadline_s,

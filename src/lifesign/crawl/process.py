@@ -84,8 +84,6 @@ async def run_worker(
             request_token=None if token_pipe is None else token_pipe.request,
         ) as opened,
     ):
-        if token_pipe is not None:
-            token_pipe.share_with(opened.credentials)
         worker = ProbeWorker(
             ledger,
             opened.prober,

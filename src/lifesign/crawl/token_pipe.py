@@ -1,18 +1,17 @@
 """Access tokens for the processes of a crawl: one process requests them, the others get them through pipes.
 
-No token is written to a disk, and all processes together cause one request per lifetime of a token. Each
-process learns the tokens of all others, because a target may send one back to any of them.
+No token is written to a disk, and all processes together cause one request per lifetime of a token.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Final
 
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
-from lifesign.prober.secrets.credential_store import Credential, CredentialStore, IssuedTokens
+from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
 GONE: Final = "the process that requests tokens is gone"
 
@@ -43,8 +42,6 @@ class TokenOwner:
         """`seconds`: time limit of a request for a token, the same as for the token endpoint."""
         self._credentials = credentials
         self._seconds = seconds
-        self._outboxes: set[_Outbox] = set()
-        credentials.on_change = self._publish
 
     async def token(self, name: str, rejected: str | None) -> AccessToken | TokenFault:
         """Return the token of a credential and its remaining lifetime, or why there is none."""
@@ -67,7 +64,7 @@ class TokenOwner:
         """Answer the requests that come through a pipe, and close the pipe at the end of the block."""
         loop = asyncio.get_running_loop()
         replies: set[asyncio.Task[None]] = set()
-        outbox = _Outbox(pipe, self._credentials.issued_tokens)
+        outbox = _Outbox(pipe)
 
         async def reply(query: TokenQuery) -> None:
             outbox.put(TokenReply(query.number, await self.token(query.credential, query.rejected)))
@@ -82,40 +79,24 @@ class TokenOwner:
                 loop.remove_reader(pipe.fileno())
 
         loop.add_reader(pipe.fileno(), receive)
-        self._outboxes.add(outbox)
         try:
             yield
         finally:
-            self._outboxes.remove(outbox)
             loop.remove_reader(pipe.fileno())
             for task in replies:
                 task.cancel()
             outbox.close()
             pipe.close()
 
-    def _publish(self) -> None:
-        for outbox in self._outboxes:
-            outbox.note_change()
-
 
 class _Outbox:
-    """Messages to one process, written in their order."""
+    """Replies to one process, written in their order."""
 
-    def __init__(self, pipe: Connection, issued: Callable[[], Mapping[str, IssuedTokens]]) -> None:
-        """`issued`: returns the present tokens, which the process gets at first and after each change."""
+    def __init__(self, pipe: Connection) -> None:
+        """Within a running loop."""
         self._pipe = pipe
-        self._issued = issued
-        self._waiting: asyncio.Queue[TokenReply | None] = asyncio.Queue()
-        """None: the present tokens."""
-        self._has_change = False
-        self.note_change()
+        self._waiting: asyncio.Queue[TokenReply] = asyncio.Queue()
         self._writing = asyncio.get_running_loop().create_task(self._write())
-
-    def note_change(self) -> None:
-        """Send the present tokens."""
-        if not self._has_change:
-            self._has_change = True
-            self._waiting.put_nowait(None)
 
     def put(self, reply: TokenReply) -> None:
         """Send a reply."""
@@ -129,11 +110,8 @@ class _Outbox:
         # OSError: the process has ended.
         with suppress(OSError):
             while True:
-                reply = await self._waiting.get()
-                if reply is None:
-                    self._has_change = False
                 # In a thread: a process that is stopped does not read.
-                await asyncio.to_thread(self._pipe.send, self._issued() if reply is None else reply)
+                await asyncio.to_thread(self._pipe.send, await self._waiting.get())
 
 
 class TokenPipe:
@@ -145,14 +123,7 @@ class TokenPipe:
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, asyncio.Future[TokenReply]] = {}
         self._number = 0
-        self._issued: Mapping[str, IssuedTokens] = {}
-        self._credentials: CredentialStore | None = None
         self._loop.add_reader(pipe.fileno(), self._receive)
-
-    def share_with(self, credentials: CredentialStore) -> None:
-        """From now on, tell this process's credentials which tokens there are."""
-        self._credentials = credentials
-        credentials.note_issued(self._issued)
 
     async def request(self, credential: Credential, rejected: str | None) -> AccessToken | TokenFault:
         """Obtain a token for a credential. `rejected`: the token that an agent rejected, or None."""
@@ -177,15 +148,10 @@ class TokenPipe:
     def _receive(self) -> None:
         try:
             while self._pipe.poll():
-                message: TokenReply | Mapping[str, IssuedTokens] = self._pipe.recv()
-                if isinstance(message, TokenReply):
-                    answer = self._asked.get(message.number)
-                    if answer is not None and not answer.done():
-                        answer.set_result(message)
-                else:
-                    self._issued = message
-                    if self._credentials is not None:
-                        self._credentials.note_issued(message)
+                reply: TokenReply = self._pipe.recv()
+                answer = self._asked.get(reply.number)
+                if answer is not None and not answer.done():
+                    answer.set_result(reply)
         except (EOFError, OSError):
             self._loop.remove_reader(self._pipe.fileno())
             for number, answer in self._asked.items():

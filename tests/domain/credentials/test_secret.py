@@ -1,6 +1,6 @@
 import json
 from base64 import b64encode, encodebytes, urlsafe_b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -153,9 +153,8 @@ def test_secret_that_contains_another_is_removed_as_a_whole(form: str, secrets: 
 def test_cut_secret_that_contains_another_is_removed(mark: str) -> None:
     outer = f"{INNER}{mark}/and/the/rest"
     scrubber = Scrubber([INNER, f"{INNER}/and/the/rest"])
-    assert scrubber.clean_cut(f"Bad line: {outer[:-1]}") == (REMOVED if mark else f"Bad line: {REMOVED}")
+    assert scrubber.clean_cut(f"Bad line: {outer[:-1]}") == f"Bad line: {REMOVED}"
     assert scrubber.clean_cut(f"Bad line: {outer[:-1]}".replace("/", "\\/")) == REMOVED
-    assert scrubber.clean_text(f"Bad line: {INNER}/and/the") == f"Bad line: {REMOVED}"
     assert scrubber.clean_shown(f"<{outer}>".encode()) == f"<{REMOVED}>".encode()
 
 
@@ -196,16 +195,34 @@ def test_the_beginning_of_a_secret_does_not_remain_in_a_text_that_was_cut() -> N
     scrubber = Scrubber([secret])
     for length in range(MIN_SECRET_CHARS, len(secret)):
         for behind in ("", " Z", "\n"):
-            cleaned = scrubber.clean_text(f"BAD {secret[:length]}{secret[:length]}{behind}")
-            assert secret[:MIN_SECRET_CHARS] not in cleaned
-            assert cleaned.endswith(behind)
-    assert scrubber.clean_text(f"BAD {secret[: MIN_SECRET_CHARS - 1]}").endswith("tok-Q7w")
+            cleaned = scrubber.clean_cut(f"BAD {secret[:length]}{secret[:length]}{behind}")
+            assert cleaned == f"BAD {REMOVED}"
+    assert scrubber.clean_cut(f"BAD {secret[: MIN_SECRET_CHARS - 1]}").endswith("tok-Q7w")
 
 
-def test_beginning_of_a_secret_that_is_escaped_in_queries_is_removed_as_a_whole() -> None:
+ESCAPES: Mapping[str, Callable[[str], str]] = {
+    "none": str,
+    "URL": lambda text: quote(text, safe=""),
+    "JSON": lambda text: text.replace("/", "\\/"),
+    "base64": lambda text: b64encode(text.encode()).decode(),
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+def test_guess_of_a_secret_does_not_show_how_much_of_it_is_right(escape: str) -> None:
+    secret = "tok-Q7w9/ZxK3pLm5Vb8"
+    for length in range(MIN_SECRET_CHARS, len(secret) - 1):
+        guess = f"<{ESCAPES[escape](secret[: length + 1])}|>"
+        other = Scrubber([f"{secret[:length]}~{secret[length + 1 :]}"])
+        for text in (guess, guess[:-2]):
+            assert Scrubber([secret]).clean_text(text) == other.clean_text(text) == text
+            assert Scrubber([secret]).clean_cut(text) == other.clean_cut(text)
+
+
+def test_text_is_cut_at_the_beginning_of_a_secret_that_is_escaped_in_queries() -> None:
     scrubber = Scrubber(["tok-Q7w9/ZxK3pLm5Vb8"])
     for text in ("tok-Q7w9/ZxK3pLm", "tok-Q7w9%2FZxK3pLm"):
-        assert scrubber.clean_text(f"<{text}>") == f"<{REMOVED}>"
+        assert scrubber.clean_cut(f"Bad line: {text}") in {REMOVED, f"Bad line: {REMOVED}"}
     assert scrubber.clean_cut("Bad line: tok-Q7w9\\/ZxK3pLm") == REMOVED
 
 

@@ -22,7 +22,7 @@ from lifesign.domain.credentials.token import (
     token_form,
 )
 
-TOKEN = "access-canary-1"
+TOKEN = "access-canary-0001"
 GRANT = {"grant_type": "client_credentials"}
 
 

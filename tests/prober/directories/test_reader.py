@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from tests.support.hostile_server import HostileServer, Reply, answer, as_json, raw, redirect, serving
-from tests.support.probing import definition, fetching
 from yarl import URL
 
-from lifesign.crawl.prober_assembly import open_credentials
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.domain.observation.results import ResultClass
 from lifesign.errors import InvalidValue
@@ -46,7 +44,6 @@ from lifesign.prober.network.exclusion_list import read_opt_outs
 from lifesign.prober.network.fetch import Fetcher
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.resolver import Resolver
-from lifesign.prober.secrets.secret_reader import read_secrets
 
 A2A = "application/a2a-agent-card+json"
 CATALOG_TYPE = "application/ai-catalog+json"
@@ -599,24 +596,6 @@ async def test_key_with_invisible_characters_is_removed_too(fetcher: Fetcher) ->
     listed = text(f"{LIST}mailto:{sent}\n")
     async with serving({"/list": listed}) as server:
         found = await Reader(fetcher, server).read(key=KEY)
-    assert KEY not in str(found)
-
-
-async def test_secret_of_a_credential_with_invisible_characters_is_removed_too(tmp_path: Path) -> None:
-    file = tmp_path / "token"
-    file.touch(mode=0o600)
-    file.write_text(KEY)
-    listed = text(f"{LIST}mailto:{KEY[:4]}\u200e{KEY[4:]}\n")
-    async with serving({"/list": listed}) as server:
-        lab = {"name": "lab", "origin": server.url, "bearer": {"file": str(file)}}
-        wanted = definition(credentials=[lab])
-        async with (
-            fetching(wanted) as token_fetcher,
-            open_credentials(wanted, read_secrets(wanted.credentials), token_fetcher) as credentials,
-            fetching(wanted, credentials) as fetcher,
-        ):
-            found = await Reader(fetcher, server).read()
-    assert isinstance(found, Snapshot)
     assert KEY not in str(found)
 
 

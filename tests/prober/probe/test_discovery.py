@@ -11,6 +11,7 @@ from tests.support.hostile_server import (
     Reply,
     answer,
     as_json,
+    gated,
     raw,
     redirect,
     serving,
@@ -359,7 +360,7 @@ async def test_version_of_a_card_is_searched_for_secrets_without_invisible_chara
 ) -> None:
     monkeypatch.setenv("LAB_TOKEN", "canary-of-ours")
     version = "\u200e".join("canary-of-ours")
-    async with serving({CARD_PATH: as_json(card(protocolVersion=version))}) as server:
+    async with serving({CARD_PATH: gated(as_json(card(protocolVersion=version)))}) as server:
         credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}]
         async with probing(credentials=credentials, **CARD_ONLY) as probes:
             await probes.see(server.url)

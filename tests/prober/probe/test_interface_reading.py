@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.prober.probe.test_mcp_tools import serving_tools
 from tests.support.agent_check import card
-from tests.support.hostile_server import CARD_PATH, answer, as_json, serving
+from tests.support.hostile_server import CARD_PATH, answer, as_json, gated, serving
 from tests.support.mcp_answers import rpc
 from tests.support.message_server import Got, Says, agent
 from tests.support.probing import Probes, probing
@@ -68,7 +68,8 @@ async def test_a_card_with_a_secret_is_no_interface(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("DRIFT_TOKEN", secret)
     sent = mark.join(secret)
     escaped = json.dumps(card(name=f"echo {sent}")).replace("canary", "c\\u0061nary").encode()
-    async with serving({CARD_PATH: answer(200, escaped, Content_Type="application/json")}) as server:
+    reply = gated(answer(200, escaped, Content_Type="application/json"))
+    async with serving({CARD_PATH: reply}) as server:
         credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "DRIFT_TOKEN"}}]
         async with probing(**CARD_ONLY, credentials=credentials) as probes:
             interface, _ = await read(probes, server.url)
@@ -110,7 +111,7 @@ async def test_tools_that_are_listed_without_a_token_are_no_interface(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DRIFT_CLIENT", "client-canary")
-    tokens = as_json({"access_token": "access-canary", "token_type": "Bearer", "expires_in": 10})
+    tokens = as_json({"access_token": "access-canary-0000", "token_type": "Bearer", "expires_in": 10})
 
     def listed(got: Got) -> Says:
         names = ["public", "private"] if "authorization" in got.headers else ["public"]
@@ -135,8 +136,8 @@ async def test_tools_that_are_listed_without_a_token_are_no_interface(
 
 async def test_token_that_is_a_word_of_the_tools_is_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DRIFT_CLIENT", "client-canary")
-    listed = serving_tools(lambda got: rpc(got, result={"tools": [{"name": "plan-routes"}]}))
-    tokens = as_json({"access_token": "access-canary", "token_type": "Bearer", "expires_in": 10})
+    listed = serving_tools(lambda got: rpc(got, result={"tools": [{"name": "plan-routes-by-train"}]}))
+    tokens = as_json({"access_token": "access-canary-0000", "token_type": "Bearer", "expires_in": 10})
     async with agent(listed, {}) as server, serving({"/token": tokens}) as provider:
         client = {"client_id": "l", "client_secret": {"env": "DRIFT_CLIENT"}}
         oauth2 = {"token_url": f"{provider.url}/token", **client}
@@ -148,5 +149,6 @@ async def test_token_that_is_a_word_of_the_tools_is_no_change(monkeypatch: pytes
             token = probes.credentials.named("acme").tokens
             assert token is not None
             token._ends_at_s = 0.0
-            provider.replies["/token"] = as_json({"access_token": "plan-routes", "token_type": "Bearer"})
+            word = {"access_token": "plan-routes-by-train", "token_type": "Bearer"}
+            provider.replies["/token"] = as_json(word)
             assert await read(probes, url) == (None, 0)

@@ -178,11 +178,10 @@ async def test_metadata_request_carries_no_credential(monkeypatch: pytest.Monkey
         assert "authorization" not in server.asked(AT_RPC)
 
 
-async def test_a_secret_in_the_metadata_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_secret_in_the_challenge_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
     async with serving({}) as server:
         gate(server, 'Bearer realm="canary-of-the-lab", canary-of-the-lab')
-        server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["canary-of-the-lab"]))
         lab = {"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}
         async with probing(ask={}, credentials=[lab]) as probes:
             observation = await probes.see(server.url)
@@ -198,17 +197,6 @@ async def test_metadata_of_an_interface_at_the_root_has_one_place() -> None:
         server.replies[CARD_PATH] = as_json(card(url=server.url + "/"))
         assert result(await probe_once(server)) == "missing"
         assert [path for path in server.paths if path.startswith(METADATA_PATH)] == [METADATA_PATH]
-
-
-async def test_metadata_with_a_secret_of_ours_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
-    async with serving({}) as server:
-        gate(server)
-        server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["canary\\u002dof-the-lab"]))
-        credential = {"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}
-        async with probing(ask={}, credentials=[credential]) as probes:
-            observation = await probes.see(server.url)
-    assert "canary" not in observation.model_dump_json()
 
 
 async def test_metadata_is_unknown_if_no_request_can_be_sent() -> None:

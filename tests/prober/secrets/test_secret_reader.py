@@ -245,8 +245,7 @@ def client(name: str, token_url: str, **proof: object) -> CredentialSettings:
     return CredentialSettings.model_validate(given)
 
 
-def test_worker_gets_each_secret_that_a_peer_may_send_back() -> None:
-    """A card or a redirect may lead to any provider. A private key is sent to none."""
+def test_worker_gets_no_secret_of_an_oauth_client() -> None:
     login = "https://login.example/token"
     signed = {"private_key": {"env": "signed"}, "auth_method": "private_key_jwt"}
     credentials = [
@@ -260,8 +259,8 @@ def test_worker_gets_each_secret_that_a_peer_may_send_back() -> None:
     places = [each.source for each in credentials]
     secrets = Secrets({place: f"secret-of-{place.env}" for place in places})
     kept = secrets.for_worker(credentials)
-    assert {place.env for place in kept.values} == {"bearer", "elsewhere", "here"}
-    assert b"secret-of-signed" not in pickle.dumps(kept)
+    assert {place.env for place in kept.values} == {"bearer"}
+    assert pickle.dumps(kept).count(b"secret-of-") == 1
 
 
 def test_too_large_certificate_file_is_refused(tmp_path: Path) -> None:

@@ -14,8 +14,6 @@ from lifesign.domain.text.safe_text import OF_WRITING
 MIN_SECRET_CHARS: Final = 8
 """A shorter secret could not be removed from texts without removing ordinary words."""
 MAX_SECRET_CHARS: Final = 8192
-MAX_BEGINNINGS: Final = 10_000
-"""Maximum of beginnings of a secret that are removed from a text; one with more is replaced as a whole."""
 MAX_GROUPS: Final = 8
 """Maximum number of searches of a text, one after another, for secrets that contain each other."""
 MAX_USUAL: Final = 256
@@ -111,6 +109,8 @@ class Scrubber:
         If there are any, the whole body loses these characters.
         """
         cleaned = self.clean(data)
+        if data.isascii() and b"\\u" not in data:
+            return cleaned
         visible = _INVISIBLE_IN_JSON.sub(b"", data)
         if visible == data:
             return cleaned
@@ -124,18 +124,19 @@ class Scrubber:
     def clean_text(self, text: str) -> str:
         """Return the text with secrets replaced; the same object if it contains none.
 
-        As `clean_shown`, this finds secrets with invisible characters in them.
+        As `clean_shown`, this finds secrets with invisible characters in them. It removes no part of a
+        secret: what remained of a guess would show how much of it is right.
         """
-        return self._cleaned_as_shown(text, _SecretForms.without_beginnings)
+        return self._cleaned_as_shown(text, None)
 
     def clean_cut(self, text: str) -> str:
         """Return a text to show, which may be cut within a secret, without secrets.
 
-        In doubt, all of it is replaced.
+        It ends where a secret may begin. In doubt, all of it is replaced.
         """
-        return self._cleaned_as_shown(text, _SecretForms.without_escaped_beginnings, in_doubt=REMOVED)
+        return self._cleaned_as_shown(text, _SecretForms.without_beginnings, in_doubt=REMOVED)
 
-    def _cleaned_as_shown(self, text: str, then: "_Step", *, in_doubt: str | None = None) -> str:
+    def _cleaned_as_shown(self, text: str, then: "_Step | None", *, in_doubt: str | None = None) -> str:
         """Return the text with secrets replaced, also those with invisible characters in them.
 
         `in_doubt`: what replaces a text with such a secret; None: the text without invisible characters.
@@ -164,7 +165,7 @@ class Scrubber:
             data = found
         return found
 
-    def _cleaned_text(self, text: str, then: "_Step") -> str:
+    def _cleaned_text(self, text: str, then: "_Step | None") -> str:
         data = text.encode("utf-8", "surrogatepass") if self.secrets else b""
         if not self.may_be_in(data):
             return text
@@ -205,29 +206,18 @@ class _SecretForms:
         return self._disguises.removed_from(data, _replacement)
 
     def without_beginnings(self, data: bytes) -> bytes | None:
-        """Remove the beginnings of secrets: texts that quote a peer are cut before they come here.
+        """Replace all that follows the beginning of a secret; None if there may be one in an escaped form.
 
-        None if there are too many of them.
+        The replacement does not depend on how much follows of the secret: a peer that guesses a secret must
+        not see how much is right.
         """
-        for beginning, forms in self._by_beginning.items():
-            parts, at = [], 0
-            if data.count(beginning) > MAX_BEGINNINGS:
-                return None
-            while (found := data.find(beginning, at)) >= 0:
-                length = max(_common_length(data[found : found + len(form)], form) for form in forms)
-                parts += [data[at:found], _replacement(length)]
-                at = found + length
-            if parts:
-                data = b"".join((*parts, data[at:]))
-        return data
-
-    def without_escaped_beginnings(self, data: bytes) -> bytes | None:
-        """Remove the beginnings of secrets; None if there may be one in an escaped form."""
         if any(map(data.__contains__, MARKS)) and self.may_be_in(data):
             # What follows a beginning may be escaped.
             return None
-        found = self.without_beginnings(data)
-        return None if found is None or self.may_be_in(found) else found
+        begins_at = min((at for each in self._by_beginning if (at := data.find(each)) >= 0), default=None)
+        if begins_at is not None:
+            data = data[:begins_at] + _replacement(len(data) - begins_at)
+        return None if self.may_be_in(data) else data
 
 
 _Step = Callable[[_SecretForms, bytes], bytes | None]
@@ -248,18 +238,6 @@ def scrubber_of(*secrets: str | None) -> Scrubber:
     """Return the scrubber of these secrets; it ignores None, and texts that are no valid secrets."""
     valid = [secret for secret in secrets if secret is not None and secret_fault(secret) is None]
     return Scrubber(valid) if valid else NO_SECRETS
-
-
-def _common_length(text: bytes, form: bytes) -> int:
-    """Return the number of bytes with which both begin."""
-    low, high = 0, len(text)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if text[:middle] == form[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _replacement(length: int) -> bytes:

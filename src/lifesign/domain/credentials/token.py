@@ -8,7 +8,7 @@ from typing import Any, Final, TypeGuard
 from urllib.parse import quote, urlencode
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, secret_fault
+from lifesign.domain.credentials.secret import secret_fault
 
 DEFAULT_LIFETIME_S: Final = 300.0
 """Lifetime of a token whose answer has no `expires_in`."""
@@ -19,6 +19,8 @@ MAX_LIFETIME_S: Final = 86_400.0
 EARLY_RATIO: Final = 0.1
 """Share of its lifetime by which a token is renewed early, so that none expires in transit."""
 MAX_EARLY_S: Final = 60.0
+MIN_TOKEN_CHARS: Final = 16
+"""A shorter one is no secret, and may be a word of the answers from which it is removed."""
 MAX_TOKEN_CHARS: Final = 8192
 MAX_LIFETIME_DIGITS: Final = 12
 JWT_BEARER: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
@@ -48,7 +50,7 @@ class TokenFaultKind(StrEnum):
     TOKEN_TYPE = "token_type"  # noqa: S105 - a kind of fault
     """The token is not a bearer token."""
     TOKEN_FORM = "token_form"  # noqa: S105 - a kind of fault
-    """The token is missing, too long, or has characters that no header may have."""
+    """The token is missing, too short or too long, or has characters that no header may have."""
     LIFETIME = "lifetime"
     """`expires_in` is no number of seconds above 0."""
     TOKEN_FILE = "token_file"  # noqa: S105 - a kind of fault
@@ -119,7 +121,7 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
     if not isinstance(kind, str) or kind.lower() != "bearer":
         return TokenFault(kind=TokenFaultKind.TOKEN_TYPE, reason="token_type is not Bearer")
     if not is_token(value):
-        expected = f"{MIN_SECRET_CHARS} to {MAX_TOKEN_CHARS} printable ASCII characters without spaces"
+        expected = f"{MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} printable ASCII characters without spaces"
         return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=f"access_token is not a text of {expected}")
     lifetime_s = _seconds(members.get("expires_in", DEFAULT_LIFETIME_S))
     if lifetime_s is None:
@@ -147,7 +149,7 @@ def is_token(value: Any) -> TypeGuard[str]:
     """Return whether a value is a text that can be sent as a token."""
     return (
         isinstance(value, str)
-        and MIN_SECRET_CHARS <= len(value) <= MAX_TOKEN_CHARS
+        and MIN_TOKEN_CHARS <= len(value) <= MAX_TOKEN_CHARS
         and _TOKEN_CHARACTERS.issuperset(value)
     )
 

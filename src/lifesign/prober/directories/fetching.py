@@ -35,7 +35,6 @@ def fetching_with(fetcher: Fetcher) -> Get:
                 max_bytes=wanted.max_bytes,
                 deadline_s=asyncio.get_running_loop().time() + wanted.timeout_s,
                 own_secret=wanted.key,
-                is_shown=True,
                 # Directories move, but a key is only sent to its own origin.
                 may_leave_origin=wanted.key is None,
                 accept=ACCEPTED,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Self
 import aiohttp
 from yarl import URL
 
-from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, scrubber_of, united
+from lifesign.domain.credentials.secret import Scrubber, scrubber_of, united
 from lifesign.domain.mcp.conversation import EVENT_STREAM
 from lifesign.domain.net.allowed_addresses import (
     Address,
@@ -116,8 +116,8 @@ class Fetcher:
         """`networks`: the private networks that may be contacted; the resolver stays open.
 
         `is_public_allowed`: False to contact `networks` only, since there is no contact. `opt_outs`: excluded
-        hosts, both as targets and as destinations of cards and redirects. `credentials`: their secrets are
-        removed from all answers.
+        hosts, both as targets and as destinations of cards and redirects. `credentials`: the secret of a
+        request is removed from its answer.
         """
         self._is_private = lru_cache(maxsize=MAX_ADDRESSES)(partial(_is_private, networks=networks))
         self._credentials = credentials or CredentialStore()
@@ -156,8 +156,7 @@ class Fetcher:
         followed = 0
         redirected_by: Address | None = None
         tried: tuple[Address, ...] = ()
-        asked = [] if request.target is None else [request.target]
-        own = scrubber_of(request.own_secret)
+        sent = [scrubber_of(request.own_secret)]
         while True:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
@@ -171,13 +170,12 @@ class Fetcher:
             if request.credential is not None and fetched.credential is None and fetched.status is not None:
                 fetched = replace(fetched, withheld=_why_withheld(hop, request.credential))
                 hop.is_withheld = True
-            # An origin that redirects may have passed on what it received.
-            asked.append(hop.url)
-            scrubber = self._credentials.scrubber_of(*asked) if self._credentials else NO_SECRETS
-            if own:
-                scrubber = united((own, scrubber))
+            if hop.credential is not None and fetched.credential is not None:
+                # A server that redirects may pass on what it received.
+                sent.append(hop.credential.scrubber)
+            scrubber = united(sent)
             if scrubber:
-                fetched = scrubbed(fetched, scrubber, is_shown=request.is_shown)
+                fetched = scrubbed(fetched, scrubber)
             if location is None:
                 return fetched
             target = await self._next_hop(hop, fetched, location, followed, scrubber)

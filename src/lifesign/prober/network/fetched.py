@@ -1,13 +1,13 @@
 """The answer to a request, or why there is none."""
 
-from dataclasses import replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Final
 
 from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.credentials.secret import SEPARATOR, Scrubber
+from lifesign.domain.credentials.secret import NO_SECRETS, SEPARATOR, Scrubber
 from lifesign.domain.net.allowed_addresses import Address
 from lifesign.domain.observation.results import Phases, ResultClass
 from lifesign.http_client.answer import Answer, head_without_secrets, in_ms
@@ -79,25 +79,31 @@ class Fetched(Answer):
     is_head_too_large: bool = False
     """Whether the server says that the URL or the headers of the request are too large."""
 
+    scrubber: Scrubber = field(default=NO_SECRETS, repr=False)
+    """Removes the secrets that the request has sent, from texts that are read from the answer."""
+
     @property
     def is_foreign(self) -> bool:
         """Whether a redirect over plain HTTP led to another host, which may not belong to the target."""
         return self.redirected_by is not None
 
 
-def scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetched:
-    """Return an answer without the secrets that the peer may have sent back."""
-    if is_shown and (shown := scrubber.clean_shown(fetched.body)) != fetched.body:
-        fetched = replace(fetched, body=shown)
+def scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
+    """Return an answer without the secrets that its request has sent, which the peer may have sent back.
+
+    Values that are sent to the peer again are dropped if they contain one.
+    """
+    fetched = replace(fetched, scrubber=scrubber)
     usual = SEPARATOR.join((fetched.reason, fetched.content_type, fetched.allow))
     body = fetched.body
     if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
         texts = (fetched.etag or "", fetched.last_modified or "", *fetched.status_links, *fetched.challenges)
         body = SEPARATOR.join(("", *texts)).encode("utf-8", "surrogatepass") + SEPARATOR.encode() + body
-    if not (scrubber.may_be_in_cached(usual) or scrubber.may_be_in(body)):
-        # Nearly all answers: a copy takes longer than the search.
+    shown = scrubber.clean_shown(fetched.body)
+    if shown == fetched.body and not (scrubber.may_be_in_cached(usual) or scrubber.may_be_in(body)):
+        # Nearly all answers.
         return fetched
-    cleaned = scrubber.cleaned(fetched.body)
+    cleaned = None if scrubber.cleaned(fetched.body) is None else shown
     if cleaned is None and fetched.result is ResultClass.OK:
         # What is wrong with the answer is unknown: it is not at fault.
         fetched = replace(fetched, result=ResultClass.NOT_MEASURED, reason=UNSEARCHED)
@@ -110,10 +116,15 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber, *, is_shown: bool) -> Fetched
         is_altered=cleaned not in {None, fetched.body}
         or (head["content_type"], head["status_links"], head["challenges"])
         != (fetched.content_type, fetched.status_links, fetched.challenges),
-        etag=None if fetched.etag is None else scrubber.clean_text(fetched.etag),
-        last_modified=None if fetched.last_modified is None else scrubber.clean_text(fetched.last_modified),
+        etag=_unchanged(fetched.etag, scrubber),
+        last_modified=_unchanged(fetched.last_modified, scrubber),
         allow=scrubber.clean_text(fetched.allow),
     )
+
+
+def _unchanged(text: str | None, scrubber: Scrubber) -> str | None:
+    """Return a text, None if it contains a secret."""
+    return text if text is not None and scrubber.clean_text(text) == text else None
 
 
 def unreached(url: URL, why: Unreached, credential: Credential | None) -> Fetched:

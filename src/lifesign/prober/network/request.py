@@ -63,12 +63,8 @@ class Request:
     """Sent if its scope covers `url`; after a redirect, only if no other one has a longer path for that."""
     card_schemes: Sequence[str] = ()
     """Security schemes of the agent card, which name the place of an API key."""
-    target: URL | None = None
-    """URL of the probed target: its secrets are removed from answers of all origins."""
     own_secret: str | None = None
-    """Secret in its headers that is no credential: it is removed from all answers."""
-    is_shown: bool = False
-    """Whether parts of the body are shown without invisible characters, which may split a secret."""
+    """Secret in its headers that is no credential: it is removed from the answer."""
     has_secret: bool = False
     """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
     tls: ClientTls | None = None

@@ -65,12 +65,12 @@ class OAuthTokenClient:
         assert client is not None  # noqa: S101 - the store asks for tokens of clients only
         if client.token_file is None:
             fetched = await self._ask(credential, client, {"grant_type": "client_credentials"})
-            return _read(fetched)
+            return _plausible(_read(fetched), credential)
         # A prober that ends must not lose the token that replaces the one that it has just used.
         exchange = asyncio.create_task(self._refresh(credential, client, client.token_file))
         self._exchanges.add(exchange)
         exchange.add_done_callback(self._exchanges.discard)
-        return await asyncio.shield(exchange)
+        return _plausible(await asyncio.shield(exchange), credential)
 
     async def exchange_code(self, credential: Credential, grant: Mapping[str, str]) -> str | TokenFault:
         """Exchange an authorization code; return the refresh token, or the reason why there is none."""
@@ -103,7 +103,6 @@ class OAuthTokenClient:
             former = file.read()
             if isinstance(former, TokenFault):
                 return former
-            credential.note_refresh_token(former)
             with finishing(f"lifesign: {self._wait_text}"):
                 return await self._exchange(credential, client, file, former)
 
@@ -120,7 +119,6 @@ class OAuthTokenClient:
         if fault is not None:
             _log.error("the new refresh token for %s is not stored: expected %s", client.token_file, fault)
         elif new is not None:
-            credential.note_refresh_token(new)
             await asyncio.to_thread(file.replace, new)
         return found
 
@@ -140,8 +138,6 @@ class OAuthTokenClient:
         fields = token_form(grant, scope=client.scope if with_scope else None, resource=client.resource)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         fields, headers = _authenticated(client, credential.secret, fields, headers)
-        if (assertion := fields.get("client_assertion")) is not None:
-            credential.note_assertion(assertion)
         return await self._fetcher.fetch(
             Request(
                 url=URL(client.token_url, encoded=True),
@@ -179,6 +175,15 @@ def _read(fetched: Fetched) -> AccessToken | TokenFault:
         reason = _unquoted_reason(fetched, is_redirect=is_redirect)
         return TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=f"{fetched.result}{reason and f': {reason}'}")
     return read_token(fetched.status, _answer(fetched), fetched.retry_after_seconds)
+
+
+def _plausible(found: AccessToken | TokenFault, credential: Credential) -> AccessToken | TokenFault:
+    """Return a token, or a fault if it is a part of the credential's URL, which occurs in answers."""
+    scope = credential.scope
+    if isinstance(found, AccessToken) and found.value in f"{scope.origin}{scope.path}":
+        reason = "access_token is a part of the credential's URL"
+        return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=reason)
+    return found
 
 
 def _unquoted_reason(fetched: Fetched, *, is_redirect: bool) -> str:

@@ -52,6 +52,8 @@ def check_assertions(
         fetched = None if layer is None else visit.fetched_for(layer)
         if result.has_failed and assertion.is_of_content and fetched is not None and fetched.is_altered:
             result = evaluate(assertion, None, ALTERED)
+        if fetched is not None and result.actual is not None:
+            result = result.model_copy(update={"actual": fetched.scrubber.clean_text(result.actual)})
         results.append(result)
     return tuple(results) or None
 

@@ -57,13 +57,3 @@ def note_interface(visit: ProbeSession, interface: Interface) -> None:
     visit.learned["interface_digest"] = interface.digest
     if memory.interface_digest is not None:
         visit.learned["interface_changes"] = min(memory.interface_changes + 1, MAX_IN_ROW)
-
-
-def drop_with_secrets(visit: ProbeSession) -> None:
-    """Drop the published interface that this probe has read if it contains a secret."""
-    interface = visit.interface
-    if interface is None or visit.without_secrets(interface.text) == interface.text:
-        return
-    visit.interface = None
-    for name in ("interface_digest", "interface_changes"):
-        visit.learned.pop(name, None)

@@ -48,7 +48,7 @@ async def read_login(visit: ProbeSession, observation: Observation, card_every_s
     login = login_of(fetched.challenges, visit.recall("card_schemes") or (), metadata, origin=origin)
     # Parsing may have put together a secret that was escaped in the header.
     text = login.model_dump_json()
-    cleaned = visit.without_secrets(text)
+    cleaned = fetched.scrubber.clean_text(text)
     return login if cleaned == text else Login(card_schemes=login.card_schemes)
 
 
@@ -64,8 +64,6 @@ async def _metadata(
     if found is None:
         # No answer says anything: neither that there is metadata, nor that there is none.
         return known
-    if visit.without_secrets(text := found.model_dump_json()) != text:
-        found = OAuthMetadata(result=MetadataResult.INVALID, reason="it contains a secret of ours")
     visit.learned |= {"oauth_metadata": found, "oauth_metadata_at_s": visit.at_s}
     return found
 

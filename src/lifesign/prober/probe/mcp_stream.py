@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from lifesign.domain.credentials.request_scope import Purpose
@@ -28,7 +29,8 @@ class StreamExchange(McpExchange):
         """`visit` sends them."""
         super().__init__(visit)
         # The stream arrives in pieces, and is read before the fetcher removes secrets from the whole.
-        self.stream = McpEventStream(visit.given.url, visit.without_own_secrets)
+        url = visit.given.url
+        self.stream = McpEventStream(url, partial(visit.without_sent_secrets, url))
 
     async def send(
         self,

@@ -29,7 +29,7 @@ from lifesign.prober.definition.layer_settings import LayerSettings, ToolCallSet
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.interface_reading import note_tools
 from lifesign.prober.probe.mcp_exchange import McpAnswer, McpExchange
-from lifesign.prober.probe.session import ProbeSession, not_measured
+from lifesign.prober.probe.session import ALTERED, ProbeSession, not_measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,8 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
             reason = f"tools/list repeats a cursor after {pluralize(len(tools), 'tool')}"
             return _ToolList(tools, visit.layer(answer.fetched, ResultClass.INVALID_DOCUMENT, reason))
         cursor = page.next_cursor
+        if visit.has_removed(cursor):
+            return _ToolList(tools, not_measured(ALTERED))
         cursors.add(cursor)
     assert last is not None  # noqa: S101 - MAX_PAGES is above 0
     reason = f"more than {MAX_PAGES} pages, {MAX_TOOLS:,} tools or {MAX_LIST_BYTES} bytes"

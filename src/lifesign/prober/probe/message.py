@@ -49,7 +49,7 @@ async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
             break
         answer = _classify(fetched, is_rpc=spelling.is_rpc)
         task = unfinished_task(spelling, place, tenant, fetched.body)
-        if task is not None:
+        if task is not None and not visit.has_removed(task.task_id):
             polled = await poll_task(visit, task, fetched, max_bytes=MAX_ANSWER_BYTES)
             if isinstance(polled, NotFinished):
                 return visit.layer(polled.unanswered or fetched, ResultClass.TIMEOUT, polled.reason)

@@ -70,7 +70,7 @@ def _classify(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> Lay
     url = str(place.url)
     if url != visit.recall("health_url") and len(url) <= MAX_URL_CHARS:
         visit.learned["health_url"] = url
-    visit.reported_agent_id = served.document.agent_id
+    visit.reported_agent_id = fetched.scrubber.clean_text(served.document.agent_id)
     visit.document = _probed_document(visit, served.document, fetched)
     visit.learned["document_at_s"] = served.document.timestamp.timestamp()
     if visit.document.is_stale:

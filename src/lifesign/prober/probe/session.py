@@ -18,7 +18,7 @@ from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_a
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import REJECTED, SENDING, Purpose, Sending
-from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED, Scrubber, without_invisible
+from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -344,7 +344,6 @@ class ProbeSession:
                     is_enough=is_enough,
                     credential=credential,
                     card_schemes=self.recall("card_schemes") or (),
-                    target=self.given.url,
                     kept_out=self._robots_exclusion,
                     needs_new_connection=self.entry.is_repeat,
                 )
@@ -377,7 +376,8 @@ class ProbeSession:
         """
         status = fetched.status
         result = result or fetched.result
-        reason = fetched.reason if reason is None else reason
+        # Parsing may have put together a secret that was escaped in the body.
+        reason = fetched.reason if reason is None else fetched.scrubber.clean_text(reason)
         result, reason = with_credential_fault(fetched, result, reason)
         if fetched.is_altered and result in _OF_ALTERED:
             result, reason = ResultClass.NOT_MEASURED, ALTERED
@@ -447,12 +447,6 @@ class ProbeSession:
         place = self._credentials.named(fetched.credential).scope.place
         return place != missing.scope.place and not is_accepted
 
-    def may_have_secrets(self, text: str) -> bool:
-        """Return whether a text may contain a secret of the prober. Only False is certain."""
-        scrubber, visible = self._scrubber, without_invisible(text)
-        texts = (text,) if visible == text else (text, visible)
-        return any(scrubber.may_be_in(each.encode("utf-8", "surrogatepass")) for each in texts)
-
     def has_removed(self, text: str) -> bool:
         """Return whether a text from an answer of this probe may stand for one that contained a secret."""
         # The shortest replacement; hosts are in lower case.
@@ -460,18 +454,10 @@ class ProbeSession:
             return False
         return any(each.fetched.is_altered for each in self.exchanges)
 
-    def without_secrets(self, text: str) -> str:
-        """Return a text from the target without the prober's secrets, which it may have sent back."""
-        return self._scrubber.clean_text(text)
-
-    @property
-    def _scrubber(self) -> Scrubber:
-        """The scrubber of the target and of all origins that have answered."""
-        return self._credentials.scrubber_of(self.given.url, *(each.fetched.url for each in self.exchanges))
-
-    def without_own_secrets(self, data: bytes) -> bytes:
-        """Return bytes from the target without secrets that its own origin may have sent back."""
-        return self._credentials.scrubber_of(self.given.url).clean(data)
+    def without_sent_secrets(self, url: URL, data: bytes) -> bytes:
+        """Return a part of an interface's answer without the secrets that the request to `url` has sent."""
+        credential, _ = self._credential_for(url, Purpose.INTERFACE)
+        return data if credential is None else credential.scrubber.clean_shown(data)
 
     def keep(self, body: bytes) -> str | None:
         """Store bytes as evidence if the prober keeps it; return their SHA-256."""

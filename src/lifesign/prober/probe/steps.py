@@ -13,9 +13,7 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, place_under, root_health_url, server_health_url
 from lifesign.domain.credentials.request_scope import Purpose
-from lifesign.domain.credentials.secret import SEPARATOR
 from lifesign.domain.observation.assertion import GATED_STATUSES
-from lifesign.domain.observation.peer_texts import peer_texts, with_peer_texts
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -39,7 +37,6 @@ from lifesign.prober.probe.assertions import check_assertions, needs_body
 from lifesign.prober.probe.discovery import discover
 from lifesign.prober.probe.disputed_kind import decisive_report, kinds_in_order, may_be_of_other_kind
 from lifesign.prober.probe.interface_check import probe_interface, without_card
-from lifesign.prober.probe.interface_reading import drop_with_secrets
 from lifesign.prober.probe.login import read_login
 from lifesign.prober.probe.mcp_server import ServerLayers, nothing_asked, probe_server
 from lifesign.prober.probe.message import send_message
@@ -153,7 +150,7 @@ class Prober:
             # The card can show that the agent has moved.
             visit.learned["card_read_at_s"] = None
         if self._credentials:
-            observation = _scrubbed(observation, visit)
+            _forget_removed(visit)
         report = ProbeReport(
             subject_id=entry.subject_id,
             observation=observation,
@@ -404,31 +401,13 @@ class Prober:
         return observation
 
 
-def _scrubbed(observation: Observation, visit: ProbeSession) -> Observation:
-    """Return an observation without the secrets that the target may have sent back.
-
-    They leave the interface and the facts to remember too. Parsing may have put together a secret that was
-    escaped in the body.
-    """
-    facts = {name: fact for name in _OF_TARGET if isinstance(fact := visit.learned.get(name), str)}
-    interface = "" if visit.interface is None else visit.interface.text
-    # Nearly always False: all is searched in one pass.
-    may_have_some = visit.may_have_secrets(
-        SEPARATOR.join((*peer_texts(observation), *facts.values(), interface))
-    )
-    lost = {
-        name
-        for name, fact in facts.items()
-        if visit.has_removed(fact) or (may_have_some and visit.without_secrets(fact) != fact)
-    }
+def _forget_removed(visit: ProbeSession) -> None:
+    """Forget the facts from which a secret was removed: they are not those that the target stated."""
+    lost = {name for name in _OF_TARGET if visit.has_removed(visit.learned.get(name) or "")}
     visit.learned |= dict.fromkeys(lost)
     if lost & _OF_REQUESTS:
-        # What a card without the secret names is requested only in the probe that reads it.
+        # The card is read again in the next probe.
         visit.learned |= dict.fromkeys(("card_read_at_s", "card_digest", "card_etag"))
-    if not may_have_some:
-        return observation
-    drop_with_secrets(visit)
-    return with_peer_texts(observation, visit.without_secrets)
 
 
 async def _ask_paths(visit: ProbeSession, paths: Iterable[str]) -> Mapping[str, LayerResult] | None:

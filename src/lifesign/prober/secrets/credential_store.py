@@ -4,8 +4,6 @@ import logging
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,9 +18,9 @@ from lifesign.domain.credentials.missing_credentials import (
     lacking_place,
 )
 from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
-from lifesign.domain.credentials.secret import Scrubber, secret_fault
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, secret_fault
 from lifesign.domain.credentials.secret_place import SecretPlace
-from lifesign.domain.credentials.token import AccessToken, TokenFault, client_pair
+from lifesign.domain.credentials.token import AccessToken, TokenFault
 from lifesign.domain.targets.target import origin_of
 from lifesign.errors import InvalidValue
 from lifesign.prober.definition.credentials import (
@@ -34,7 +32,6 @@ from lifesign.prober.definition.credentials import (
 )
 from lifesign.prober.secrets.changed_files import ChangedFiles
 from lifesign.prober.secrets.client_tls import ClientTls
-from lifesign.prober.secrets.origin_scrubbers import OriginScrubbers, SecretsNow
 from lifesign.prober.secrets.secret_reader import (
     FileStamp,
     Secrets,
@@ -77,11 +74,7 @@ class Credential:
         """Returns the TLS of its token endpoint; None for the usual one."""
         self._settings = settings
         self._secrets = [] if secret is None else [secret]
-        self.refresh_tokens: list[str] = []
-        """Refresh tokens that are removed from texts, the newest first."""
-        self._assertions: list[str] = []
-        self.on_new_secret: Callable[[], None] = lambda: None
-        """Called after each new refresh token or assertion."""
+        self._scrubber = NO_SECRETS
 
     @property
     def name(self) -> str:
@@ -111,17 +104,6 @@ class Credential:
         self._secrets = [secret, *self._secrets][: 1 + MAX_PAST_SECRETS]
         if self.tokens is not None:
             self.tokens.retry()
-
-    def note_refresh_token(self, token: str) -> None:
-        """Store a refresh token, so that it is removed from texts that are stored or shown."""
-        if token not in self.refresh_tokens:
-            self.refresh_tokens = [token, *self.refresh_tokens][: 1 + MAX_PAST_SECRETS]
-            self.on_new_secret()
-
-    def note_assertion(self, assertion: str) -> None:
-        """Store an assertion that proves the client's identity, so that it is removed from texts."""
-        self._assertions = [assertion, *self._assertions][: 1 + MAX_PAST_SECRETS]
-        self.on_new_secret()
 
     def request_target(self, path_qs: str, card_schemes: Sequence[str] = ()) -> str:
         """Return a request's path and query, with the API key added if it is sent in the query."""
@@ -169,11 +151,19 @@ class Credential:
             return None
         return "Authorization", f"Bearer {secret}"
 
+    @property
+    def scrubber(self) -> Scrubber:
+        """Removes what requests with this credential have sent from their answers."""
+        secrets = frozenset(self.secrets())
+        if self._scrubber.secrets != secrets:
+            self._scrubber = Scrubber(secrets)
+        return self._scrubber
+
     def secrets(self) -> list[str]:
-        """Return all texts that must not be shown, including former secrets."""
-        basic, oauth2 = self._settings.basic, self._settings.oauth2
-        if oauth2 is not None:
-            return [*self._client_secrets(oauth2), *([] if self.tokens is None else self.tokens.secrets())]
+        """Return what requests with this credential send, or have sent before a change of the secret."""
+        basic = self._settings.basic
+        if self.tokens is not None:
+            return self.tokens.secrets()
         if self._settings.method == CERTIFICATE_METHOD:
             # A private key is sent nowhere.
             return []
@@ -181,30 +171,6 @@ class Credential:
         # A server may send back a header's token without the scheme before it.
         tokens = [secret.partition(" ")[2] for secret in self._secrets if self._settings.header is not None]
         return [*self._secrets, *pairs, *(token for token in tokens if secret_fault(token) is None)]
-
-    def secrets_of_provider(self) -> list[str]:
-        """Return all secrets that the token endpoint has received or issued."""
-        return [*self.secrets(), *self.sent_proofs]
-
-    @property
-    def sent_proofs(self) -> list[str]:
-        """Refresh tokens and assertions that the token endpoint has received or issued."""
-        return [*self.refresh_tokens, *self._assertions]
-
-    def _client_secrets(self, oauth2: OAuthClient) -> list[str]:
-        """Return the client's secrets. A private key is never sent, so no peer can send it back."""
-        if oauth2.client_secret is None:
-            return []
-        return [*self._secrets, *(client_pair(oauth2.client_id, secret) for secret in self._secrets)]
-
-
-@dataclass(frozen=True, slots=True)
-class IssuedTokens:
-    """Tokens of one credential that another process obtained; they are only removed from texts."""
-
-    access: tuple[str, ...] = field(repr=False)
-    refresh: tuple[str, ...] = field(repr=False)
-    """Refresh tokens, and assertions of the client."""
 
 
 RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenFault]]
@@ -242,16 +208,13 @@ class CredentialStore:
         for credential in self._credentials.values():
             if (client := credential.oauth2) is None:
                 continue
-            credential.on_new_secret = self._note_change
             credential.token_tls = partial(self._tls_files.of_origin, client.token_origin)
             if request_token is None:
                 raise ValueError(f"credential {credential.name} needs `request_token`")
             # Credentials of the same client, scope and resource share their tokens.
             if client not in sources:
                 renew = partial(request_token, credential)
-                sources[client] = TokenSource(
-                    credential.name, renew, self._note_change, clock, is_owner=owns_tokens
-                )
+                sources[client] = TokenSource(credential.name, renew, clock, is_owner=owns_tokens)
             credential.tokens = sources[client]
         self._token_sources = list(sources.values())
         self._scopes = [credential.scope for credential in self._credentials.values()]
@@ -277,11 +240,6 @@ class CredentialStore:
             "secret",
             {name: _stamp(source, setting, secrets.stamps.get) for name, setting, source in self._sources},
         )
-        self._scrubbers = OriginScrubbers(self._secrets_by_origin())
-        self.on_change: Callable[[], None] = lambda: None
-        """Called after each new token or secret."""
-        if owns_tokens:
-            self._note_stored_tokens()
 
     def __bool__(self) -> bool:
         return bool(self._credentials)
@@ -420,58 +378,6 @@ class CredentialStore:
             if secret is not None and secret != self._credentials[name].secret:
                 self._credentials[name].change(secret)
                 self._uses[name].note_change()
-                self._note_change()
-
-    def scrubber_of(self, *urls: URL) -> Scrubber:
-        """Return what removes the secrets that the origins of these URLs may have received.
-
-        They may send them back. So may the origin of a card that names an interface there. A token endpoint
-        chooses its tokens. They must not change texts that are read from other origins.
-        """
-        self._reload()
-        return self._scrubbers.of(*urls)
-
-    def issued_tokens(self) -> Mapping[str, IssuedTokens]:
-        """Return the tokens of each OAuth 2 client, by the names of the credentials, for another process."""
-        return {
-            name: IssuedTokens(tuple(credential.tokens.secrets()), tuple(credential.sent_proofs))
-            for name, credential in self._credentials.items()
-            if credential.tokens is not None
-        }
-
-    def note_issued(self, issued: Mapping[str, IssuedTokens]) -> None:
-        """Store the tokens that another process obtained, so that they are removed from texts."""
-        for name, tokens in issued.items():
-            credential = self._credentials[name]
-            credential.refresh_tokens = [*tokens.refresh]
-            if credential.tokens is not None:
-                credential.tokens.note_issued(tokens.access)
-        self._note_change()
-
-    def _note_stored_tokens(self) -> None:
-        """Store the refresh tokens in files: an endpoint may send one back before its first use."""
-        for credential in self._credentials.values():
-            client = credential.oauth2
-            if client is not None and client.token_file is not None:
-                # Before the first login there is no file. The first use logs other faults.
-                with suppress(InvalidValue):
-                    source = SecretPlace(file=client.token_file)
-                    credential.refresh_tokens = [read_secret(source, credential.name, lambda _warning: None)]
-
-    def _secrets_by_origin(self) -> Mapping[str, Sequence[SecretsNow]]:
-        """Return what returns the secrets that each origin may have received."""
-        found: dict[str, list[SecretsNow]] = {}
-        for credential in self._credentials.values():
-            for origin in credential.scope.target_origins:
-                found.setdefault(origin_of(origin), []).append(credential.secrets)
-            if credential.oauth2 is not None:
-                # It may be a target too.
-                found.setdefault(credential.oauth2.token_origin, []).append(credential.secrets_of_provider)
-        return found
-
-    def _note_change(self) -> None:
-        self._scrubbers.note_change()
-        self.on_change()
 
 
 def _secret_of(

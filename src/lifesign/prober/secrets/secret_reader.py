@@ -60,12 +60,8 @@ class Secrets:
         return Scrubber(self.values.values())
 
     def for_worker(self, credentials: Sequence[CredentialSettings]) -> "Secrets":
-        """Return only the secrets that a worker process needs, which gets access tokens from its parent.
-
-        These include client secrets: a card or a redirect may lead any process to a token endpoint, which may
-        send back what it has received.
-        """
-        kept = [each for each in credentials if each.oauth2 is None or each.oauth2.client_secret is not None]
+        """Return only the secrets that a worker process needs, which gets access tokens from its parent."""
+        kept = [each for each in credentials if each.oauth2 is None]
         needed = {place for _, place in sources_of(kept)} | {each.client_key for each in credentials}
         values = {place: value for place, value in self.values.items() if place in needed}
         return Secrets(values, self.tls, self.stamps)

@@ -5,7 +5,7 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from lifesign.domain.common.backoff import FIRST_WAIT_SECONDS, Backoff
@@ -33,27 +33,23 @@ class TokenSource:
         self,
         name: str,
         renew: Renew,
-        on_change: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
         *,
         is_owner: bool = True,
     ) -> None:
-        """`name`: name of the credential, for logs. `on_change` is called after each new token.
+        """`name`: name of the credential, for logs.
 
         `is_owner`: whether this process calls the token endpoint. False: another process does, with back-off
         and logs for all.
         """
         self._name = name
         self._renew = renew
-        self._on_change = on_change
         self._clock = clock
         self._is_owner = is_owner
         self._backoff = Backoff(chance, max_wait_s=MAX_WAIT_SECONDS if is_owner else FIRST_WAIT_SECONDS)
         self._tokens: list[str] = []
         """The newest first."""
-        self._issued: Sequence[str] = ()
-        """Those that another process obtained."""
         self._rejected: str | None = None
         self._ends_at_s = 0.0
         self._retry_at_s = 0.0
@@ -80,11 +76,7 @@ class TokenSource:
 
     def secrets(self) -> list[str]:
         """Return all texts that must not be shown, including former tokens."""
-        return [*self._tokens, *(each for each in self._issued if each not in self._tokens)]
-
-    def note_issued(self, tokens: Sequence[str]) -> None:
-        """Store the tokens that another process obtained: they are only removed from texts."""
-        self._issued = tokens
+        return [*self._tokens]
 
     async def prepare(self, seconds: float) -> bool:
         """Request a token if there is none, waiting up to `seconds`; return whether there is one then."""
@@ -152,7 +144,6 @@ class TokenSource:
         self._rejected = None
         self.fault = None
         self._backoff.over()
-        self._on_change()
 
     def _note_fault(self, fault: TokenFault) -> None:
         wait_s = max(self._backoff.wait_s(), fault.retry_after_s or 0.0)
