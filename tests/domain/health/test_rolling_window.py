@@ -16,6 +16,7 @@ from lifesign.domain.health.rolling_window import (
     WindowReader,
     WindowTotals,
     WindowWriter,
+    count_lost,
     is_plausible,
     newest_slot_end_ns,
 )
@@ -205,6 +206,22 @@ def test_old_samples_do_not_reappear_after_idle_time() -> None:
 def test_writer_opens_no_slot_before_the_current_one_has_ended() -> None:
     for at_ns in (START_NS, START_NS + SLOT_NS - 1):
         assert WindowWriter(new_block(), WINDOW_NS, at_ns).ends_ns == START_NS + SLOT_NS
+
+
+def test_lost_requests_count_as_unfinished_in_the_newest_slot() -> None:
+    newest_ns = START_NS + 5 * SLOT_NS
+    block = written(answered(START_NS), answered(newest_ns))
+    count_lost(block, 3)
+    # The older slot has left the window.
+    totals = read([block], newest_ns + WINDOW_NS - SLOT_NS)
+    assert (totals.current[Outcome.ANSWERED], totals.current[Outcome.UNFINISHED]) == (1, 3)
+    assert totals.previous[Outcome.UNFINISHED] == 0
+
+
+def test_lost_requests_change_no_block_without_a_slot() -> None:
+    block = new_block()
+    count_lost(block, 3)
+    assert block == new_block()
 
 
 def test_the_end_of_the_newest_slot_is_known() -> None:

@@ -200,6 +200,21 @@ def test_spans_that_are_close_in_relation_to_their_age_are_joined_first() -> Non
     assert added[-2:] == (ExcludedSpan(3100.0, 3110.0), ExcludedSpan(3150.0, 3160.0))
 
 
+def test_old_spans_with_the_shortest_time_between_them_are_joined_first() -> None:
+    spans = [ExcludedSpan(100.0 * number, 100.0 * number + 10) for number in range(32)]
+    added = add_span(spans, ExcludedSpan(3115.0, 3120.0), now_s=10**6, keep_s=inf)
+    assert added[-1] == ExcludedSpan(3100.0, 3115.0)
+
+
+def test_span_that_has_just_ended_stays_alone() -> None:
+    spans, running_s = [ExcludedSpan(-1.0, 0.0)], 0.01
+    while len(spans) <= MAX_SPANS:
+        end_s = spans[-1].begin_s - running_s
+        spans.append(ExcludedSpan(end_s - 1.0, end_s))
+        running_s = max(1.0, 2 * running_s)
+    assert spans[0] in add_span(spans[1:], spans[0], now_s=0.0, keep_s=inf)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 99), st.integers(1, 99)), min_size=MAX_SPANS + 1, max_size=2 * MAX_SPANS

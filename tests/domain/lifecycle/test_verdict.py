@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from tests.support.assertions import asserted
 
 from lifesign.domain.health.document import HealthStatus
-from lifesign.domain.lifecycle.heartbeat_timeout import PROBE_THRESHOLDS, ExcludedSpan, Thresholds
+from lifesign.domain.lifecycle.heartbeat_timeout import (
+    PROBE_THRESHOLDS,
+    ExcludedSpan,
+    ExtendedThresholds,
+    Thresholds,
+)
 from lifesign.domain.lifecycle.observed_facts import LastDocument, LastResult, Observed, fold
 from lifesign.domain.lifecycle.status_table import Reason, Signal, Status, reason_of, status_after
 from lifesign.domain.lifecycle.verdict import (
@@ -133,6 +138,19 @@ def test_silence_as_long_as_the_threshold_is_not_beyond_it() -> None:
     down = unhealthy(Reason.HEARTBEAT_TIMEOUT, last_heartbeat_at_s=NOW - 300)
     assert assessed(down).signals == ()
     assert assessed(down, NOW + 1e-6).signals == (Signal.HEARTBEAT_TIMEOUT,)
+
+
+@pytest.mark.parametrize("monitoring", BEATING)
+def test_extended_thresholds_hold_for_missed_heartbeats(monitoring: DecidingEvidence) -> None:
+    silent = facts(monitoring, last_heartbeat_at_s=NOW - 91, extended=ExtendedThresholds(30.0, 95.0, 320.0))
+    assert assessed(silent).signals == ()
+    assert assessed(silent, NOW + 5).signals == (Signal.HEARTBEAT_TIMEOUT,)
+
+
+def test_extended_thresholds_have_no_effect_on_probed_agents() -> None:
+    probed = facts(DecidingEvidence.PROBE, observed=failing(4, 901.0))
+    extended = replace(probed, extended=ExtendedThresholds(300.0, 2000.0, 4000.0))
+    assert assessed(probed).signals == assessed(extended).signals == (Signal.PROBE_FAILURES,)
 
 
 def test_silence_just_beyond_the_threshold_is_shown_as_longer() -> None:

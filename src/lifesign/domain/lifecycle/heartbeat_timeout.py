@@ -169,9 +169,8 @@ def downtime(
     `last_alive_s` is when the last sweep was at work, `cadence_s` the time from one sweep to the next. With
     `has_started`, this is the first sweep of a process: no process may have run since the last sweep.
     """
-    missed_s = 0.0 if has_started else MISSED_SWEEPS * cadence_s
-    is_unreachable = now_s - last_alive_s > max(missed_s, MIN_DOWNTIME_S)
-    return ExcludedSpan(last_alive_s, now_s) if is_unreachable else None
+    least_s = MIN_DOWNTIME_S if has_started else max(MIN_DOWNTIME_S, MISSED_SWEEPS * cadence_s)
+    return ExcludedSpan(last_alive_s, now_s) if now_s - last_alive_s > least_s else None
 
 
 def clock_jump_s(wall_elapsed_s: float, monotonic_elapsed_s: float) -> float:

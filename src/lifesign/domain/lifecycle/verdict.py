@@ -325,8 +325,9 @@ def _patience_s(facts: Facts) -> float:
 
 def thresholds_in_force(facts: Facts) -> Thresholds | ExtendedThresholds:
     """Return the thresholds for the present silence."""
-    is_extended = facts.extended is not None and facts.monitoring is not DecidingEvidence.PROBE
-    return facts.extended if is_extended and facts.extended is not None else facts.thresholds
+    if facts.extended is None or facts.monitoring is DecidingEvidence.PROBE:
+        return facts.thresholds
+    return facts.extended
 
 
 def _damping(facts: Facts) -> int:
