@@ -19,6 +19,16 @@ def test_addresses_of_both_families_alternate_up_to_a_limit() -> None:
     assert order.of(HOST, SIXES[:1]) == SIXES[:1]
 
 
+def test_family_without_a_route_is_last_and_never_absent() -> None:
+    order = AddressOrder()
+    assert order.of(HOST, [FOURS[0], SIXES[0]], last_version=4) == [SIXES[0], FOURS[0]]
+    many = [*SIXES, FOURS[0]]
+    first = order.of(HOST, many, last_version=4)
+    assert first == SIXES[:3]
+    order.note(HOST, many, first, None)
+    assert FOURS[0] in order.of(HOST, many, last_version=4)
+
+
 def test_addresses_that_were_tried_in_vain_take_turns_with_the_others() -> None:
     order = AddressOrder()
     tried = []

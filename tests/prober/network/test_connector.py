@@ -18,9 +18,10 @@ from tests.support.safe_asking import HERE, PATIENT, asking
 from tests.support.servers import free_port
 from yarl import URL
 
-from lifesign.domain.net.allowed_addresses import TargetUrl
+from lifesign.domain.net.allowed_addresses import Address, TargetUrl
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network import connector as connector_file
+from lifesign.prober.network import source_address
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.host_limiter import AddressBusy
@@ -137,6 +138,29 @@ async def test_a_silent_address_leaves_time_for_the_next(monkeypatch: pytest.Mon
         assert why.result is ResultClass.TIMEOUT
         assert why.phases is not None
         assert why.phases.connect_ms is not None
+
+
+async def test_family_without_a_route_takes_no_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+
+    async def connect(_factory: Any, host: str, _port: int) -> Any:
+        tried.append(host)
+        if ":" in host:
+            raise OSError(errno.ENETUNREACH, "Network is unreachable")
+        await asyncio.Event().wait()
+
+    def source(address: Address) -> Address | None:
+        return None if address.version == 6 else ip_address("127.0.0.1")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", connect)
+    monkeypatch.setattr(source_address, "source_towards", source)
+    patient = PATIENT.model_copy(update={"connect_seconds": 0.4})
+    async with connecting({"both.example": ("::1", "127.0.0.1")}, timeouts=patient) as connector:
+        began_s = asyncio.get_running_loop().time()
+        why = await unreached(connector, "http://both.example/")
+        assert asyncio.get_running_loop().time() - began_s > 0.35
+    assert tried == ["127.0.0.1", "::1"]
+    assert (why.result, why.address) == (ResultClass.TIMEOUT, ip_address("127.0.0.1"))
 
 
 async def test_address_is_admitted_before_connecting(monkeypatch: pytest.MonkeyPatch) -> None:

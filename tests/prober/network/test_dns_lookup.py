@@ -77,21 +77,6 @@ async def test_root_servers_are_queried_without_a_cache() -> None:
         assert not await answers_for_root([dns.address], 0.2)
 
 
-def test_reachable_address_families_are_found_without_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources: dict[int, Any] = {}
-    monkeypatch.setattr(dns_lookup, "source_towards", lambda address: sources.get(address.version))
-    assert dns_lookup._usable_family() is socket.AF_UNSPEC
-    sources[4] = ip_address("192.168.1.5")
-    assert dns_lookup._usable_family() is socket.AF_INET
-    # An address of one's own site does not lead to the internet.
-    sources[6] = ip_address("fd00::2")
-    assert dns_lookup._usable_family() is socket.AF_INET
-    sources[6] = ip_address("2001:db8::2")
-    assert dns_lookup._usable_family() is socket.AF_UNSPEC
-    del sources[4]
-    assert dns_lookup._usable_family() is socket.AF_INET6
-
-
 # ── where c-ares cannot start ──
 
 

@@ -6,7 +6,6 @@ from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import Alias, Answer, Failure, Names, Turns, dns_serving
 from tests.support.open_files import no_more_than, open_files
 
-from lifesign.prober.network import dns_lookup
 from lifesign.prober.network import resolver as resolver_module
 from lifesign.prober.network.resolver import (
     FIRST_LOOKUPS_AT_ONCE,
@@ -23,9 +22,7 @@ SHORT_S = 0.4
 
 
 @pytest.fixture(autouse=True)
-def _both_families(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that reaches both families, whatever this one does; and short patience."""
-    monkeypatch.setattr(dns_lookup, "_usable_family", lambda: socket.AF_UNSPEC)
+def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "ROOT_SECONDS", 0.2)
 
 
@@ -58,6 +55,18 @@ async def test_name_has_the_addresses_of_its_server() -> None:
         assert texts(await resolver.resolve("six.example")) == ["2001:db8::6"]
 
 
+async def test_both_families_are_queried_whatever_the_routes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def private(connected: socket.socket) -> tuple[str, int]:
+        return ("fd00::2" if connected.family is socket.AF_INET6 else "192.168.1.5", 0)
+
+    both = ("192.0.2.1", "fd00::1")
+    async with dns_serving({"both.example": both}) as dns:
+        monkeypatch.setattr(socket.socket, "connect", lambda *_: None)
+        monkeypatch.setattr(socket.socket, "getsockname", private)
+        async with Resolver([dns.address]) as resolver:
+            assert set(texts(await resolver.resolve("both.example"))) == set(both)
+
+
 @on_both_loops
 async def test_name_without_an_address_fails_the_target() -> None:
     names: Names = {"empty.example": Failure.NO_DATA, "dangling.example": Alias("gone.example")}
@@ -65,29 +74,6 @@ async def test_name_without_an_address_fails_the_target() -> None:
         for name in ("unknown.example", "empty.example", "dangling.example"):
             assert not is_fault(await resolver.resolve(name))
         assert resolver.faults == 0
-
-
-@pytest.mark.parametrize(
-    ("reached", "found"), [(socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")]
-)
-async def test_unreachable_address_family_is_queried_last(
-    reached: socket.AddressFamily, found: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dns_lookup, "_usable_family", lambda: reached)
-    names: Names = {
-        "both.example": ("192.0.2.1", "2001:db8::1"),
-        "four.example": ("192.0.2.4",),
-        "six.example": ("2001:db8::6",),
-        "empty.example": Failure.NO_DATA,
-    }
-    async with dns_serving(names) as dns, Resolver([dns.address]) as resolver:
-        assert texts(await resolver.resolve("both.example")) == [found]
-        assert dns.asked["both.example"] == 1
-        assert texts(await resolver.resolve("four.example")) == ["192.0.2.4"]
-        assert texts(await resolver.resolve("six.example")) == ["2001:db8::6"]
-        assert not is_fault(await resolver.resolve("empty.example"))
-        assert not is_fault(await resolver.resolve("unknown.example"))
-        assert dns.asked["unknown.example"] == 1
 
 
 @on_both_loops

@@ -36,11 +36,15 @@ class AddressOrder:
     def __init__(self) -> None:
         self._hosts: OrderedDict[str, _Tried] = OrderedDict()
 
-    def of(self, host: str, addresses: Sequence[Address]) -> list[Address]:
-        """Return the addresses to try: both families in turn, as one of them may not work here."""
+    def of(self, host: str, addresses: Sequence[Address], last_version: int | None = None) -> list[Address]:
+        """Return the addresses to try: both families in turn, as one of them may not work here.
+
+        `last_version`: IP version of the family that comes after the other one; None: none does.
+        """
         fours = [address for address in addresses if address.version == 4]
         sixes = [address for address in addresses if address.version == 6]
         both = [address for pair in zip_longest(fours, sixes) for address in pair if address is not None]
+        both.sort(key=lambda each: each.version == last_version)
         if len(both) > MAX_ATTEMPTS and (tried := self._hosts.get(host)) is not None:
             rank = {address: number for number, address in enumerate(tried.in_vain)}
             both.sort(key=lambda each: -2 if each == tried.answered else rank.get(each, -1))

@@ -24,6 +24,7 @@ from lifesign.prober.network.address_order import AddressOrder
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.host_limiter import admit
 from lifesign.prober.network.resolver import NoAddress, Resolver
+from lifesign.prober.network.source_address import last_family
 from lifesign.prober.secrets.client_tls import ClientTls
 
 if TYPE_CHECKING:
@@ -110,7 +111,10 @@ class VettedConnector:
         if not vetted:
             reason = "" if refused is None else refused.reason
             return Unreached(result=ResultClass.BLOCKED_ADDRESS, reason=reason, phases=Phases(dns_ms=dns_ms))
-        opened = await self._connect(target, self._order.of(target.host, vetted), dns_ms, deadline_s)
+        last = last_family(vetted)
+        addresses = self._order.of(target.host, vetted, None if last is None else last.version)
+        unrouted = last.version if last is not None and not last.has_route else None
+        opened = await self._connect(target, addresses, dns_ms, deadline_s, unrouted)
         answered = opened.address if isinstance(opened, HttpConnection) else None
         self._order.note(target.host, vetted, opened.tried, answered)
         if isinstance(opened, HttpConnection) and target.scheme == "https":
@@ -120,9 +124,18 @@ class VettedConnector:
         return opened
 
     async def _connect(
-        self, target: TargetUrl, addresses: Sequence[Address], dns_ms: float | None, deadline_s: float
+        self,
+        target: TargetUrl,
+        addresses: Sequence[Address],
+        dns_ms: float | None,
+        deadline_s: float,
+        unrouted: int | None,
     ) -> HttpConnection | Unreached:
-        """Connect to the first of the addresses that accepts the connection."""
+        """Connect to the first of the addresses that accepts the connection.
+
+        `unrouted`: IP version to which no route leads; its addresses fail at once, and take no share of the
+        time. None: there is none.
+        """
         began_s = perf_counter()
         last_at_s = min(deadline_s, self._loop.time() + self._timeouts.connect_seconds)
         failed: Unreached | None = None
@@ -131,7 +144,8 @@ class VettedConnector:
             now_s = self._loop.time()
             try:
                 # An address that does not answer leaves time for the next ones.
-                async with asyncio.timeout_at(now_s + (last_at_s - now_s) / (len(addresses) - number)):
+                left = sum(each.version != unrouted for each in addresses[number:])
+                async with asyncio.timeout_at(now_s + (last_at_s - now_s) / max(1, left)):
                     _, line = await self._loop.create_connection(self._new_line, str(address), target.port)
             except (OSError, TimeoutError) as error:
                 phases = Phases(dns_ms=dns_ms, connect_ms=in_ms(perf_counter() - began_s))

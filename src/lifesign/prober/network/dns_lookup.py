@@ -18,9 +18,8 @@ from typing import Any, Final, Protocol
 import pycares
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
-from lifesign.domain.net.allowed_addresses import IPV6_GLOBAL_UNICAST, Address
+from lifesign.domain.net.allowed_addresses import Address
 from lifesign.errors import InvalidValue
-from lifesign.prober.network.source_address import source_towards
 
 MAX_ADDRESSES: Final = 32
 """Maximum of addresses per name."""
@@ -43,9 +42,6 @@ _NO_ADDRESS: Final = frozenset({
 _NO_ADDRESS_IN_SYSTEM: Final = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
 )
-# The address is only used to choose a route: no packet is sent.
-_PUBLIC_IPV4: Final = ip_address("8.8.8.8")
-_PUBLIC_IPV6: Final = ip_address("2001:4860:4860::8888")
 _logger = getLogger("lifesign.prober")
 
 
@@ -159,7 +155,6 @@ class _Cares:
         self._timeout_s = timeout_s
         self._reads_hosts_file = reads_hosts_file
         self._loop = asyncio.get_running_loop()
-        self._family = _usable_family()
         self._reading: set[int] = set()
         self._writing: set[int] = set()
         self._tick: asyncio.TimerHandle | None = None
@@ -174,25 +169,14 @@ class _Cares:
         )
 
     def look_up(self, host: str, report: Report) -> None:
-        """Look up a name. Addresses of a family without a route are used only if there are no others."""
-
-        def settle(result: pycares.AddrInfoResult | None, code: int | None) -> None:
-            if code == pycares.errno.ARES_ENODATA and self._family is not socket.AF_UNSPEC:
-                other = socket.AF_INET if self._family is socket.AF_INET6 else socket.AF_INET6
-                self._ask(host, other, lambda result, code: report(_read(result, code)))
-            else:
-                report(_read(result, code))
-
-        self._ask(host, self._family, settle)
-
-    def _ask(
-        self,
-        host: str,
-        family: socket.AddressFamily,
-        settle: Callable[[pycares.AddrInfoResult | None, int | None], None],
-    ) -> None:
+        """Look up a name in both families: a route to an address is known only once the address is."""
         self._channel.getaddrinfo(
-            host, None, family=family, type=socket.SOCK_STREAM, flags=_DO_NOT_SORT, callback=settle
+            host,
+            None,
+            family=socket.AF_UNSPEC,
+            type=socket.SOCK_STREAM,
+            flags=_DO_NOT_SORT,
+            callback=lambda result, code: report(_read(result, code)),
         )
 
     def query_root(self, report: Callable[[object, int | None], None]) -> None:
@@ -266,16 +250,6 @@ class _Threads:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _usable_family() -> socket.AddressFamily:
-    """Return which addresses this machine reaches; AF_UNSPEC for both families, or for none."""
-    has_four = source_towards(_PUBLIC_IPV4) is not None
-    six = source_towards(_PUBLIC_IPV6)
-    has_six = six is not None and six in IPV6_GLOBAL_UNICAST
-    if has_four == has_six:
-        return socket.AF_UNSPEC
-    return socket.AF_INET if has_four else socket.AF_INET6
 
 
 def _read(result: pycares.AddrInfoResult | None, code: int | None) -> NameAnswer:
