@@ -235,27 +235,7 @@ async def test_missing_list_is_reported_before_the_start(
     assert files(tmp_path) == {"mixed.yml"}
 
 
-async def test_directory_that_sends_back_a_secret_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LAB_TOKEN", "canary-7d1f~secret")
-    async with serving({}) as server:
-        listed = f"{server.url}/canary-7d1f~secret\n{server.url}/other\n".encode()
-        server.replies["/agents"] = answer(
-            200, listed, Content_Type="text/plain", ETag='"canary-7d1f~secret"'
-        )
-        text = DEFINITION.replace("{file: agents.txt}", f"{{url: {server.url}/agents}}")
-        text += f"credentials: [{{name: lab, origin: '{server.url}', bearer: {{env: LAB_TOKEN}}}}]\n"
-        definition, shown = definition_of(text, tmp_path / "mixed.yml"), Shown()
-        async with open_local_backend("sqlite:///mixed.db") as home:
-            crawled = await Crawl(definition, home, shown, asyncio.Event()).once(processes=1)
-    assert (crawled.is_done, crawled.probed) == (True, 2)
-    assert b"canary" not in content(tmp_path)
-    assert "canary" not in "\n".join(shown.lines)
-
-
-async def test_workers_can_remove_each_client_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A card may lead any of them to the token endpoint's server."""
+async def test_workers_get_no_client_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIENT_SECRET", "client-canary")
     text = DEFINITION.replace("directories: [{file: agents.txt}]", "targets: [http://127.0.0.2:1]") + (
         "credentials: [{name: lab, origin: 'https://lab.example', oauth2: {"
@@ -267,8 +247,7 @@ async def test_workers_can_remove_each_client_secret(tmp_path: Path, monkeypatch
         definition = definition_of(text, tmp_path / "mixed.yml")
         await Crawl(definition, home, Shown(), asyncio.Event()).watch(processes=2)
     secrets = [share.secrets.values for share in probing.await_args_list[0].args[0]]
-    assert len(secrets) == 2
-    assert all(secrets)
+    assert secrets == [{}, {}]
 
 
 async def test_resumed_crawl_detects_a_silent_agent(tmp_path: Path) -> None:
