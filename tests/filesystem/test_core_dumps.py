@@ -43,3 +43,23 @@ def test_a_process_with_secrets_writes_no_core_dump(tmp_path: Path, reads: str) 
     )
     (line,) = [line for line in run.stdout.splitlines() if line.startswith("Max core file size")]
     assert line.split()[4:6] == ["1", "1"]
+
+
+HARD_LIMIT_0 = """
+import ctypes
+import resource
+from lifesign.filesystem import core_dumps
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+def refuse(_, limits):
+    if limits != (0, 0):
+        raise ValueError("not allowed to raise maximum limit")
+resource.setrlimit = refuse
+core_dumps.forbid_core_dumps()
+# PR_GET_DUMPABLE
+print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
+"""
+
+
+def test_process_that_cannot_raise_its_limit_of_core_dumps_is_not_dumpable() -> None:
+    run = subprocess.run([sys.executable, "-c", HARD_LIMIT_0], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "0"
