@@ -19,6 +19,7 @@ from lifesign.domain.credentials.secret import (
     is_open_to_group,
     is_too_open,
     secret_fault,
+    secrets_in_header,
     united,
 )
 from lifesign.domain.text.safe_text import OF_WRITING
@@ -184,6 +185,29 @@ def test_number_of_searches_for_nested_secrets_is_limited() -> None:
         assert secret[:MIN_SECRET_CHARS] not in scrubber.clean_text(f"<{secret}>")
     # Unrelated secrets need one search, in which a base64 form of one is no part of another.
     assert len(Scrubber([f"unrelated/secret {count:03}+%" for count in range(100)])._groups) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ("Token 0123456789", ["0123456789"]),
+        ('Token token="0123456789", v=1', ['token="0123456789", v=1', "0123456789"]),
+        ("session=0123456789; theme=dark", ["theme=dark", "0123456789"]),
+        (
+            f"basic {b64encode(b'probe:0123456789').decode()}",
+            ["cHJvYmU6MDEyMzQ1Njc4OQ==", "probe:0123456789", "0123456789"],
+        ),
+        ("Basic not-base64", ["not-base64"]),
+        ("0123456789", []),
+    ],
+)
+def test_parts_of_a_header_are_secrets(value: str, found: list[str]) -> None:
+    assert secrets_in_header(value) == found
+
+
+def test_secret_that_looks_escaped_is_found_in_other_case() -> None:
+    scrubber = Scrubber(["141 %yosl > +awn;%48b6"])
+    assert "YOSL" not in scrubber.clean_text("<141 %YOSL &gt; +AWN;%48B6>")
 
 
 def test_text_with_a_lone_surrogate_can_be_cleaned() -> None:

@@ -2,8 +2,9 @@
 
 import re
 import stat
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, quote_plus
@@ -190,7 +191,7 @@ class _SecretForms:
             self._by_beginning.setdefault(form[:MIN_SECRET_CHARS], []).append(form)
         spaced = [secret.replace(b" ", b"+") for secret in sent if b" " in secret]
         # The names of schemes and media types, for example, are read in lower case.
-        lower = needles_of(secret.lower() for secret in sent)
+        lower = {needle.lower() for needle in needles_of(sent)}
         self._disguises = Disguises(
             [*self._literals, *spaced],
             [*(secret.hex().encode() for secret in sent), *lower],
@@ -232,6 +233,20 @@ def united(scrubbers: Iterable[Scrubber]) -> Scrubber:
     if len(found) > 1:
         return Scrubber(secret for each in found for secret in each.secrets)
     return found[0] if found else NO_SECRETS
+
+
+def secrets_in_header(value: str) -> list[str]:
+    """Return the secrets in a header's value that a server may send back without the rest of it.
+
+    These are what follows the scheme, the values of parameters and cookies, and the password of Basic.
+    """
+    scheme, _, rest = value.partition(" ")
+    parts = [rest, *(part.partition("=")[2].strip().strip('"') for part in re.split("[,;]", value))]
+    if scheme.lower() == "basic":
+        with suppress(ValueError):
+            pair = b64decode(rest, validate=True).decode()
+            parts += [pair, pair.partition(":")[2]]
+    return [part for part in dict.fromkeys(parts) if secret_fault(part) is None]
 
 
 def scrubber_of(*secrets: str | None) -> Scrubber:

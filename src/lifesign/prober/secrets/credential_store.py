@@ -18,7 +18,7 @@ from lifesign.domain.credentials.missing_credentials import (
     lacking_place,
 )
 from lifesign.domain.credentials.request_scope import CredentialScope, ScopeIndex
-from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, secret_fault
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, secrets_in_header
 from lifesign.domain.credentials.secret_place import SecretPlace
 from lifesign.domain.credentials.token import AccessToken, TokenFault
 from lifesign.domain.targets.target import origin_of
@@ -168,9 +168,9 @@ class Credential:
             # A private key is sent nowhere.
             return []
         pairs = [] if basic is None else [_basic(basic.username, secret) for secret in self._secrets]
-        # A server may send back a header's token without the scheme before it.
-        tokens = [secret.partition(" ")[2] for secret in self._secrets if self._settings.header is not None]
-        return [*self._secrets, *pairs, *(token for token in tokens if secret_fault(token) is None)]
+        headers = [] if self._settings.header is None else self._secrets
+        parts = [part for value in headers for part in secrets_in_header(value)]
+        return [*self._secrets, *pairs, *parts]
 
 
 RequestToken = Callable[[Credential, str | None], Awaitable[AccessToken | TokenFault]]
