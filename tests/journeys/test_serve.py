@@ -14,10 +14,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from tests.support import preloaded
 from tests.support.databases import bare_url
 from tests.support.process_tree import descendants, fork_servers, worker_processes
@@ -423,6 +425,27 @@ def test_invalid_new_certificate_keeps_the_running_processes_and_is_logged(
         assert re.match(r"\d{4}-\d\d-\d\dT\S+ (INFO|ERROR) (lifesign|uvicorn)\S*: ", line), line
     refused = line_of(server, "cannot serve with this certificate")
     assert re.search("tls_certificate: .*; got 'cert.pem'", refused)
+
+
+def test_expired_new_certificate_replaces_no_process(
+    start: Start, tls: Sequence[str], tmp_path: Path
+) -> None:
+    server = start("--workers", "2", *tls)
+    until("both have begun", lambda: server.log.read_text().count("Application startup complete") == 2)
+    former = server.workers
+    issued = trustme.CA().issue_cert("localhost", not_after=datetime(2025, 1, 1, tzinfo=UTC))
+    issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    server.process.send_signal(signal.SIGHUP)
+    until("it says so", lambda: "cannot serve with this certificate" in server.log.read_text())
+    assert server.workers == former
+    assert server.ask("GET", "/healthz")[0] == 200
+    assert server.end() == 0
+    # A start has no former certificate to keep.
+    server = start(*tls)
+    assert server.ask("GET", "/healthz")[0] == 200
+    assert "clients refuse this certificate" in server.log.read_text()
+    assert server.end() == 0
 
 
 def line_of(server: Serving, part: str) -> str:

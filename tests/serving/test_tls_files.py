@@ -1,10 +1,11 @@
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
 
 from lifesign.errors import InvalidValue
-from lifesign.serving.tls_files import check_pair
+from lifesign.serving.tls_files import MAX_CLOCK_DIFFERENCE_SECONDS, check_pair, check_validity
 
 
 @pytest.fixture
@@ -52,3 +53,19 @@ def test_invalid_tls_file_is_named_in_the_error(
     assert refused.value.name == name
     assert refused.value.given == str(files / (certificate if name == "tls_certificate" else key))
     assert expected in refused.value.expected
+
+
+def test_certificate_that_is_not_valid_now_is_refused(tmp_path: Path) -> None:
+    begins_at = datetime(2026, 6, 1, tzinfo=UTC)
+    ends_at = begins_at + timedelta(days=1)
+    issued = trustme.CA().issue_cert("localhost", not_before=begins_at, not_after=ends_at)
+    file = tmp_path / "cert.pem"
+    issued.cert_chain_pems[0].write_to_path(file)
+    begins_s, ends_s = begins_at.timestamp(), ends_at.timestamp()
+    for now_s in (begins_s - MAX_CLOCK_DIFFERENCE_SECONDS, begins_s, ends_s - 1):
+        check_validity(file, now_s)
+    for now_s, part in ((begins_s - MAX_CLOCK_DIFFERENCE_SECONDS - 1, "2026-06-01"), (ends_s, "2026-06-02")):
+        with pytest.raises(InvalidValue) as refused:
+            check_validity(file, now_s)
+        assert (refused.value.name, refused.value.given) == ("tls_certificate", str(file))
+        assert part in refused.value.expected

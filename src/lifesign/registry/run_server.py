@@ -14,6 +14,7 @@ import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ from lifesign.serving.log_lines import LogFormat, log_config
 from lifesign.serving.process_supervisor import EXIT_FAILED, Supervisor
 from lifesign.serving.proxied_callers import ProxiedCallers
 from lifesign.serving.self_signed_certificate import certificate_ends_s
-from lifesign.serving.tls_files import check_pair
+from lifesign.serving.tls_files import check_pair, check_validity
 from lifesign.storage.engine import schema_version
 from lifesign.storage.engine.database import open_database, read_url
 from lifesign.storage.engine.transaction import Transaction
@@ -356,6 +357,11 @@ def _check_tls(listening: Listening) -> None:
         )
         raise InvalidValue(name, None, f"{missing} beside it: a certificate and its key belong together")
     check_pair(certificate, key)
+    try:
+        check_validity(certificate, time.time())
+    except InvalidValue as error:
+        # The clock may be wrong, and callers through a proxy may not verify it: a server is better than none.
+        _log.error("clients refuse this certificate: %s", error)
 
 
 def _check_directory(name: str, directory: Path | None) -> None:

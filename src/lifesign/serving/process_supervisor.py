@@ -12,12 +12,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors.multiprocess import Multiprocess, Process
 
+from lifesign.errors import InvalidValue
 from lifesign.serving.bounded_server import BoundedServer
+from lifesign.serving.tls_files import check_validity
 from lifesign.serving.worker_start import WorkerContext, WorkerProcess, death_text, start_worker
 
 START_SECONDS = 60
@@ -210,8 +213,14 @@ class Supervisor(Multiprocess):
         """Replace each process once its successor answers, until all are asked to end.
 
         uvicorn would notice that request only when the last process is replaced, and waits without a limit
-        for each.
+        for each. A certificate that clients would refuse replaces none: the present processes keep theirs.
         """
+        if self.config.ssl_certfile is not None:
+            try:
+                check_validity(Path(self.config.ssl_certfile), time.time())
+            except InvalidValue as error:
+                _log.error("cannot serve with this certificate: %s: no process is replaced", error)
+                return
         for place, former in enumerate([*self.processes]):
             if self._is_asked_to_end():
                 return

@@ -1,6 +1,6 @@
-"""Expiry of the server's own certificate.
+"""Validity of the server's own certificate.
 
-The standard library only parses certificates of peers. Therefore the time is read from the DER itself (RFC
+The standard library only parses certificates of peers. Therefore the times are read from the DER itself (RFC
 5280 4.1): certificate, its signed part, and there the fifth member, its validity.
 """
 
@@ -22,6 +22,15 @@ def certificate_ends_s(file: Path) -> float | None:
     """Return the expiry of the first certificate of a PEM file in seconds since the epoch.
 
     None if it has none.
+    """
+    validity_s = certificate_validity_s(file)
+    return None if validity_s is None else validity_s[1]
+
+
+def certificate_validity_s(file: Path) -> tuple[float, float] | None:
+    """Return begin and end of the validity of a PEM file's first certificate, in seconds since the epoch.
+
+    None if it has none.
 
     The file may be replaced while the server runs, which keeps the certificate that it has read.
     """
@@ -29,12 +38,13 @@ def certificate_ends_s(file: Path) -> float | None:
         with file.open("rb") as opened:
             text = opened.read(MAX_BYTES).decode("ascii", "replace")
         first = text[text.index(_BEGIN) : text.index(_END) + len(_END)]
-        return _ends(ssl.PEM_cert_to_DER_cert(first)).timestamp()
+        begin, end = _validity(ssl.PEM_cert_to_DER_cert(first))
+        return begin.timestamp(), end.timestamp()
     except (OSError, ValueError, IndexError):
         return None
 
 
-def _ends(certificate: bytes) -> datetime:
+def _validity(certificate: bytes) -> tuple[datetime, datetime]:
     signed, _ = _member(_member(certificate, _SEQUENCE)[0], _SEQUENCE)
     if signed[0] == _VERSION:
         _, signed = _member(signed, _VERSION)
@@ -43,8 +53,12 @@ def _ends(certificate: bytes) -> datetime:
         _, signed = _member(signed)
     validity, _ = _member(signed, _SEQUENCE)
     _, rest = _member(validity)
-    written, _ = _member(rest)
-    form = "%y%m%d%H%M%SZ" if rest[0] == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return _time(validity), _time(rest)
+
+
+def _time(der: bytes) -> datetime:
+    written, _ = _member(der)
+    form = "%y%m%d%H%M%SZ" if der[0] == _UTC_TIME else "%Y%m%d%H%M%SZ"
     return datetime.strptime(written.decode("ascii"), form).replace(tzinfo=UTC)
 
 

@@ -525,14 +525,15 @@ def test_proxy_network_that_covers_all_addresses_is_reported(
     assert found.code == (verdict == "fault")
 
 
-@pytest.mark.parametrize(("days", "verdict"), [(100, "ok"), (5, "warning"), (-1, "fault")])
-def test_expiry_of_the_certificate_is_reported(
-    days: int, verdict: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("days", "verdict"),
+    [((-30, 100), "ok"), ((-30, 5), "warning"), ((-30, -1), "fault"), ((1, 100), "fault")],
+)
+def test_validity_of_the_certificate_is_reported(
+    days: tuple[int, int], verdict: str, tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    begins = datetime.now(UTC) - timedelta(days=30)
-    issued = trustme.CA().issue_cert(
-        "localhost", not_before=begins, not_after=datetime.now(UTC) + timedelta(days=days)
-    )
+    begins, ends = (datetime.now(UTC) + timedelta(days=number) for number in days)
+    issued = trustme.CA().issue_cert("localhost", not_before=begins, not_after=ends)
     issued.cert_chain_pems[0].write_to_path(tmp_path / "cert.pem")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
     (tmp_path / "key.pem").chmod(0o600)

@@ -13,8 +13,8 @@ from lifesign.errors import InvalidValue, LifesignError
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.errors import CannotListen
 from lifesign.serving.listening_socket import bound
-from lifesign.serving.self_signed_certificate import certificate_ends_s
-from lifesign.serving.tls_files import check_pair
+from lifesign.serving.self_signed_certificate import certificate_validity_s
+from lifesign.serving.tls_files import MAX_CLOCK_DIFFERENCE_SECONDS, check_pair
 
 CERTIFICATE_WARNING_SECONDS: Final = 14 * 86_400.0
 
@@ -54,10 +54,15 @@ def of_the_server(host: str, port: int, certificate: Path | None, key: Path | No
         advice = "give PEM files: the certificate with its chain, and its key without a password"
         yield CheckResult(about, "fault", f"{error.given}: expected {error.expected}", advice)
         return
-    ends_s = certificate_ends_s(certificate)
-    if ends_s is None:
+    validity_s = certificate_validity_s(certificate)
+    if validity_s is None:
         return
+    begins_s, ends_s = validity_s
     left_s = ends_s - time.time()
+    if begins_s > time.time() + MAX_CLOCK_DIFFERENCE_SECONDS:
+        summary = f"the certificate is not valid before {time.strftime('%Y-%m-%d', time.gmtime(begins_s))}"
+        yield CheckResult("certificate", "fault", summary, "compare the clock, or replace it")
+        return
     summary = f"the certificate expires on {time.strftime('%Y-%m-%d', time.gmtime(ends_s))}"
     if left_s <= 0:
         yield CheckResult("certificate", "fault", summary, "renew it")
