@@ -7,6 +7,7 @@ from typing import Any
 PROGRAM = """
 import sys
 is_first = sys.path[0] == ""
+from multiprocessing.forkserver import main
 import lifesign.serving.fork_server
 import gc, json, os, signal, colorsys
 
@@ -45,3 +46,12 @@ def test_signals_end_a_worker_but_not_its_fork_server(tmp_path: Path) -> None:
     assert before[:2] == [[1, 2, 3, 15], False]
     assert worker == [[], True, True]
     assert end == -15
+
+
+def test_import_in_another_process_blocks_no_signal() -> None:
+    program = (
+        "import lifesign.serving.fork_server, gc, signal\n"
+        "print(signal.pthread_sigmask(signal.SIG_BLOCK, []), gc.isenabled())"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stdout == "set() True\n"

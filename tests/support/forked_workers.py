@@ -67,7 +67,7 @@ def _run(program: str, arguments: Sequence[str]) -> int:
     """Do as an interpreter does; return the exit code."""
     sys.argv[:] = ["-c", *arguments]
     try:
-        exec(program, {"__name__": "__main__"})  # noqa: S102 - of multiprocessing
+        exec(program, vars(sys.modules["__main__"]))  # noqa: S102 - of multiprocessing
     except SystemExit as ended:
         return int(ended.code or 0)
     finally:

@@ -1,12 +1,13 @@
 """Set-up of a fork server: the process that loads the modules of worker processes and forks for each of them.
 
-It is imported first in that process, and nowhere else: importing it changes the process.
+multiprocessing imports it first in that process. Elsewhere, importing it has no effect.
 """
 
 import gc
 import os
 import signal
 import sys
+from multiprocessing import forkserver
 from typing import Final
 
 OF_WORKERS: Final = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM})
@@ -32,4 +33,5 @@ def _begin_worker() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_WORKERS)
 
 
-set_up()
+if getattr(sys.modules["__main__"], "main", None) is forkserver.main:
+    set_up()
