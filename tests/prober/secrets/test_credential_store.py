@@ -430,6 +430,19 @@ async def test_interface_on_another_origin_sends_back_no_secret() -> None:
     assert not any(leaks(body.decode()) for body in evidence.kept.values())
 
 
+async def test_public_answers_of_the_agent_that_gets_a_secret_do_not_show_it() -> None:
+    async with serving({RPC: answer(405)}) as server:
+        own = card(url=server.url + RPC, name=TOKEN)
+        server.replies[CARD_PATH] = as_json(own, ETag=f'"{TOKEN}"')
+        server.replies[HEALTH_PATH] = as_json(document(agent_id=TOKEN))
+        async with probing(**settings(server.url), ask={}) as probes:
+            report = await probes.report(server.url)
+    assert carried(server) == [f"GET {RPC}"]
+    assert report.observation.reported_agent_id == REMOVED
+    assert not leaks(report.observation.model_dump_json() + report.memory.to_json())
+    assert report.interface is None
+
+
 async def test_answers_without_the_credential_are_not_compared_with_its_secret() -> None:
     """An agent could otherwise guess the secret of another one."""
     async with serving({RPC: answer(405)}, host="127.0.0.2") as other, serving({}) as server:

@@ -12,6 +12,7 @@ from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.lifecycle.verdict import DecidingEvidence
 from lifesign.domain.models.base import moment
 from lifesign.domain.observation.results import InconclusiveReason, LayerResult, ResultClass
+from lifesign.domain.targets.target import TargetKind
 from lifesign.registry.errors import AgentNotFound
 from lifesign.registry.serializers.agent_records import existing_agent, record, summary, summary_members
 from lifesign.storage.agents.agent_rows import StoredAgent
@@ -43,6 +44,7 @@ LISTED = st.builds(
     inconclusive_reason=st.none() | st.sampled_from(InconclusiveReason).map(str),
     interface_result=st.none() | st.sampled_from(ResultClass).map(str),
     interface_at_s=MOMENTS,
+    kind=st.none() | st.sampled_from(TargetKind).map(str),
 )
 
 

@@ -6,6 +6,7 @@ TLS, or to a private network that the operator allowed.
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 from unicodedata import normalize
@@ -182,6 +183,7 @@ def _is_below(path: str, other: str) -> bool:
     return path == other or path.startswith(f"{other}/")
 
 
+@lru_cache(maxsize=1_024)  # of the targets that are probed at once
 def _plain_path(url: str) -> str | None:
     """Return the path of a URL, decoded; None if two servers may read two paths there."""
     path = f"/{url.partition('#')[0].partition('?')[0].partition('://')[2].partition('/')[2]}"

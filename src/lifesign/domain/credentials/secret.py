@@ -98,6 +98,13 @@ class Scrubber:
             return self.may_be_in(text.encode("utf-8", "surrogatepass"))
         return self._may_be_in_usual(text)
 
+    def may_be_shown_in(self, data: bytes) -> bool:
+        """Return whether `clean_shown` may change the bytes. Only False is certain."""
+        if self.may_be_in(data):
+            return True
+        has_invisible = not data.isascii() or b"\\u" in data
+        return has_invisible and self.may_be_in(_INVISIBLE_IN_JSON.sub(b"", data))
+
     def clean(self, data: bytes) -> bytes:
         """Return the bytes with secrets replaced; the same object if they contain none."""
         cleaned = self.cleaned(data)
@@ -229,7 +236,7 @@ NO_SECRETS: Final = Scrubber(())
 
 def united(scrubbers: Iterable[Scrubber]) -> Scrubber:
     """Return what removes the secrets of all these: a secret of one may contain one of another."""
-    found = [each for each in scrubbers if each]
+    found = [*dict.fromkeys(each for each in scrubbers if each)]
     if len(found) > 1:
         return Scrubber(secret for each in found for secret in each.secrets)
     return found[0] if found else NO_SECRETS

@@ -173,7 +173,9 @@ class Fetcher:
             if hop.credential is not None and fetched.credential is not None:
                 # A server that redirects may pass on what it received.
                 sent.append(hop.credential.scrubber)
-            scrubber = united(sent)
+            known = request.target_credential
+            is_known = known is not None and known.scope.covers(str(hop.url))
+            scrubber = united([*sent, known.scrubber] if known is not None and is_known else sent)
             if scrubber:
                 fetched = scrubbed(fetched, scrubber)
             if location is None:

@@ -99,10 +99,10 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
         texts = (fetched.etag or "", fetched.last_modified or "", *fetched.status_links, *fetched.challenges)
         body = SEPARATOR.join(("", *texts)).encode("utf-8", "surrogatepass") + SEPARATOR.encode() + body
-    shown = scrubber.clean_shown(fetched.body)
-    if shown == fetched.body and not (scrubber.may_be_in_cached(usual) or scrubber.may_be_in(body)):
+    if not (scrubber.may_be_in_cached(usual) or scrubber.may_be_shown_in(body)):
         # Nearly all answers.
         return fetched
+    shown = scrubber.clean_shown(fetched.body)
     cleaned = None if scrubber.cleaned(fetched.body) is None else shown
     if cleaned is None and fetched.result is ResultClass.OK:
         # What is wrong with the answer is unknown: it is not at fault.

@@ -343,6 +343,7 @@ class ProbeSession:
                     accept=accept,
                     is_enough=is_enough,
                     credential=credential,
+                    target_credential=credential or self._credential_for(url, Purpose.INTERFACE)[0],
                     card_schemes=self.recall("card_schemes") or (),
                     kept_out=self._robots_exclusion,
                     needs_new_connection=self.entry.is_repeat,

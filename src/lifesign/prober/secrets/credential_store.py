@@ -74,6 +74,8 @@ class Credential:
         """Returns the TLS of its token endpoint; None for the usual one."""
         self._settings = settings
         self._secrets = [] if secret is None else [secret]
+        self._searched: list[str] = []
+        """Secrets of `_scrubber`."""
         self._scrubber = NO_SECRETS
 
     @property
@@ -154,9 +156,8 @@ class Credential:
     @property
     def scrubber(self) -> Scrubber:
         """Removes what requests with this credential have sent from their answers."""
-        secrets = frozenset(self.secrets())
-        if self._scrubber.secrets != secrets:
-            self._scrubber = Scrubber(secrets)
+        if (secrets := self.secrets()) != self._searched:
+            self._searched, self._scrubber = secrets, Scrubber(secrets)
         return self._scrubber
 
     def secrets(self) -> list[str]:
