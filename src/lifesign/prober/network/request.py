@@ -62,7 +62,7 @@ class Request:
     credential: Credential | None = None
     """Sent if its scope covers `url`; after a redirect, only if no other one has a longer path for that."""
     target_credential: Credential | None = None
-    """What other requests of the probe send to `url`: the answer is searched for its secrets too."""
+    """Credential that the target receives: an answer from a URL of its scope is searched for its secrets."""
     card_schemes: Sequence[str] = ()
     """Security schemes of the agent card, which name the place of an API key."""
     own_secret: str | None = None

@@ -292,6 +292,11 @@ class ProbeSession:
             return credential, None
         return None, f"credential {credential.name} is not for cards of {base}"
 
+    @cached_property
+    def _own_credential(self) -> Credential | None:
+        """The credential that the target itself receives, at the URL that was given."""
+        return self._credentials.for_url(self.given.base)
+
     async def _ask(
         self,
         url: URL,
@@ -343,7 +348,7 @@ class ProbeSession:
                     accept=accept,
                     is_enough=is_enough,
                     credential=credential,
-                    target_credential=credential or self._credential_for(url, Purpose.INTERFACE)[0],
+                    target_credential=self._own_credential,
                     card_schemes=self.recall("card_schemes") or (),
                     kept_out=self._robots_exclusion,
                     needs_new_connection=self.entry.is_repeat,
