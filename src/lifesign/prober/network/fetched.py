@@ -89,7 +89,7 @@ class Fetched(Answer):
 
 
 def scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
-    """Return an answer without the secrets that its request has sent, which the peer may have sent back.
+    """Return an answer without the secrets that its sender has received, and may have sent back.
 
     Values that are sent to the peer again are dropped if they contain one.
     """

@@ -155,7 +155,7 @@ class Credential:
 
     @property
     def scrubber(self) -> Scrubber:
-        """Removes what requests with this credential have sent from their answers."""
+        """Removes what requests with this credential have sent from answers of its receiver."""
         if (secrets := self.secrets()) != self._searched:
             self._searched, self._scrubber = secrets, Scrubber(secrets)
         return self._scrubber
