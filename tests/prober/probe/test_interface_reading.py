@@ -107,6 +107,16 @@ async def test_incomplete_tool_list_is_no_interface() -> None:
             assert await read(probes, url) == (None, 0)
 
 
+def behind_login(url: str, provider: str) -> dict[str, Any]:
+    """Return the definition of an MCP server that needs tokens of a provider."""
+    client = {"client_id": "l", "client_secret": {"env": "DRIFT_CLIENT"}}
+    oauth2 = {"token_url": f"{provider}/token", **client}
+    return {
+        "targets": [{"url": url, "kind": "mcp", "ask": TOOLS_ONLY}],
+        "credentials": [{"name": "acme", "origin": url.removesuffix("/mcp"), "oauth2": oauth2}],
+    }
+
+
 async def test_tools_that_are_listed_without_a_token_are_no_interface(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -118,12 +128,8 @@ async def test_tools_that_are_listed_without_a_token_are_no_interface(
         return rpc(got, result={"tools": [{"name": name} for name in names]})
 
     async with agent(serving_tools(listed), {}) as server, serving({"/token": tokens}) as provider:
-        client = {"client_id": "l", "client_secret": {"env": "DRIFT_CLIENT"}}
-        oauth2 = {"token_url": f"{provider.url}/token", **client}
-        credentials = [{"name": "acme", "origin": server.url, "oauth2": oauth2}]
         url = f"{server.url}/mcp"
-        target = {"url": url, "kind": "mcp", "ask": TOOLS_ONLY}
-        async with probing(targets=[target], credentials=credentials) as probes:
+        async with probing(**behind_login(url, provider.url)) as probes:
             interface, _ = await read(probes, url)
             assert interface is not None
             assert interface.form["tools"].keys() == {"public", "private"}
@@ -139,12 +145,8 @@ async def test_token_that_is_a_word_of_the_tools_is_no_change(monkeypatch: pytes
     listed = serving_tools(lambda got: rpc(got, result={"tools": [{"name": "plan-routes-by-train"}]}))
     tokens = as_json({"access_token": "access-canary-0000", "token_type": "Bearer", "expires_in": 10})
     async with agent(listed, {}) as server, serving({"/token": tokens}) as provider:
-        client = {"client_id": "l", "client_secret": {"env": "DRIFT_CLIENT"}}
-        oauth2 = {"token_url": f"{provider.url}/token", **client}
-        credentials = [{"name": "acme", "origin": server.url, "oauth2": oauth2}]
         url = f"{server.url}/mcp"
-        target = {"url": url, "kind": "mcp", "ask": TOOLS_ONLY}
-        async with probing(targets=[target], credentials=credentials) as probes:
+        async with probing(**behind_login(url, provider.url)) as probes:
             assert (await read(probes, url))[0] is not None
             token = probes.credentials.named("acme").tokens
             assert token is not None
