@@ -13,6 +13,8 @@ import typer
 import yaml
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
+from lifesign.adapter.main_loop import DRAIN_SECONDS, SLACK_SECONDS
+from lifesign.adapter.task_run import GRACE_SECONDS
 from lifesign.cli import application, main
 from lifesign.cli.options.config_file import settings_of
 from lifesign.cli.output.exit_codes import ExitCode
@@ -129,6 +131,16 @@ def test_systemd_unit_runs_an_existing_command(unit: Path) -> None:
     # A wrong setting is not tried again, whatever else fails is, however often.
     assert f"\nRestartPreventExitStatus={ExitCode.USAGE.value}\n" in unit.read_text()
     assert "\nStartLimitIntervalSec=0\n" in unit.read_text()
+
+
+def test_unit_of_an_adapter_signals_the_adapter_only_and_waits_for_its_drain() -> None:
+    text = (DIRECTORY.parent / "adapter.md").read_text()
+    (unit,) = re.findall(r"^```ini\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)
+    settings = dict(re.findall(r"^(\w+)=(.+)$", unit, re.MULTILINE))
+    check_command(shlex.split(settings["ExecStart"].partition(" -- ")[0])[1:])
+    assert settings["KillMode"] == "mixed"
+    assert int(settings["TimeoutStopSec"]) > DRAIN_SECONDS + GRACE_SECONDS + SLACK_SECONDS
+    assert settings["RestartPreventExitStatus"] == str(ExitCode.USAGE.value)
 
 
 @pytest.mark.skipif(

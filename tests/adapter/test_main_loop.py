@@ -112,6 +112,34 @@ async def test_exit_code_0_of_a_drained_agent_counts_with_an_output_only(
     assert await world.runs() == [run]
 
 
+@pytest.mark.parametrize(
+    ("trap", "runs", "left"),
+    [
+        ("trap 'exit 0' TERM", [("killed", 0)], ("queued", 0, 1)),
+        ("true", [("killed", -15)], ("queued", 0, 1)),
+        (
+            "trap 'echo {} > $LIFESIGN_WORKSPACE/output.json; exit 0' TERM",
+            [("completed", None)],
+            ("review", 1, 0),
+        ),
+    ],
+)
+async def test_agent_that_a_service_manager_ends_with_its_adapter_submits_only_an_output_file(
+    world: World, trap: str, runs: list[tuple[str, int | None]], left: tuple[str, int, int]
+) -> None:
+    code = f"{trap}; echo $$ > pid; while :; do sleep 0.05; done"
+    async with world.adapting(*shell(code), wanted=OF_POOL, grace_s=5) as adapter:
+        await adapter.until("started")
+        pid = await number_in_file("pid written", adapter.workspace() / "pid")
+        adapter.adapter.drain("SIGTERM came")
+        for each in (process_watcher.processes()[pid][0], pid):
+            os.kill(each, signal.SIGTERM)
+        await adapter.outcome()
+    assert await world.runs() == runs
+    now = await world.now()
+    assert (now.status, now.attempts, now.lost_runs) == left
+
+
 async def test_agent_gets_the_full_drain_time_before_its_grace_period(world: World) -> None:
     go = world.directory / "go"
     code = f"until test -e {go}; do sleep 0.05; done"

@@ -265,6 +265,9 @@ class TaskRun:
                     RunEventKind.STOPPING,
                     "some of its processes still run: they belong to another user or hang in the kernel",
                 )
+            if process.outside_signal is not None and self._stop is None:
+                name, self._was_signalled = signal.Signals(process.outside_signal).name, True
+                self.stop(Stop.SIGNALLED, f"its processes got {name}, which the adapter did not send")
             self._why = self._why or process.fault
             return await process.wait()
 

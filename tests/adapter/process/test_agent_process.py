@@ -216,6 +216,23 @@ async def test_suspended_process_gets_sigterm(tmp_path: Path) -> None:
         assert await process.wait() == 5
 
 
+async def test_signal_to_all_processes_is_reported(tmp_path: Path) -> None:
+    code = "trap 'exit 0' TERM; echo $$ > ready; while :; do sleep 0.05; done"
+    async with running(tmp_path, "sh", "-c", code) as process:
+        agent = pid_in(tmp_path / "ready")
+        for pid in (watcher_of(process), agent):
+            os.kill(pid, signal.SIGTERM)
+        assert await process.wait() == 0
+        await process.wait_ended()
+        assert process.outside_signal == signal.SIGTERM
+
+
+async def test_signal_of_the_adapter_is_not_from_outside(tmp_path: Path) -> None:
+    async with running(tmp_path, "sleep", "1000") as process:
+        assert await process.end(30, asyncio.Event())
+        assert (await process.wait(), process.outside_signal) == (-signal.SIGTERM, None)
+
+
 async def test_agent_is_killed_with_its_watcher(tmp_path: Path) -> None:
     code = f"import subprocess\nsubprocess.Popen(['sleep', '1000'])\n{DAEMON}time.sleep(1000)"
     async with running(tmp_path, *python(code)) as process:

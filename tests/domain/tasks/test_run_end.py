@@ -23,6 +23,8 @@ STOPS = st.none() | st.sampled_from(list(Stop))
         (Stop.NO_PROGRESS, -15, ("no_progress", "release")),
         (Stop.BUDGET, -15, ("completed", "help")),
         (Stop.DRAIN, -15, ("killed", "release")),
+        (Stop.SIGNALLED, -15, ("killed", "release")),
+        (Stop.SIGNALLED, 143, ("killed", "release")),
         (Stop.DRAIN, 0, ("completed", "complete")),
         (Stop.TIMEOUT, 0, ("completed", "complete")),
     ],
@@ -40,15 +42,16 @@ def test_outcome_decides_the_release(stopped: Stop | None, exit_code: int, expec
         (Stop.NO_PROGRESS, ("no_progress", "release")),
         (Stop.BUDGET, ("completed", "help")),
         (Stop.DRAIN, ("killed", "release")),
+        (Stop.SIGNALLED, ("killed", "release")),
     ],
 )
-def test_exit_code_0_after_a_signal_is_a_result_only_of_a_drain_with_output(
+def test_exit_code_0_after_a_signal_is_a_result_only_with_output_when_the_adapter_stops(
     *, stopped: Stop, expected: tuple[str, str], has_output: bool
 ) -> None:
     end = decide_end(
         stopped, 0, written=None, completes_on_exit=True, was_signalled=True, has_output=has_output
     )
-    if stopped is Stop.DRAIN and has_output:
+    if stopped in {Stop.DRAIN, Stop.SIGNALLED} and has_output:
         expected = ("completed", "complete")
     assert (end.exit_reason, end.report) == expected
 

@@ -79,6 +79,7 @@ class AgentProcess:
         self._pid: int | None = None
         self._fault = ""
         self._doubt = ""
+        self._outside_signal: int | None = None
         loop = asyncio.get_running_loop()
         self._started: asyncio.Future[int] = loop.create_future()
         # Retrieved, so that an abandoned failure is not reported.
@@ -147,6 +148,11 @@ class AgentProcess:
     def uncertainty(self) -> str:
         """Reason why descendants of the process may still run after its end; empty if none can."""
         return self._doubt
+
+    @property
+    def outside_signal(self) -> int | None:
+        """Signal to end that others sent to the watcher, and so probably to the agent; None without one."""
+        return self._outside_signal
 
     @property
     def is_gone(self) -> bool:
@@ -254,6 +260,8 @@ class AgentProcess:
                 self._started.set_result(self._pid)
             elif what == "exited":
                 self._exited.set_result(int(number))
+            elif what == "signalled":
+                self._outside_signal = int(number)
 
 
 async def _reader(read_fd: int) -> asyncio.StreamReader:

@@ -6,8 +6,8 @@ request, at the deadline of the lease, and at once when the adapter is gone: the
 ends. Each tool server has a watcher of its own, for which it is the agent.
 
     adapter -> watcher  one line of JSON (`Job`), then the lines `end`, `kill`, `deadline NANOSECONDS`
-    watcher -> adapter  `failed ERRNO` or `started PID`, then `exited CODE`; exit code 0 means that no process
-                        is left
+    watcher -> adapter  `failed ERRNO` or `started PID`, then `exited CODE`, and `signalled NUMBER` if the
+                        watcher gets a signal to end; exit code 0 means that no process is left
 
 An agent of the same user can stop or kill its watcher; docs/adapter.md says what helps against that.
 """
@@ -36,10 +36,15 @@ KILL_AGAIN_SECONDS: Final = 0.02
 """A killed process may have forked just before."""
 CLOCK_SECONDS: Final = 1.0
 """The clock is read this often before a deadline: a wait does not count the time that a machine sleeps."""
+LATE_SIGNAL_SECONDS: Final = 0.1
+"""Time after the agent's end in which the watcher still waits for a signal that was sent to both."""
 KILLS_AT_ONCE: Final = 100
 """Number of its own children that are killed before it looks at all processes again."""
 
 EXIT_NOT_STARTED: Final = 127
+
+ENDING_SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+"""The adapter decides when to end: the watcher only reports these."""
 
 _CONTROL_FD: Final = 0
 _NANOSECONDS: Final = 1_000_000_000
@@ -101,14 +106,17 @@ class ProcessWatcher:
         self._status_fd = status_fd
         self._deadline_ns: int | None = job["deadline_ns"]
         self._agent: subprocess.Popen[bytes] | None = None
+        self._is_ending = False
         self._is_killing = False
+        self._was_signalled = False
 
     def run(self) -> None:
         """Start the agent; return once all of its processes have ended."""
         prctl(_PR_SET_CHILD_SUBREAPER, 1)
         woken, wakes = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGCHLD, *ENDING_SIGNALS):
+            signal.signal(number, lambda *_: None)
         waits = {_CONTROL_FD, woken}
         self._start()
         self._obey(b"")
@@ -119,13 +127,30 @@ class ProcessWatcher:
                 _kill_children()
             ready = select.select(list(waits), [], [], self._wait_seconds())[0]
             if woken in ready:
-                os.read(woken, 4096)
+                self._note_signals(woken)
             if _CONTROL_FD in ready:
                 piece = os.read(_CONTROL_FD, 4096)
                 self._obey(piece)
                 if not piece:
                     self._is_killing = True
                     waits.discard(_CONTROL_FD)
+        self._await_late_signal(woken)
+
+    def _note_signals(self, woken: int) -> None:
+        """Report the first signal to end: a service manager signals all processes of a unit."""
+        for number in os.read(woken, 4096):
+            if number in ENDING_SIGNALS and not self._was_signalled:
+                self._was_signalled = True
+                self._report(f"signalled {number}")
+
+    def _await_late_signal(self, woken: int) -> None:
+        """Wait for a signal to all processes, which an agent that ended by itself may have got earlier."""
+        if self._agent is None or self._is_ending or self._is_killing:
+            return
+        until_s = time.monotonic() + LATE_SIGNAL_SECONDS
+        while not self._was_signalled and (left_s := until_s - time.monotonic()) > 0.0:
+            if select.select([woken], [], [], left_s)[0]:
+                self._note_signals(woken)
 
     def _start(self) -> None:
         try:
@@ -170,6 +195,7 @@ class ProcessWatcher:
         for line in lines:
             what, _, value = line.decode("ascii").partition(" ")
             if what == END:
+                self._is_ending = True
                 self._signal_all(signal.SIGTERM)
                 # A stopped process handles signals only when it continues.
                 self._signal_all(signal.SIGCONT)
@@ -253,8 +279,7 @@ def main() -> None:
     status_fd = int(sys.argv[STATUS_FD_AT])
     os.set_inheritable(status_fd, False)  # noqa: FBT003 - has no name
     os.setsid()
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        # The adapter decides when to end.
+    for number in ENDING_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     received = _read_job()
     if received is not None:

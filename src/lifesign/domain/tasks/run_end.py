@@ -34,6 +34,8 @@ class Stop(StrEnum):
     """The budget for its calls is used up."""
     DRAIN = "drain"
     """The holder leaves, and the time for that is up."""
+    SIGNALLED = "signalled"
+    """The agent got a signal to end that the adapter did not send."""
     OVER = "over"
     """The agent has ended the run itself, and went on."""
 
@@ -105,6 +107,8 @@ _STOPPED: Final = {
     # has asked for help is complete.
     Stop.BUDGET:       RunEnd(ExitReason.COMPLETED, RunReport.HELP, needs_help=True),
     Stop.DRAIN:        RunEnd(ExitReason.KILLED, RunReport.RELEASE),
+    # Its machine or service is stopped: no fault of the task.
+    Stop.SIGNALLED:    RunEnd(ExitReason.KILLED, RunReport.RELEASE),
 }  # fmt: skip
 
 
@@ -131,7 +135,7 @@ def decide_end(
         return _STOPPED[stopped]
     # Many programs exit with 0 on SIGTERM, also hung ones. Only one that has to leave in time may have
     # finished its work for that: then there is an output.
-    is_finished = not was_signalled or (stopped is Stop.DRAIN and has_output)
+    is_finished = not was_signalled or (stopped in {Stop.DRAIN, Stop.SIGNALLED} and has_output)
     if exit_code == 0 and completes_on_exit and is_finished:
         return RunEnd(ExitReason.COMPLETED, RunReport.COMPLETE)
     if stopped is not None:
