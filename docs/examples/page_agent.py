@@ -42,7 +42,7 @@ async def main(seconds: float) -> None:
     """Connect to the tools of this run, and work."""
     headers = {"Authorization": f"Bearer {os.environ['LIFESIGN_RUN_TOKEN']}"}
     async with (
-        httpx2.AsyncClient(headers=headers, timeout=60) as http,
+        httpx2.AsyncClient(headers=headers, timeout=60, trust_env=False) as http,
         Client(streamable_http_client(os.environ["LIFESIGN_PROXY_URL"], http_client=http)) as tools,
     ):
         await write_page(tools, seconds)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from lifesign.domain.models.tasks import TaskGrant
 from lifesign.domain.text.times import utc_text
@@ -13,6 +14,9 @@ VARIABLE_PREFIX: Final = "LIFESIGN_"
 
 RUN_ID_VARIABLE: Final = f"{VARIABLE_PREFIX}RUN_ID"
 """Variable that identifies the run of a process, unless the agent removes it."""
+
+
+_NO_PROXY_VARIABLES: Final = ("NO_PROXY", "no_proxy")
 
 
 class ToolProxyAddress(Protocol):
@@ -38,6 +42,21 @@ def lease_record(grant: TaskGrant, workspace: Path) -> dict[str, object]:
         "budgetEnvelope": {"tokens": envelope.tokens, "usd": envelope.usd},
         "workspacePath": str(workspace),
     }
+
+
+def _exception_from_http_proxies(variables: Mapping[str, str], host: str) -> dict[str, str]:
+    """Return the variables with which no client sends requests for `host` to a proxy of the environment.
+
+    Clients do not except loopback themselves: a proxy would get the token of the run.
+    """
+    upper, lower = _NO_PROXY_VARIABLES
+    excepted = {}
+    for name, other in ((upper, lower), (lower, upper)):
+        # A client that finds the one does not read the other.
+        listed = variables.get(name, variables.get(other, "")).strip(" ,")
+        is_excepted = host in listed.replace(" ", ",").split(",") or listed == "*"
+        excepted[name] = listed if is_excepted else f"{listed},{host}".lstrip(",")
+    return excepted
 
 
 def environment_of(
@@ -69,4 +88,5 @@ def environment_of(
     }
     if tools is not None:
         members |= {"PROXY_URL": tools.url, "RUN_TOKEN": tools.run_token}
+        variables |= _exception_from_http_proxies(variables, str(urlsplit(tools.url).hostname))
     return variables | {f"{VARIABLE_PREFIX}{name}": value for name, value in members.items()}
