@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import proxy_bypass
 
 import pytest
 
@@ -40,7 +40,17 @@ def test_no_proxy_of_the_environment_gets_the_calls_of_tools(
     assert (given["NO_PROXY"], given["no_proxy"]) == (upper, lower)
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.setenv(name, given[name])
-    assert proxy_bypass_environment("127.0.0.1:4711", getproxies_environment())
+    assert proxy_bypass("127.0.0.1:4711")
+
+
+@pytest.mark.parametrize(
+    ("inherited", "expected"),
+    [({}, "1"), ({"PYTHONUNBUFFERED": ""}, ""), ({"PYTHONUNBUFFERED": "0"}, "0")],
+)
+def test_python_writes_each_line_at_once_unless_the_adapter_has_another_setting(
+    inherited: dict[str, str], expected: str
+) -> None:
+    assert environment(inherited)["PYTHONUNBUFFERED"] == expected
 
 
 def test_exceptions_from_proxies_are_unchanged_without_tools() -> None:

@@ -77,6 +77,8 @@ def environment_of(
         for name, value in inherited.items()
         if not name.startswith(VARIABLE_PREFIX) and name not in hidden
     }
+    # Python keeps its output back if that is a pipe: an agent that prints would count as silent.
+    variables.setdefault("PYTHONUNBUFFERED", "1")
     lease = lease_record(grant, workspace)
     members = {
         "LEASE": json.dumps(lease),
