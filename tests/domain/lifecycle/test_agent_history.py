@@ -195,10 +195,11 @@ def test_the_next_half_hour_begins_with_the_first_probe_in_it() -> None:
     assert (following.number, following.alive, following.failed) == (NOW + 1, 1, 0)
 
 
-def test_small_clock_setback_continues_the_current_half_hour() -> None:
+def test_a_clock_that_was_set_back_ends_the_current_half_hour() -> None:
     first = add_observation(None, observed(transport="ok"), NOW_S)
     back = add_observation(first, observed(transport="ok"), NOW_S - 5 * HALF_HOUR_SECONDS)
-    assert (back.number, back.alive) == (NOW, 2)
+    assert ended_slot(first, back) == first
+    assert (back.number, back.alive) == (NOW - 5, 1)
 
 
 @pytest.mark.parametrize("at_s", [-6e10, -1.0, 0.0, 1e12])
@@ -215,7 +216,7 @@ def test_period_without_probes_is_a_gap_instead_of_zero() -> None:
 def test_half_hours_of_the_last_day_are_kept_and_days_of_the_last_month() -> None:
     history = read(kept(*range(NOW - 40 * HALF_HOURS_PER_DAY, NOW + 1)))
     assert numbers(history.half_hours) == list(range(NOW - HALF_HOURS_KEPT + 1, NOW + 1))
-    assert numbers(history.days) == list(range(TODAY - DAYS_KEPT + 1, TODAY))
+    assert numbers(history.days) == list(range(TODAY - DAYS_KEPT, TODAY))
     assert {day.alive for day in history.days} == {HALF_HOURS_PER_DAY}
 
 
@@ -224,7 +225,6 @@ def test_finished_day_is_summed_also_after_a_gap() -> None:
     assert history.days == ""
     later = read(added(history, slot(NOW + 20 * HALF_HOURS_PER_DAY, alive=1)))
     assert later.days == (HistorySlot(TODAY, alive=2),)
-    assert numbers(later.half_hours) == [NOW + 20 * HALF_HOURS_PER_DAY]
 
 
 def test_a_day_weighs_each_half_hour_the_same() -> None:
@@ -242,12 +242,43 @@ def test_records_of_the_same_half_hour_are_merged() -> None:
     assert both.spreads[ANSWER].mean == pytest.approx(200, rel=0.004)
 
 
-def test_records_from_a_clock_that_was_ahead_are_removed() -> None:
-    ahead = kept(NOW, NOW + 500 * HALF_HOURS_PER_DAY, NOW + 501 * HALF_HOURS_PER_DAY)
-    assert numbers(shown(ahead, None, NOW_S).half_hours) == []
-    back = read(added(ahead, slot(NOW + 1, alive=1)))
-    assert numbers(back.half_hours) == [NOW + 1]
-    assert back.days == ()
+MONTH = [*range(NOW - 31 * HALF_HOURS_PER_DAY, NOW + 1)]
+
+
+@pytest.mark.parametrize("days_off", [-1_825, -40, -2, -1, 1, 2, 40, 1_825])
+@pytest.mark.parametrize("wrong_half_hours", [1, 2])
+def test_a_clock_that_is_wrong_for_an_hour_removes_no_history(days_off: int, wrong_half_hours: int) -> None:
+    wrong = [NOW + days_off * HALF_HOURS_PER_DAY + at for at in range(wrong_half_hours)]
+    before = shown(kept(*MONTH), None, NOW_S)
+    history = kept(*MONTH, *wrong)
+    after = shown(history, None, NOW_S)
+    lost = before.half_hours[:wrong_half_hours]
+    assert [slot for slot in before.half_hours if slot not in after.half_hours] in ([], lost)
+    assert numbers(after.days) == numbers(before.days)
+    assert after.days[-1].alive == before.days[-1].alive
+    later = shown(added(history, slot(NOW + 1, alive=1)), None, NOW_S + HALF_HOUR_SECONDS)
+    assert later.half_hours[-1].number == NOW + 1
+    assert later.days[-1].alive == before.days[-1].alive + 1
+
+
+def test_a_day_is_summed_again_if_its_probes_continue() -> None:
+    history = kept(NOW, NOW + 500 * HALF_HOURS_PER_DAY, NOW, NOW + 1)
+    (day,) = shown(history, None, NOW_S + HALF_HOUR_SECONDS).days
+    assert (day.number, day.alive) == (TODAY, 3)
+
+
+def test_a_day_without_its_first_half_hours_keeps_their_sum() -> None:
+    yesterday = range((TODAY - 1) * HALF_HOURS_PER_DAY, TODAY * HALF_HOURS_PER_DAY)
+    today = range(TODAY * HALF_HOURS_PER_DAY, (TODAY + 1) * HALF_HOURS_PER_DAY)
+    history = read(kept(*yesterday, *today, yesterday[-1]))
+    assert history.days == (HistorySlot(TODAY - 1, alive=HALF_HOURS_PER_DAY + 1), *history.days[1:])
+
+
+def test_records_from_a_clock_that_was_ahead_are_replaced() -> None:
+    ahead = kept(*(NOW + 500 * HALF_HOURS_PER_DAY + at for at in range(60)))
+    assert shown(ahead, None, NOW_S) == History([], [])
+    back = reduce(added, (slot(number, alive=1) for number in range(NOW, NOW + HALF_HOURS_KEPT)), ahead)
+    assert numbers(read(back).half_hours) == list(range(NOW, NOW + HALF_HOURS_KEPT))
 
 
 def test_current_slot_is_shown_and_old_slots_are_not() -> None:
@@ -266,22 +297,26 @@ def test_current_slot_is_shown_and_old_slots_are_not() -> None:
 
 
 @given(way=WAYS)
-def test_slots_are_limited_and_ordered_for_any_clock(way: list[int]) -> None:
+def test_slots_are_limited_and_unique_for_any_clock(way: list[int]) -> None:
     stored = KeptHistory()
     for number in way:
         stored = added(stored, slot(number, alive=1))
         history = read(stored)
         assert (packed(history.half_hours), packed(history.days)) == (stored.half_hours, stored.days)
         assert history.half_hours[-1].number == number
-        assert number - history.half_hours[0].number < HALF_HOURS_KEPT
-        today = number // HALF_HOURS_PER_DAY
-        assert all(today - DAYS_KEPT < day.number < today for day in history.days)
-        for slots in (history.half_hours, history.days):
-            assert all(before.number < after.number for before, after in pairwise(slots))
-        assert len(stored.half_hours) <= HALF_HOURS_KEPT * SLOT_CHARACTERS
+        assert len(history.half_hours) <= HALF_HOURS_KEPT
+        assert len(history.days) <= DAYS_KEPT
         view = shown(stored, OpenSlot(number=number), number * HALF_HOUR_SECONDS)
         assert len(view.half_hours) <= HALF_HOURS_KEPT
         assert len(view.days) <= DAYS_KEPT
+        for slots in (view.half_hours, view.days):
+            assert all(before.number < after.number for before, after in pairwise(slots))
+
+
+@given(way=st.lists(st.integers(NOW - 100, NOW + 100), min_size=1, max_size=HALF_HOURS_KEPT))
+def test_no_probe_of_the_last_half_hours_is_lost_for_any_clock(way: list[int]) -> None:
+    view = shown(kept(*way), None, (NOW + 148) * HALF_HOUR_SECONDS)
+    assert sum(day.alive for day in view.days) == len(way)
 
 
 @given(steps=st.lists(st.integers(1, 40), min_size=1, max_size=60))
@@ -290,9 +325,10 @@ def test_going_forward_no_probe_is_lost_or_counted_twice(steps: list[int]) -> No
     history = read(kept(*way))
     today = way[-1] // HALF_HOURS_PER_DAY
     running = day_of(today, history.half_hours)
-    for day in [*history.days, running]:
+    days = [day for day in [*history.days, running] if day.number > today - DAYS_KEPT]
+    for day in days:
         assert day.alive == sum(number // HALF_HOURS_PER_DAY == day.number for number in way)
-    result = {day.number for day in history.days} | {today}
+    result = {day.number for day in days}
     assert result == {number // HALF_HOURS_PER_DAY for number in way} & set(
         range(today - DAYS_KEPT + 1, today + 1)
     )
@@ -341,7 +377,7 @@ def test_a_slot_without_numbers_is_eleven_characters() -> None:
     ("text", "why"),
     [
         ("0000", "cut off"),
-        ("0001010000000010100000", "ascending order"),
+        ("0001010000000010100000", "occurs twice"),
         ("0001010000!", "no digit"),
         ("0001010000_", "an unknown measure"),
         ("00010100001", "cut off"),

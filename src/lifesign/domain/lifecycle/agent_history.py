@@ -22,7 +22,7 @@ DAY_SECONDS: Final = HALF_HOUR_SECONDS * HALF_HOURS_PER_DAY
 HALF_HOURS_KEPT: Final = HALF_HOURS_PER_DAY + 1
 """The running one, and as many as touch the 24 hours before now."""
 DAYS_KEPT: Final = 30
-"""The running one counted."""
+"""The running one included."""
 
 # Text of which no database, JSON or backup changes a character.
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
@@ -118,7 +118,10 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class KeptHistory:
-    """History of one agent as packed texts for the database: closed half hours, and finished days."""
+    """History of one agent as packed texts for the database: closed half hours, and finished days.
+
+    Each text has its slots in the order in which they were added.
+    """
 
     half_hours: str = ""
     days: str = ""
@@ -130,12 +133,9 @@ def half_hour_of(at_s: float) -> int:
 
 
 def add_observation(slot: OpenSlot | None, observation: Observation, at_s: float) -> OpenSlot:
-    """Return the slot with one more observation: the open slot, or a new one if the next half hour began.
-
-    Time never goes back here: an observation from before the open slot counts in it.
-    """
+    """Return the slot with one more observation: the open slot, or a new one in another half hour."""
     number = half_hour_of(at_s)
-    if slot is None or number > slot.number:
+    if slot is None or number != slot.number:
         slot = OpenSlot(number=number)
     counted = _verdict(observation)
     measures = dict(slot.gathered)
@@ -161,26 +161,30 @@ def closed(slot: OpenSlot) -> HistorySlot:
 
 
 def added(history: KeptHistory, slot: HistorySlot) -> KeptHistory:
-    """Return the history with a closed half hour added, and without expired slots.
+    """Return the history with a closed half hour added, and without the half hours and days added first.
 
-    Half hours of finished days are summed before they are removed. A repeated half hour counts once. Slots
-    later than it are removed: they were written before a clock was set back.
+    The bounds are counts, and no slot expires by its time: a wrong clock then removes only as many slots as
+    it adds. Half hours of finished days are summed before they are removed. A repeated half hour counts once.
     """
     # Unchanged slots stay packed: reading all of them would take fifty times as long.
-    half_hours = _split(history.half_hours)
-    if same := half_hours.get(slot.number):
-        slot = summed(slot.number, [*unpacked(same), slot])
-    earlier = {number: text for number, text in half_hours.items() if number < slot.number}
+    half_hours, days = _split(history.half_hours), _split(history.days)
     today = slot.number // HALF_HOURS_PER_DAY
-    days = {number: text for number, text in _split(history.days).items() if number < today}
-    over = {number // HALF_HOURS_PER_DAY for number in earlier} - days.keys() - {today}
+    sums = [slot]
+    if summed_before := days.get(today):
+        sums = [*unpacked(summed_before), slot]
+    if same := half_hours.pop(slot.number, None):
+        slot = summed(slot.number, [*unpacked(same), slot])
+    over = {number // HALF_HOURS_PER_DAY for number in half_hours} - days.keys() - {today}
     if over:
-        all_earlier = unpacked("".join(earlier.values()))
-        days |= {number: packed([day_of(number, all_earlier)]) for number in over}
-    kept = [text for number, text in earlier.items() if number > slot.number - HALF_HOURS_KEPT]
+        all_earlier = unpacked("".join(half_hours.values()))
+        days |= {number: packed([day_of(number, all_earlier)]) for number in sorted(over)}
+    half_hours[slot.number] = packed([slot])
+    if today in days:
+        # The clock was set. Some half hours of this day may have been removed already.
+        again = day_of(today, unpacked("".join(half_hours.values())))
+        days[today] = packed([max(again, summed(today, sums), key=_probes)])
     return KeptHistory(
-        "".join([*kept, packed([slot])]),
-        "".join(days[number] for number in sorted(days) if number > today - DAYS_KEPT),
+        "".join([*half_hours.values()][-HALF_HOURS_KEPT:]), "".join([*days.values()][-DAYS_KEPT:])
     )
 
 
@@ -190,12 +194,14 @@ def shown(history: KeptHistory, slot: OpenSlot | None, now_s: float) -> History:
         history = added(history, closed(slot))
     half_hours, days = unpacked(history.half_hours), list(unpacked(history.days))
     if half_hours:
-        days.append(day_of(half_hours[-1].number // HALF_HOURS_PER_DAY, half_hours))
+        running = half_hours[-1].number // HALF_HOURS_PER_DAY
+        if running not in {day.number for day in days}:
+            days.append(day_of(running, half_hours))
     now = half_hour_of(now_s)
     today = now // HALF_HOURS_PER_DAY
     return History(
-        [kept for kept in half_hours if now - HALF_HOURS_KEPT < kept.number <= now],
-        [day for day in days if today - DAYS_KEPT < day.number <= today],
+        sorted((kept for kept in half_hours if now - HALF_HOURS_KEPT < kept.number <= now), key=_slot_number),
+        sorted((day for day in days if today - DAYS_KEPT < day.number <= today), key=_slot_number),
     )
 
 
@@ -258,6 +264,14 @@ def answer_layer(observation: Observation) -> LayerResult | None:
     return next((layer for layer in layers if layer is not None), None)
 
 
+def _probes(slot: HistorySlot) -> int:
+    return slot.alive + slot.failed + slot.inconclusive
+
+
+def _slot_number(slot: HistorySlot) -> int:
+    return slot.number
+
+
 def _verdict(observation: Observation) -> str:
     if observation.is_liveness_signal:
         return "alive"
@@ -293,7 +307,7 @@ def _with(known: OpenMeasure | None, value: float) -> OpenMeasure:
 def _split(text: str) -> dict[int, str]:
     """Return packed slots by their numbers; ValueError if the text has another form."""
     slots: dict[int, str] = {}
-    at, last = 0, -1
+    at = 0
     while at < len(text):
         number, there = _number(text[at : at + _NUMBER_DIGITS]), _number(text[at + _HEAD - 1 : at + _HEAD])
         if there >= 1 << len(_MEASURES):
@@ -301,10 +315,10 @@ def _split(text: str) -> dict[int, str]:
         end = at + _HEAD + there.bit_count() * _SPREAD
         if end > len(text):
             raise ValueError("the last slot is cut off")
-        if number <= last:
-            raise ValueError(f"the slots are not in ascending order: {number} follows {last}")
+        if number in slots:
+            raise ValueError(f"slot {number} occurs twice")
         slots[number] = text[at:end]
-        at, last = end, number
+        at = end
     return slots
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lifesign.domain.common.clock_skew import not_before
 from lifesign.domain.health.document import MAX_AGENT_ID_CHARS, Count, HealthStatus, Quantity, Ratio
-from lifesign.domain.lifecycle.agent_history import OpenSlot, add_observation, half_hour_of
+from lifesign.domain.lifecycle.agent_history import OpenSlot, add_observation
 from lifesign.domain.observation.assertion import AssertionResult, KeptFailure
 from lifesign.domain.observation.decision import is_stale, stale_after_seconds
 from lifesign.domain.observation.evidence_age import (
@@ -342,7 +342,10 @@ def with_document_age(observation: Observation, at_s: float) -> Observation:
 
 
 def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
-    """Return the facts after the clock was set back: future times are moved by `by_s`, below 0."""
+    """Return the facts after the clock was set back: future times are moved by `by_s`, below 0.
+
+    The half hour keeps its number. It is closed by the next observation.
+    """
 
     def moved_s(at_s: float | None) -> float | None:
         return at_s + by_s if at_s is not None and at_s > now_s else at_s
@@ -363,9 +366,6 @@ def moved_back(observed: Observed, by_s: float, now_s: float) -> Observed:
             "fresh_until_s": document.fresh_until_s + by_s,
         }
         update["document"] = document.model_copy(update=times_s)
-    if observed.slot is not None:
-        number = min(observed.slot.number, half_hour_of(now_s))
-        update["slot"] = observed.slot.model_copy(update={"number": number})
     return observed.model_copy(update=update)
 
 
