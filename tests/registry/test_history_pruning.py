@@ -1,3 +1,4 @@
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.base import moment
 from lifesign.domain.targets.target import target_id
 from lifesign.registry import history_pruning
-from lifesign.registry.history_pruning import DAY_SECONDS, HistoryPruner
+from lifesign.registry.history_pruning import DAY_SECONDS, KEEP_TASKS_DAYS, HistoryPruner
 from lifesign.registry.targets import replace_listing
 from lifesign.storage.engine.transaction import Transaction
 
@@ -29,8 +30,11 @@ async def report(api: RegistryApi, clock: WoundClock, url: str, result: str) -> 
     assert answer.status == 200, answer.body
 
 
-async def tidy_up(api: RegistryApi) -> None:
-    await HistoryPruner(api.database).tidy_up()
+async def tidy_up(api: RegistryApi, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
+    """Tidy up in a process that trusts the clock."""
+    pruner = HistoryPruner(api.database, keep_tasks_days)
+    await pruner.trust_clock(inf)
+    await pruner.tidy_up()
 
 
 async def rows(api: RegistryApi, query: str) -> list[tuple[Any, ...]]:
@@ -146,21 +150,63 @@ async def test_confirmed_pruning_continues_unattended(
     assert (shown["size"], shown["applied"]["import_id"]) == (3, "two")
 
 
-async def test_pruning_runs_once_an_hour_and_after_the_clock_was_set_back(
-    api: RegistryApi, clock: WoundClock, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def pruned_at_s(clock: WoundClock, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Times of the clock at which something was pruned."""
+    times_s: list[float] = []
+
+    async def note(*_: object) -> None:
+        times_s.append(clock.at_s)
+
+    monkeypatch.setattr(history_pruning, "prune_history", note)
+    return times_s
+
+
+async def test_pruning_runs_once_an_hour(
+    api: RegistryApi, clock: WoundClock, pruned_at_s: list[float]
 ) -> None:
-    pruned = 0
-
-    async def count(*_: object) -> None:
-        nonlocal pruned
-        pruned += 1
-
-    monkeypatch.setattr(history_pruning, "prune_history", count)
-    pruner = HistoryPruner(api.database)
-    for seconds in (0, 3_599, 1, 10, -7_200, 10):
-        clock.advance(seconds)
+    began_s, pruner = clock.at_s, HistoryPruner(api.database, boot_clock=clock.now_s)
+    for _ in range(5 * 60):
         await pruner.tidy_up()
-    assert pruned == 3
+        clock.advance(60)
+    assert [at_s - began_s for at_s in pruned_at_s] == [3_600, 7_200, 10_800, 14_400]
+
+
+@pytest.mark.parametrize("jump_s", [-3_600, 3_600, 400 * DAY_SECONDS])
+async def test_pruning_waits_for_an_hour_after_the_clock_was_set(
+    api: RegistryApi, clock: WoundClock, pruned_at_s: list[float], jump_s: float
+) -> None:
+    boot = WoundClock(0.0)
+    pruner = HistoryPruner(api.database, boot_clock=boot.now_s)
+
+    async def run_until(end_s: float) -> None:
+        while boot.at_s < end_s:
+            await pruner.tidy_up()
+            clock.advance(60)
+            boot.advance(60)
+
+    await run_until(3_600)
+    clock.advance(jump_s)
+    await run_until(5_400)
+    clock.advance(-jump_s)
+    await run_until(9_000)
+    assert pruned_at_s == []
+    await run_until(9_060)
+    assert len(pruned_at_s) == 1
+
+
+@pytest.mark.parametrize(("pause_s", "times"), [(None, 1), (31 * DAY_SECONDS, 1), (33 * DAY_SECONDS, 0)])
+async def test_a_clock_is_trusted_soon_after_the_last_sweep(
+    api: RegistryApi, clock: WoundClock, pruned_at_s: list[float], pause_s: float | None, times: int
+) -> None:
+    if pause_s is not None:
+        await api.sweep()
+        clock.advance(pause_s)
+    pruner = HistoryPruner(api.database, boot_clock=clock.now_s)
+    await pruner.trust_clock(32 * DAY_SECONDS)
+    clock.advance(60)
+    await pruner.prune_if_due()
+    assert len(pruned_at_s) == times
 
 
 async def test_old_finished_tasks_are_pruned_with_an_event(
@@ -225,9 +271,9 @@ async def test_rejected_task_is_kept_as_long_as_its_fix_task(api: RegistryApi, c
     assert await _task_ids(api) == {rejected["task_id"], fix["task_id"]}
     await steer(api, fix["task_id"], "cancel")
     clock.advance(91 * DAY_SECONDS)
-    await HistoryPruner(api.database, keep_tasks_days=92).tidy_up()
+    await tidy_up(api, keep_tasks_days=92)
     assert await _task_ids(api) == {rejected["task_id"], fix["task_id"]}
-    await HistoryPruner(api.database, keep_tasks_days=90).tidy_up()
+    await tidy_up(api, keep_tasks_days=90)
     assert await _task_ids(api) == set()
 
 

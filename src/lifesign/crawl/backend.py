@@ -32,10 +32,11 @@ from lifesign.errors import LifesignError
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.worker.jobs import JobFunction
 from lifesign.registry.history_pruning import (
+    DAY_SECONDS,
     PRUNE_SECONDS,
     ROUND_SECONDS,
+    HistoryPruner,
     finish_imports,
-    prune_history,
 )
 from lifesign.registry.probing.begin_pass import begin_or_join, may_resume
 from lifesign.registry.probing.claim_shards import LeavingWorker, leave_shards
@@ -51,6 +52,8 @@ NOT_ALLOWED: Final = "not_allowed"
 DATABASE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Suffixes of the files in which SQLite stores a database."""
 REPORT_SECONDS: Final = 3600.0
+MAX_PAUSE_SECONDS: Final = 32 * DAY_SECONDS
+"""Time since the last crawl after which the clock is not trusted: a crawl of each month prunes at its end."""
 MAX_STALE_PROBERS: Final = 1_024
 """Workers that a crawl which was killed may have left."""
 
@@ -132,6 +135,7 @@ class LocalBackend:
         self.is_alone = is_alone
         self.lists: TakesLists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
         self.database = database
+        self.pruner = HistoryPruner(database)
         self._url = url
         self._report = report
 
@@ -203,7 +207,7 @@ class LocalBackend:
         """Return the periodic jobs: finishing imports, pruning, and the report if one was requested."""
         jobs: dict[str, tuple[float, JobFunction]] = {
             "imports": (ROUND_SECONDS, partial(finish_imports, self.database)),
-            "pruning": (PRUNE_SECONDS, partial(prune_history, self.database)),
+            "pruning": (PRUNE_SECONDS, self.pruner.prune_if_due),
         }
         if self._report is not None:
             jobs["report"] = (REPORT_SECONDS, self.write_report)
@@ -374,12 +378,13 @@ async def open_local_backend(
             home = LocalBackend(url, database, report, is_alone=file is not None)
             if file is not None:
                 await home.clear()
+            await home.pruner.trust_clock(MAX_PAUSE_SECONDS)
             try:
                 yield home
             finally:
                 with suppress(LifesignError):
                     is_empty = made is not None and not await home.lists.all()
-            await prune_history(database)
+            await home.pruner.prune_if_due()
             await home.write_report()
         finally:
             await database.close()

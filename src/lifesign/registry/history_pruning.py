@@ -4,23 +4,31 @@ An import whose client was killed is continued, as is one that an operator confi
 interfaces that had to wait for a day are made. Old probe sums, changes, interfaces, finished imports, retired
 targets, histories of former agents and finished tasks are deleted. All of it runs in transactions of bounded
 size, in any number of server processes.
+
+A clock that is ahead would delete data that has not expired. So nothing is pruned until the clock has run for
+an hour without a jump: at the start of a machine it is often wrong for some minutes.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
+from lifesign.boot_clock import boot_s
 from lifesign.domain.lifecycle.agent_history import DAYS_KEPT
+from lifesign.domain.lifecycle.heartbeat_timeout import clock_jump_s
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.directories import ImportState
 from lifesign.domain.published_interface.version_history import KEEP_VERSIONS_DAYS
 from lifesign.domain.targets.opt_out_proof import TOKEN_TTL_SECONDS
 from lifesign.domain.tasks.task_states import FINISHED
+from lifesign.registry.status_changes.sweep_gap import Reference
 from lifesign.registry.targets.interface_changes import make_due_events
 from lifesign.registry.targets.replace_listing import finish_one
 from lifesign.storage.agents import histories
-from lifesign.storage.engine.transaction import Database, Transaction
+from lifesign.storage.engine import registry_row
+from lifesign.storage.engine.transaction import Clock, Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.probing import interface_versions, result_history
 from lifesign.storage.targets import directories, opt_outs, target_rows
@@ -31,6 +39,8 @@ ROUND_SECONDS = 30.0
 IDLE_SECONDS = 30.0
 """An import without progress for so long is continued here."""
 PRUNE_SECONDS = 3_600.0
+STEADY_SECONDS = 3_600.0
+"""Time without a jump of the clock after which it is trusted."""
 DAY_SECONDS = 86_400.0
 KEEP_SUMS_DAYS = 90
 KEEP_CHANGES_DAYS = 400
@@ -64,10 +74,15 @@ _log = logging.getLogger("lifesign.registry")
 class HistoryPruner:
     """Deletes expired data and continues stalled imports; one per server process or local crawl."""
 
-    def __init__(self, database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS) -> None:
+    def __init__(
+        self, database: Database, keep_tasks_days: float = KEEP_TASKS_DAYS, *, boot_clock: Clock = boot_s
+    ) -> None:
         self._database = database
         self._keep_tasks_days = keep_tasks_days
-        self._pruned_at_s: float | None = None
+        self._boot_clock = boot_clock
+        self._seen: Reference | None = None
+        self._steady_since_s = inf
+        self._pruned_at_s = -inf
 
     async def run(self) -> None:
         """Call `tidy_up` regularly until cancelled, also after a failure."""
@@ -84,11 +99,34 @@ class HistoryPruner:
         """Continue stalled imports, create delayed events, and prune if due. Raises StoreUnavailable."""
         await finish_imports(self._database)
         await make_due_events(self._database)
-        now_s = await self._database.read(lambda transaction: transaction.now_s)
-        # Also when the clock was set back.
-        if self._pruned_at_s is None or not 0 <= now_s - self._pruned_at_s < PRUNE_SECONDS:
+        await self.prune_if_due()
+
+    async def trust_clock(self, max_pause_s: float) -> None:
+        """Trust the clock from now on if there was no sweep, or the last one at most `max_pause_s` ago."""
+        now_s, swept_at_s = await self._database.read(_last_sweep)
+        self._note(now_s)
+        if swept_at_s is None or 0 <= now_s - swept_at_s <= max_pause_s:
+            self._steady_since_s = -inf
+
+    async def prune_if_due(self) -> None:
+        """Prune if the clock is trusted, at most once an hour. Raises StoreUnavailable."""
+        now = self._note(await self._database.read(lambda transaction: transaction.now_s))
+        is_trusted = now.monotonic_s - self._steady_since_s >= STEADY_SECONDS
+        if is_trusted and now.monotonic_s - self._pruned_at_s >= PRUNE_SECONDS:
             await prune_history(self._database, self._keep_tasks_days)
-            self._pruned_at_s = now_s
+            self._pruned_at_s = now.monotonic_s
+
+    def _note(self, wall_s: float) -> Reference:
+        now, before = Reference(wall_s, self._boot_clock()), self._seen
+        if before is None or clock_jump_s(now.wall_s - before.wall_s, now.monotonic_s - before.monotonic_s):
+            self._steady_since_s = now.monotonic_s
+        self._seen = now
+        return now
+
+
+def _last_sweep(transaction: Transaction) -> tuple[float, float | None]:
+    row = registry_row.find(transaction)
+    return transaction.now_s, None if row is None else row.swept_at_s
 
 
 async def finish_imports(database: Database) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from tests.registry.events.test_verify_events import report as log_report
+from tests.registry.test_history_pruning import tidy_up
 from tests.support.databases import WoundClock
 from tests.support.directory_api import put
 from tests.support.registry_api import RegistryApi
@@ -173,11 +174,11 @@ async def test_replaced_versions_are_deleted_after_ninety_days_except_the_newest
     await read(api, clock, card())
     clock.advance(200 * DAY_SECONDS)
     await read(api, clock, card(name="B"), 1)
-    await HistoryPruner(api.database).tidy_up()
+    await tidy_up(api)
     # It was the newest one until now.
     assert [number for number, _ in await versions(api)] == [1, 2]
     clock.advance(91 * DAY_SECONDS)
-    await HistoryPruner(api.database).tidy_up()
+    await tidy_up(api)
     assert [number for number, _ in await versions(api)] == [2]
 
 
