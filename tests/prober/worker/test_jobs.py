@@ -2,6 +2,8 @@ import asyncio
 import datetime as dt
 import threading
 import time
+from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -40,7 +42,7 @@ async def run_for(jobs: Jobs, seconds: float) -> None:
 
 @in_virtual_time
 async def test_job_runs_periodically_and_at_once_on_request() -> None:
-    jobs, began_s = Jobs(), virtual_loop().time()
+    jobs, began_s = Jobs(virtual_loop().clock), virtual_loop().time()
     hourly: list[float] = []
     at_once: list[float] = []
 
@@ -60,9 +62,52 @@ async def test_job_runs_periodically_and_at_once_on_request() -> None:
     assert at_once == [0, 3_600, 7_200]
 
 
+@pytest.fixture
+def _in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+async def runs_of(step_s: float) -> list[float]:
+    """Return when a minutely job runs. The clock makes a step after 250 s, and is right after 550 s."""
+    loop, ran_s = virtual_loop(), []
+    jobs, began_s = Jobs(loop.clock), loop.time()
+
+    async def note() -> None:
+        ran_s.append(round(loop.time() - began_s))
+
+    jobs.add("minutely", 60, note)
+    loop.call_later(250, partial(setattr, loop, "steps_s", loop.steps_s + step_s))
+    loop.call_later(550, partial(setattr, loop, "steps_s", loop.steps_s))
+    await run_for(jobs, 700)
+    return ran_s
+
+
+@pytest.mark.parametrize("step_s", [-157_680_000.0, -3_600.0, 30.0, 3_600.0, 34_560_000.0])
+def test_jobs_keep_their_times_if_the_clock_is_set(step_s: float) -> None:
+    found = in_virtual_time(partial(runs_of, step_s))()
+    assert found == list(range(60, 661, 60))
+
+
+@pytest.mark.usefixtures("_in_berlin")
+@pytest.mark.parametrize("month_day", [(3, 29), (10, 25)])
+def test_jobs_keep_their_times_when_daylight_saving_begins_or_ends(month_day: tuple[int, int]) -> None:
+    changes_s = dt.datetime(2026, *month_day, 1, tzinfo=dt.UTC).timestamp()
+
+    async def runs() -> list[float]:
+        loop = virtual_loop()
+        loop.steps_s = changes_s - 200 - loop.wall_s()
+        return await runs_of(0.0)
+
+    assert in_virtual_time(runs)() == list(range(60, 661, 60))
+
+
 @in_virtual_time
 async def test_failed_job_is_retried_and_does_not_stop_others(caplog: pytest.LogCaptureFixture) -> None:
-    jobs = Jobs()
+    jobs = Jobs(virtual_loop().clock)
     failed, fine = [], []
 
     async def fail() -> None:
@@ -82,7 +127,7 @@ async def test_failed_job_is_retried_and_does_not_stop_others(caplog: pytest.Log
 
 @in_virtual_time
 async def test_job_slower_than_its_period_never_runs_twice_concurrently() -> None:
-    jobs = Jobs()
+    jobs = Jobs(virtual_loop().clock)
     at_work, most, other = 0, 0, []
 
     async def work() -> None:
@@ -104,7 +149,7 @@ async def test_job_slower_than_its_period_never_runs_twice_concurrently() -> Non
 
 @in_virtual_time
 async def test_job_can_be_run_immediately() -> None:
-    jobs, done = Jobs(), []
+    jobs, done = Jobs(virtual_loop().clock), []
 
     async def work() -> None:
         await asyncio.sleep(10)
@@ -119,7 +164,7 @@ async def test_job_can_be_run_immediately() -> None:
 
 @in_virtual_time
 async def test_running_jobs_are_cancelled_at_the_end() -> None:
-    jobs, ended = Jobs(), []
+    jobs, ended = Jobs(virtual_loop().clock), []
 
     async def work() -> None:
         try:

@@ -2,6 +2,9 @@
 
 Each job runs at its interval, by the library `schedule`; targets have a schedule of their own. A job never
 runs twice at once and delays no other job. After a failure it runs again at its next time.
+
+The library compares local times, which jump if the clock is set and when daylight saving begins or ends. So
+the times of all jobs move with each jump.
 """
 
 import asyncio
@@ -10,16 +13,18 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Final
 
 from schedule import Scheduler
 
 from lifesign.errors import InvalidValue
+from lifesign.prober.network.clock import SYSTEM_CLOCK, Clock
 
 MAX_JOBS: Final = 1_000
 MIN_WAIT_SECONDS: Final = 0.1
 MAX_WAIT_SECONDS: Final = 60.0
-"""The calendar may be set, so it is checked at least this often."""
+"""The clock may be set, so it is checked at least this often."""
 
 _log = logging.getLogger("lifesign.prober")
 
@@ -38,7 +43,9 @@ class _Job:
 class Jobs:
     """Runs functions at regular intervals."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._started = self._local_start()
         self._scheduler = Scheduler()
         self._jobs: dict[str, _Job] = {}
 
@@ -60,6 +67,7 @@ class Jobs:
         """Run functions when they are due, until cancelled. Threads that run then end by themselves."""
         try:
             while True:
+                self._follow_clock()
                 self._scheduler.run_pending()
                 for job in self._jobs.values():
                     if job.is_due and job.running is None:
@@ -80,6 +88,18 @@ class Jobs:
         if job.running is None:
             job.running = asyncio.create_task(self._do(job))
         await asyncio.shield(job.running)
+
+    def _local_start(self) -> datetime:
+        """Return the machine's start by its local clock. It changes only if that clock jumps."""
+        local_now = datetime.fromtimestamp(self._clock.wall_s())  # noqa: DTZ006 - as the library
+        return local_now - timedelta(seconds=self._clock.boot_s())
+
+    def _follow_clock(self) -> None:
+        started = self._local_start()
+        for planned in self._scheduler.jobs:
+            if planned.next_run is not None:
+                planned.next_run += started - self._started
+        self._started = started
 
     def _note_due(self, job: _Job) -> None:
         if job.running is not None:
