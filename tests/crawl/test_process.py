@@ -1,6 +1,7 @@
 """A process of a crawl, run in the process of the test."""
 
 import asyncio
+import logging
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ import pytest
 from tests.support.databases import empty_url
 
 from lifesign.crawl import process as module
+from lifesign.crawl import status_sender
 from lifesign.crawl.process import open_ledger, run_worker_process
 from lifesign.crawl.token_pipe import TokenPipe, TokenQuery, TokenReply
 from lifesign.crawl.worker_config import (
@@ -199,6 +201,21 @@ def test_process_ends_without_its_parent(
     with pytest.raises(SystemExit):
         run_worker_process(config_of(definition()), theirs)
     theirs.close()
+
+
+def test_process_works_although_its_parent_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status_sender, "FLUSH_SECONDS", 0.1)
+
+    async def act(_config: WorkerConfig, _stop: object, report: Acts, *_: object) -> bool:
+        for _number in range(1_000):
+            logging.getLogger("lifesign.prober").warning("x" * 1_000)
+            report(WorkerStatus(line="x" * 1_000))
+        return True
+
+    acts(monkeypatch, act)
+    exit_code, statuses = run(config_of(definition()))
+    assert exit_code == 0
+    assert len(statuses) >= 50
 
 
 def test_tokens_come_from_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:

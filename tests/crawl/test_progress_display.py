@@ -1,6 +1,8 @@
 import io
 import json
 import logging
+import os
+import pty
 
 import pytest
 
@@ -20,6 +22,7 @@ from lifesign.crawl.progress_display import (
     seconds_left,
 )
 from lifesign.domain.observation.results import ResultClass
+from lifesign.serving import line_writer
 from lifesign.serving.log_lines import LogTo
 from lifesign.serving.log_output import LogFormat, logging_to
 
@@ -240,3 +243,35 @@ def test_crawl_continues_although_its_output_is_not_read() -> None:
     with PlainProgress(Gone()) as progress:
         progress.print_line("reading")
         progress.show(CrawlState(probed=1, total=2))
+
+
+@pytest.mark.parametrize("log_format", LogFormat)
+def test_progress_waits_for_no_reader(log_format: LogFormat) -> None:
+    read, written = os.pipe()
+    try:
+        with os.fdopen(written, "w") as stream, progress_on("a", stream, log_format) as progress:
+            for number in range(3_000):
+                progress.print_line(f"directory {number}")
+            found = b""
+            while b"2999" not in found:
+                found += os.read(read, 65_536)
+    finally:
+        os.close(read)
+    assert len(found.splitlines()) == 3_000
+
+
+def test_drawn_progress_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(line_writer, "FLUSH_SECONDS", 0.1)
+    shown, written = pty.openpty()
+    with os.fdopen(written, "w") as stream, progress_on("a", stream) as progress:
+        assert isinstance(progress, DrawnProgress)
+        for number in range(1_000):
+            progress.show(CrawlState(probed=number, total=1_000, note="x" * 70))
+            progress.print_line(f"directory {number}")
+        found = b""
+        while b"directory 999" not in found:
+            found += os.read(shown, 65_536)
+    os.close(shown)
+    # Pictures that would have to wait are left out.
+    assert 1 <= found.count(b"x" * 20) < 1_000

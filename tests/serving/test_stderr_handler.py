@@ -30,7 +30,7 @@ def test_line_is_written_at_once_and_without_a_thread(pipe: tuple[StderrHandler,
     handler, unread = pipe
     handler.emit(record("\u00e9 \ud800"))
     assert os.read(unread, 100) == b"\xc3\xa9 \\ud800\n"
-    assert handler._lines is None
+    assert handler._stream._lines is None
 
 
 def test_reader_that_stands_still_delays_no_record(
@@ -40,7 +40,7 @@ def test_reader_that_stands_still_delays_no_record(
     handler, unread = pipe
     for number in range(1_000):
         handler.emit(record(f"{number} {'x' * 1_000}"))
-    lines = handler._lines
+    lines = handler._stream._lines
     assert lines is not None
     found = b""
     while (is_more := bool(select.select([unread], [], [], 0.01)[0])) or lines._waiting.unfinished_tasks:

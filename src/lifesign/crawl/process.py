@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from lifesign.client import RegistryClient
 from lifesign.crawl.prober_assembly import open_prober
+from lifesign.crawl.status_sender import StatusSender
 from lifesign.crawl.token_pipe import TokenPipe
 from lifesign.crawl.worker_config import (
     EXIT_SHARDS_WITHHELD,
@@ -153,29 +154,39 @@ def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connectio
     if config.definition.credentials:
         # Tokens come later.
         forbid_core_dumps()
-    scrubber = config.secrets.scrubber
+    scrubber, sender = config.secrets.scrubber, StatusSender(pipe)
 
     def log(line: str) -> None:
-        pipe.send(WorkerStatus(logged=scrubber.clean_text(line)))
+        sender.send(WorkerStatus(logged=scrubber.clean_text(line)))
 
-    with logging_to(LogTo(log, config.log_format.value)):
-        try:
-            is_done = run_loop(_run_until_stopped(config, pipe, tokens))
-        except PassDelayed as error:
-            with suppress(OSError):
-                pipe.send(WorkerStatus(withheld=(error.why, error.seconds)))
-            sys.exit(EXIT_SHARDS_WITHHELD)
-        except LifesignError as error:
-            with suppress(OSError):
-                pipe.send(WorkerStatus(line=str(error)))
-            sys.exit(1)
-        except BaseException:
-            logging.getLogger("lifesign.prober").exception("a process of the crawl ended by a defect")
-            sys.exit(1)
-    sys.exit(0 if is_done else EXIT_UNFINISHED)
+    try:
+        with logging_to(LogTo(log, config.log_format.value)):
+            code = _exit_code(config, pipe, sender, tokens)
+    finally:
+        sender.finish()
+    sys.exit(code)
 
 
-async def _run_until_stopped(config: WorkerConfig, pipe: Connection, tokens: Connection | None) -> bool:
+def _exit_code(
+    config: WorkerConfig, pipe: Connection, sender: StatusSender, tokens: Connection | None
+) -> int:
+    try:
+        is_done = run_loop(_run_until_stopped(config, pipe, sender, tokens))
+    except PassDelayed as error:
+        sender.send(WorkerStatus(withheld=(error.why, error.seconds)))
+        return EXIT_SHARDS_WITHHELD
+    except LifesignError as error:
+        sender.send(WorkerStatus(line=str(error)))
+        return 1
+    except BaseException:
+        logging.getLogger("lifesign.prober").exception("a process of the crawl ended by a defect")
+        return 1
+    return 0 if is_done else EXIT_UNFINISHED
+
+
+async def _run_until_stopped(
+    config: WorkerConfig, pipe: Connection, sender: StatusSender, tokens: Connection | None
+) -> bool:
     """Probe until SIGTERM, or until the other end of the pipe is closed."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -183,13 +194,9 @@ async def _run_until_stopped(config: WorkerConfig, pipe: Connection, tokens: Con
     # The parent never writes: the pipe becomes readable when the parent is gone.
     loop.add_reader(pipe.fileno(), stop.set)
 
-    def report(status: WorkerStatus) -> None:
-        with suppress(OSError):
-            pipe.send(status)
-
     token_pipe = None if tokens is None else TokenPipe(tokens)
     try:
-        return await run_worker(config, stop, report, token_pipe)
+        return await run_worker(config, stop, sender.send_progress, token_pipe)
     finally:
         if token_pipe is not None:
             token_pipe.close()

@@ -1,7 +1,7 @@
 """Progress of a crawl, and its display.
 
 On a terminal it is a bar; elsewhere a line from time to time, for logs. Both go to standard error: the
-results of a command go to standard output.
+results of a command go to standard output. A crawl never waits for a reader of its progress.
 """
 
 import logging
@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Final, Protocol, Self, TextIO, cast
 
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.text.counts import count_text, pluralize
 from lifesign.domain.text.durations import duration_text
 from lifesign.serving.log_output import LogFormat
+from lifesign.serving.nonblocking_stream import NonBlockingStream, copied_descriptor
 
 if TYPE_CHECKING:
     from lifesign.domain.observation.results import ResultClass
@@ -192,7 +193,11 @@ class PlainProgress:
     log_format = LogFormat.CONSOLE
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream = stream
+        copy_fd = copied_descriptor(stream)
+        self._output = (
+            None if copy_fd is None else NonBlockingStream(copy_fd, stream.encoding, self._omission_line)
+        )
+        self._stream = self._output or stream
         self._clock = clock
         self._rate = Rate()
         self._said_at_s = clock()
@@ -206,6 +211,8 @@ class PlainProgress:
     ) -> None:
         if self._last is not None:
             self.print_line(last_line(self._last, self._rate.lasted_s))
+        if self._output is not None:
+            self._output.close()
 
     def show(self, state: CrawlState) -> None:
         """Print the progress if LINE_EVERY_SECONDS have passed since the last line."""
@@ -225,7 +232,7 @@ class PlainProgress:
 
     def print_line(self, text: str) -> None:
         """Write a line."""
-        self._write(printable(text))
+        self._write(self._line_of(text))
 
     def log(self, line: str) -> None:
         """Write a line of the log, which is already printable and bounded."""
@@ -236,6 +243,12 @@ class PlainProgress:
         with suppress(OSError):
             self._stream.write(f"{line}\n")
             self._stream.flush()
+
+    def _line_of(self, text: str) -> str:
+        return printable(text)
+
+    def _omission_line(self, text: str) -> str:
+        return f"{self._line_of(text)}\n"
 
 
 class LoggedProgress(PlainProgress):
@@ -249,10 +262,9 @@ class LoggedProgress(PlainProgress):
         super().__init__(stream, clock)
         self._line = LogLine("json")
 
-    def print_line(self, text: str) -> None:
-        """Write the progress as a log record."""
-        record = logging.LogRecord(_LOGGER, logging.INFO, "", 0, text, None, None)
-        self.log(self._line.format(record))
+    def _line_of(self, text: str) -> str:
+        """Return the progress as a log record."""
+        return self._line.format(logging.LogRecord(_LOGGER, logging.INFO, "", 0, text, None, None))
 
 
 class DrawnProgress:
@@ -271,7 +283,14 @@ class DrawnProgress:
         self._last: CrawlState | None = None
         self._bar = Bar(TextColumn("{task.description}", markup=False), BarColumn(), auto_refresh=False)
         self._task = self._bar.add_task(printable(name), total=None)
-        self._console = Console(file=stream, highlight=False, markup=False)
+        copy_fd = copied_descriptor(stream)
+        self._output = (
+            None
+            if copy_fd is None
+            else NonBlockingStream(copy_fd, stream.encoding, "{}\n".format, is_at_once=False)
+        )
+        shown_on = cast("TextIO", self._output or stream)
+        self._console = Console(file=shown_on, highlight=False, markup=False)
         # Drawn when something changes: it needs no thread.
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
 
@@ -285,6 +304,8 @@ class DrawnProgress:
         self._live.stop()
         if self._last is not None:
             self.print_line(last_line(self._last, self._rate.lasted_s))
+        if self._output is not None:
+            self._output.close()
 
     def show(self, state: CrawlState) -> None:
         """Draw the bar and the results again."""
@@ -309,6 +330,9 @@ class DrawnProgress:
         from rich.console import Group  # noqa: PLC0415 - loaded by now
         from rich.text import Text  # noqa: PLC0415
 
+        if self._output is not None and not self._output.is_idle:
+            # The reader is slow: the next picture replaces this one.
+            return
         below = Text(printable_lines(lines), no_wrap=True, overflow="ellipsis")
         self._bar.update(self._task, completed=done, total=total)
         self._live.update(Group(self._bar, below) if total is not None else below, refresh=True)
