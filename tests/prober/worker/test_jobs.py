@@ -71,9 +71,10 @@ def _in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-async def runs_of(step_s: float) -> list[float]:
+async def runs_of(step_s: float) -> list[int]:
     """Return when a minutely job runs. The clock makes a step after 250 s, and is right after 550 s."""
-    loop, ran_s = virtual_loop(), []
+    loop = virtual_loop()
+    ran_s: list[int] = []
     jobs, began_s = Jobs(loop.clock), loop.time()
 
     async def note() -> None:
@@ -97,7 +98,7 @@ def test_jobs_keep_their_times_if_the_clock_is_set(step_s: float) -> None:
 def test_jobs_keep_their_times_when_daylight_saving_begins_or_ends(month_day: tuple[int, int]) -> None:
     changes_s = dt.datetime(2026, *month_day, 1, tzinfo=dt.UTC).timestamp()
 
-    async def runs() -> list[float]:
+    async def runs() -> list[int]:
         loop = virtual_loop()
         loop.steps_s = changes_s - 200 - loop.wall_s()
         return await runs_of(0.0)
