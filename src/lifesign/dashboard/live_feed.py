@@ -174,7 +174,7 @@ class LiveFeed:
     async def _follow(self) -> None:
         """Send events while there are open pages and the log is the same one."""
         past = self._feed.past
-        position = await self.desk.database.read(event_log.last_sequence)
+        position = await self._feed.begin()
         while self._wanted.is_set() and self._feed.past == past and not self._feed.is_closed:
             await self._feed.wait_beyond(position, PING_SECONDS)
             page = await self._feed.page(position, EventFilter())

@@ -144,7 +144,7 @@ class Registry:
             heard=self.heard,
         )
         self.reaper = Reaper(self.database, settings.sweep_seconds, monotonic_s)
-        self.task_news = TaskNotifier(self.database, self.feed)
+        self.task_news = TaskNotifier(self.feed)
         self.claims = ClaimEndpoint(self.dispatcher, self.task_news)
         self.pruner = HistoryPruner(self.database, settings.task_retention_seconds / DAY_SECONDS)
         self.opt_out_checker = OptOutChecker(self.database, settings)

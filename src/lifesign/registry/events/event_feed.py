@@ -109,6 +109,21 @@ class EventFeed:
         self.is_closed = True
         self._changed.set()
 
+    async def begin(self) -> int:
+        """Return the sequence of the last event, from where a client follows. Raises StoreUnavailable."""
+        last = (await self._database.read(event_log.head)).last
+        self.begin_at(last)
+        return last.sequence
+
+    def begin_at(self, last: Checkpoint) -> None:
+        """Follow the log from `last`, which a client has just read there, unless it is followed already.
+
+        From then on it is noticed if a backup without that event is restored.
+        """
+        if self._end is None:
+            self._end = last
+            self._forget()
+
     async def page(self, position: int, wanted: EventFilter) -> EventBatch:
         """Return the next wanted events behind `position`, at most `MAX_PAGE`. Raises StoreUnavailable."""
         if self._end is not None and self._begin <= position:
@@ -162,7 +177,7 @@ class EventFeed:
                 ):
                     await self._changed.wait()
         except TimeoutError:
-            pass
+            self._end = last
         finally:
             self._waiting -= 1
             self._left_s = asyncio.get_running_loop().time()

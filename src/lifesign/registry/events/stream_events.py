@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from lifesign.domain.access.permissions import Permission, Principal, is_current, may_for_any_agent
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, NotAllowed
-from lifesign.domain.events.chain import Event
+from lifesign.domain.events.chain import Checkpoint, Event
 from lifesign.domain.health.document import MAX_NUMBER
 from lifesign.errors import LifesignError
 from lifesign.registry.errors import TooManyRequests, TooManyStreams
@@ -92,16 +92,18 @@ class EventStreams:
             except LifesignError as fault:
                 return error_response(await self._dispatcher.refusal(digest, fault, _check_may_read))
 
-            def begin(transaction: Transaction) -> tuple[Principal, int]:
+            def begin(transaction: Transaction) -> tuple[Principal, Checkpoint]:
                 caller = authenticate(transaction, digest)
                 _check_may_read(caller)
-                last = event_log.last_sequence(transaction)
-                check_position(after or 0, last)
+                last = event_log.head(transaction).last
+                check_position(after or 0, last.sequence)
                 if after or is_resumed:
                     _check_not_archived(after or 0, event_log.archived_sequence(transaction))
-                return caller, last if after is None else after
+                return caller, last
 
-            caller, position = await self._dispatcher.database.read(begin)
+            past = self.feed.past
+            caller, last = await self._dispatcher.database.read(begin)
+            self.feed.begin_at(last)
             if caller.agent_id is not None:
                 self._dispatcher.heard.note()
             wanted = EventFilter(
@@ -112,7 +114,8 @@ class EventStreams:
             self._check_room(digest)
         except LifesignError as error:
             return error_response(error)
-        return _CountingStream(self, self._events(position, wanted, digest), digest)
+        position = last.sequence if after is None else after
+        return _CountingStream(self, self._events(position, past, wanted, digest), digest)
 
     def _check_room(self, digest: bytes) -> None:
         if self.open[digest] >= MAX_STREAMS_OF_KEY:
@@ -121,13 +124,14 @@ class EventStreams:
             raise TooManyStreams(MAX_STREAMS)
 
     async def _events(
-        self, position: int, wanted: EventFilter, digest: bytes
+        self, position: int, past: int, wanted: EventFilter, digest: bytes
     ) -> AsyncIterator[ServerSentEvent]:
         """Yield events after `position` until the key is no longer valid or the server stops.
 
-        It also ends when a backup is restored: then `position` has another meaning.
+        It also ends when a backup is restored: then `position`, which was read at the feed's `past`, has
+        another meaning.
         """
-        key, past = digest.hex(), self.feed.past
+        key = digest.hex()
 
         def is_over() -> bool:
             return not self.standing.is_good(key)

@@ -11,9 +11,7 @@ from lifesign.domain.events.chain import Event
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.tasks.task_states import TaskStatus
 from lifesign.registry.events.event_feed import EventFeed, EventFilter
-from lifesign.storage.engine.transaction import Database
 from lifesign.storage.errors import StoreUnavailable
-from lifesign.storage.events import event_log
 
 RETRY_SECONDS = 1.0
 """Interval of attempts while the database is unreachable."""
@@ -27,10 +25,9 @@ _log = logging.getLogger("lifesign.registry")
 class TaskNotifier:
     """Wakes waiting claims when a task may have been queued; `run` one per server process."""
 
-    def __init__(self, database: Database, feed: EventFeed) -> None:
+    def __init__(self, feed: EventFeed) -> None:
         self.number = 0
         """Rises whenever a task may have been queued."""
-        self._database = database
         self._feed = feed
         self._changed = asyncio.Event()
         self._waiting = 0
@@ -62,7 +59,7 @@ class TaskNotifier:
     async def _follow(self) -> None:
         """Notify claims of new tasks while claims wait and the log is the same one."""
         past = self._feed.past
-        position = await self._database.read(event_log.last_sequence)
+        position = await self._feed.begin()
         # Tasks that were queued until now.
         self._notify()
         while self._feed.past == past and not self._feed.is_closed:
