@@ -137,27 +137,6 @@ def test_line_breaks_are_kept_in_a_block_and_joined_in_a_summary() -> None:
 
 
 @pytest.mark.parametrize(
-    "url",
-    [
-        None,
-        "",
-        "javascript:alert(1)",
-        "data:text/html,x",
-        "ftp://a.example/",
-        "//a.example",
-        "https:///x",
-        "http://[",
-    ],
-)
-def test_unsafe_url_is_not_a_link(url: str | None) -> None:
-    assert labels.safe_link(url) is None
-
-
-def test_http_links_are_unchanged() -> None:
-    assert labels.safe_link("https://a.example/x?y=1") == "https://a.example/x?y=1"
-
-
-@pytest.mark.parametrize(
     ("seconds", "message"),
     [
         (None, "\N{EN DASH}"),

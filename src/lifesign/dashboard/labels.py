@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.lifecycle.status_table import Status
@@ -237,14 +236,3 @@ def block(text: object, most: int = MAX_SHOWN_CHARACTERS) -> str:
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + _ELLIPSIS
-
-
-def safe_link(url: str | None) -> str | None:
-    """Return an agent's URL if a page may link to it: http or https only; else None."""
-    if url is None:
-        return None
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return None
-    return url if parts.scheme in {"http", "https"} and parts.netloc else None

@@ -23,6 +23,7 @@ from lifesign.dashboard.error_messages import words_of
 from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnknownHost
 from lifesign.dashboard.flash import BackLink, way_back
 from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, Visitor
+from lifesign.dashboard.page_links import host_in
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import login_path
 from lifesign.domain.access.rate_limit import RateLimit, RateLimiter, caller_at
@@ -156,6 +157,7 @@ class PageHandler:
             "login_url": login_path(request),
             "is_session_ended": is_session_ended,
             "done": done,
+            "own_hosts": {host_in(request.headers.get("host", "")), *self._names},
         }
         answer = page(template, {**common, **shown})
         if done:

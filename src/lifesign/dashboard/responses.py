@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from lifesign.dashboard import labels
 from lifesign.dashboard.assets import asset_path
+from lifesign.dashboard.page_links import safe_link
 from lifesign.domain.lifecycle.status_table import ALIVE
 from lifesign.domain.models.agents import AgentSummary
 from lifesign.domain.models.base import moment
@@ -69,7 +70,7 @@ def _environment() -> Environment:
         "ms": latency_text,
         "seconds": labels.duration_s,
         "setting": precise_text,
-        "link": labels.safe_link,
+        "link": safe_link,
         "brief": labels.brief,
         "display_name": _display_name,
         "block": labels.block,

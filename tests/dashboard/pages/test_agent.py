@@ -1,9 +1,10 @@
 import json
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
-from tests.dashboard.conftest import Sample
+from tests.dashboard.conftest import Filled, Sample
 from tests.support.assertions import asserted
 from tests.support.dashboard_sample import KEYS
 from tests.support.dashboard_visitor import Page
@@ -100,6 +101,16 @@ def test_links_given_by_agents_are_http_only_and_send_no_referrer(sample: Sample
     html = sample.visitor(Role.READER).get(AGENT).html
     (link,) = re.findall(r'<a href="https://agents.example.com[^>]+>', html)
     assert 'rel="noopener noreferrer nofollow"' in link
+
+
+def test_page_does_not_link_to_its_own_host(sample: Sample, filled: Filled, tmp_path: Path) -> None:
+    url = "https://agents.example.com/translator/.well-known/agent-card.json"
+    page = sample.visitor(Role.READER).get(AGENT, host="Agents.example.com:8440")
+    assert url in page.text
+    assert f'href="{url}"' not in page.html
+    with filled.served(tmp_path, public_url="https://agents.example.com:8440", open_dashboard=True) as served:
+        # The request has another host if it comes through a proxy.
+        assert f'href="{url}"' not in served.visitor().get(AGENT).html
 
 
 def test_page_without_a_document_names_what_is_missing(sample: Sample) -> None:

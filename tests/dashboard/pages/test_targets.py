@@ -48,6 +48,8 @@ def test_a_target_that_is_no_agent_has_a_page(sample: Sample) -> None:
     (where,) = re.findall(r'href="(/targets/tgt_[^"]+)"', html)
     page = visitor.get(where)
     assert "down since" in page.text
+    assert 'rel="noopener' in page.html
+    assert 'rel="noopener' not in visitor.get(where, host="gamma.example.net").html
     assert "/agents/" not in page.html.partition("<main")[2]
     assert visitor.do(where, f"{where}/recheck").status == 303
     assert 'class="notice' in visitor.get(where).html

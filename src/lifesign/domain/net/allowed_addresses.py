@@ -127,7 +127,7 @@ IPV6_NAT64: Final = IPv6Network("64:ff9b::/96")
 
 _SCHEMES: Final[Mapping[str, Scheme]] = MappingProxyType({"http": "http", "https": "https"})
 _LOOPBACKS: Final = (IPv4Address("127.0.0.1"), IPv6Address("::1"))
-_LOOPBACK_NAMES: Final = frozenset({
+LOOPBACK_NAMES: Final = frozenset({
     "localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback", "localhost.localdomain",
     "localhost4.localdomain4", "localhost6.localdomain6",
 })  # fmt: skip
@@ -369,7 +369,7 @@ def _vet_host(host: str, allowed: Sequence[Network]) -> Address | str | AddressR
         return literal if isinstance(literal, AddressRefused) else vet_address(literal, allowed) or literal
     if len(host) > MAX_HOST_CHARACTERS or not _NAME.fullmatch(host):
         return _invalid(_host_name_fault(host))
-    is_loopback = host in _LOOPBACK_NAMES or host.endswith(".localhost")
+    is_loopback = host in LOOPBACK_NAMES or host.endswith(".localhost")
     if is_loopback and all(vet_address(loopback, allowed) for loopback in _LOOPBACKS):
         return AddressRefused("blocked_address", f"{host} is loopback (RFC 6761)")
     return host
