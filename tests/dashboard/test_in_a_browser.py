@@ -42,6 +42,7 @@ DESK: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 844}
 PATIENCE_MS = 1_000 * PATIENCE_SECONDS
 expect.set_options(timeout=PATIENCE_MS)
+SECRET_NAME = "lifesign_browser_secret"
 CUT_LINKS = """
 [...document.querySelectorAll(".page-header nav a")]
   .filter(link => link.getBoundingClientRect().right > link.closest("nav").getBoundingClientRect().right + 1)
@@ -87,6 +88,7 @@ def bring_along(context: BrowserContext, visitor: Visitor) -> None:
     context.add_cookies(
         [{"name": name, "value": value, "url": visitor.url} for name, value in visitor.cookies.items()]
     )
+    context.add_init_script(f"try {{ localStorage.setItem({SECRET_NAME!r}, {visitor.secret!r}) }} catch {{}}")
 
 
 def pages_of(served: Sample) -> dict[str, str]:
@@ -325,6 +327,51 @@ def test_task_decision_works_in_the_browser(context: BrowserContext, served: Sam
     page.get_by_role("group", name="Maintenance").get_by_label("Reason").fill("new model")
     page.get_by_role("button", name="Begin maintenance").click()
     expect(page.locator(".banner")).to_contain_text("In maintenance until")
+
+
+def log_in_by_form(page: Page, role: Role) -> None:
+    page.goto("/login")
+    page.get_by_label("Key").fill(KEYS[role])
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="Log out")).to_have_count(1)
+
+
+def test_cookie_in_another_browser_can_only_read(browser: Browser, served: Sample) -> None:
+    place = "/agents/billing-2"
+    with (
+        browser.new_context(base_url=served.server.url) as own,
+        browser.new_context(base_url=served.server.url) as thief,
+    ):
+        page, other = own.new_page(), thief.new_page()
+        log_in_by_form(page, Role.COORDINATOR)
+        cookies = {cookie["name"]: cookie["value"] for cookie in own.cookies()}
+        bring_along(thief, Visitor(served.server.url, cookies, secret="a guess"))
+        for each, answer in ((other, "Forbidden"), (page, "Billing agent 2")):
+            each.goto(place)
+            group = each.get_by_role("group", name="Maintenance")
+            group.get_by_label("Reason").fill("new model")
+            group.get_by_role("button").click()
+            expect(each.locator("h1")).to_have_text(answer)
+        expect(page.locator(".banner")).to_contain_text("In maintenance until")
+        # A filter is part of a URL, which others may see.
+        page.goto("/agents")
+        page.get_by_role("button", name="Show").click()
+        expect(page).to_have_url(re.compile(r"/agents\?q="))
+        assert "secret" not in page.url
+
+
+def test_form_without_javascript_asks_for_the_key(browser: Browser, served: Sample) -> None:
+    with browser.new_context(java_script_enabled=False, base_url=served.server.url) as context:
+        page = context.new_page()
+        log_in_by_form(page, Role.COORDINATOR)
+        for key, answer in ((KEYS[Role.ADMIN], "Forbidden"), (KEYS[Role.COORDINATOR], "Billing agent 3")):
+            page.goto("/agents/billing-3")
+            form = page.locator('form[action$="/maintenance"]')
+            form.get_by_label("Reason").fill("new model")
+            form.get_by_label("Your key").fill(key)
+            form.get_by_role("button").click()
+            expect(page.locator("h1")).to_have_text(answer)
+        expect(page.locator(".banner")).to_contain_text("In maintenance until")
 
 
 def test_long_reason_leaves_a_short_url_on_one_line(context: BrowserContext, served: Sample) -> None:

@@ -9,18 +9,28 @@ from starlette.requests import Request
 from tests.support.databases import WoundClock, opened
 
 from lifesign.dashboard import login_sessions
-from lifesign.dashboard.errors import ForgedForm, NotLoggedIn
+from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnconfirmedForm
 from lifesign.dashboard.login_sessions import (
     SESSION_COOKIE,
     SESSION_SECONDS,
+    Visitor,
     check_form_token,
     check_origin,
+    check_sender,
     cookie_in,
     digest_of_token,
     form_token,
+    new_token,
     token_in,
 )
-from lifesign.domain.access.permissions import KEY_PREFIX, Permission, Role, StoredKey, digest_of
+from lifesign.domain.access.permissions import (
+    KEY_PREFIX,
+    Permission,
+    Principal,
+    Role,
+    StoredKey,
+    digest_of,
+)
 from lifesign.domain.errors import NotAllowed
 from lifesign.registry.errors import UnknownKey
 from lifesign.storage.engine.transaction import Database, Transaction
@@ -102,6 +112,40 @@ def test_form_belongs_to_one_session() -> None:
     for text, token in ((form_token("a"), "b"), (form_token(""), ""), ("", "a"), ("\xe9", "a")):
         with pytest.raises(ForgedForm):
             check_form_token(text, token)
+
+
+def visitor_with(token: str) -> Visitor:
+    return Visitor(
+        principal=Principal("key_1", Role.ADMIN, None),
+        key_name="admin",
+        digest=digest_of(key_for(Role.ADMIN)),
+        form_token=form_token(token),
+        must_enter_key="." not in token,
+    )
+
+
+def test_form_must_have_the_secret_of_the_browser_that_logged_in() -> None:
+    token = new_token("secret")
+    visitor = visitor_with(token)
+    check_sender(visitor, token, {"browser_secret": "secret"})
+    # The key is no substitute: with a secret, no form asks for it.
+    for form in ({}, {"browser_secret": ""}, {"browser_secret": "Secret"}, {"key": key_for(Role.ADMIN)}):
+        with pytest.raises(UnconfirmedForm):
+            check_sender(visitor, token, form)
+
+
+def test_form_of_a_browser_without_a_secret_must_have_the_key_of_its_session() -> None:
+    token = new_token()
+    visitor = visitor_with(token)
+    check_sender(visitor, token, {"key": f" {key_for(Role.ADMIN)} "})
+    for form in ({}, {"key": ""}, {"key": key_for(Role.COORDINATOR)}, {"browser_secret": "secret"}):
+        with pytest.raises(UnconfirmedForm):
+            check_sender(visitor, token, form)
+
+
+def test_session_token_with_a_secret_fits_its_cookie() -> None:
+    token = new_token("x" * 1_000)
+    assert token_in(request_with_cookies(f"{SESSION_COOKIE}={token}"), SESSION_COOKIE) == token
 
 
 # ── sessions ──

@@ -24,7 +24,9 @@ def test_unsafe_url_is_not_a_link(url: str | None) -> None:
     assert safe_link(url, {"registry.example"}) is None
 
 
-@pytest.mark.parametrize("url", ["https://a.example/x?y=1", "http://10.0.0.7:9000/", "http://127.0.0.1:9000/"])
+@pytest.mark.parametrize(
+    "url", ["https://a.example/x?y=1", "http://10.0.0.7:9000/", "http://127.0.0.1:9000/"]
+)
 def test_links_to_other_hosts_are_unchanged(url: str) -> None:
     assert safe_link(url, {"registry.example", "10.0.0.1"}) == url
 
@@ -51,7 +53,8 @@ def test_url_on_the_host_of_the_page_is_not_a_link(url: str, header: str) -> Non
 
 @pytest.mark.parametrize("header", ["127.0.0.1:8440", "localhost:8440", "[::1]:8440", "0.0.0.0:8440"])
 @pytest.mark.parametrize(
-    "host", ["127.0.0.1", "127.7.7.7", "localhost", "a.localhost", "ip6-localhost", "[::1]", "[::ffff:127.0.0.1]"]
+    "host",
+    ["127.0.0.1", "127.7.7.7", "localhost", "a.localhost", "ip6-localhost", "[::1]", "[::ffff:127.0.0.1]"],
 )
 def test_page_reached_by_loopback_links_to_no_loopback_host(host: str, header: str) -> None:
     assert safe_link(f"http://{host}:9000/", {host_in(header)}) is None

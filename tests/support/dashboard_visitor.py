@@ -1,4 +1,4 @@
-"""Reads pages as a browser without scripts does."""
+"""Reads pages as a browser does, and sends the secret that a script adds to forms."""
 
 import http.client
 import re
@@ -52,6 +52,8 @@ class Visitor:
     """The accepted certificates; None: the server has none."""
     address: str = "127.0.0.1"
     """The visitor's own address."""
+    secret: str = "the secret of a browser"
+    """Secret that the script adds to forms; empty in a browser without scripts."""
 
     def get(self, path: str, **headers: str) -> Page:
         """Load a page; redirects are not followed."""
@@ -65,7 +67,8 @@ class Visitor:
             "content-type": "application/x-www-form-urlencoded",
             **headers,
         }
-        return self._ask("POST", path, urlencode(form).encode(), sent)
+        confirmed = {"browser_secret": self.secret, **form} if self.secret else form
+        return self._ask("POST", path, urlencode(confirmed).encode(), sent)
 
     def log_in(self, key: str) -> Page:
         """Log in with a key."""

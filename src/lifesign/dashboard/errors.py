@@ -21,6 +21,18 @@ class UnknownHost(LifesignError):
         self.host = host
 
 
+class UnconfirmedForm(LifesignError):
+    """A form has the session's cookie, and not the secret of the browser that logged in, or its key."""
+
+    def __init__(self, *, has_secret: bool) -> None:
+        super().__init__(
+            "this browser did not log in at this address and port, or its storage was emptied: log out, and "
+            "log in again"
+            if has_secret
+            else "the key is not that of this session: enter the key with which you logged in"
+        )
+
+
 class ForgedForm(LifesignError):
     """A form does not come from a page of this session."""
 

@@ -3,18 +3,22 @@
 A login presents a key once, and gets the token of a session: a cookie that scripts cannot read, and that
 other sites cannot send with a form. The database stores the token's digest. A session ends at its time, at
 logout, and with its key. Tokens of forms are derived from the session's token, so that they are not stored.
+
+Browsers send a cookie to every port of its host, so other programs there may know the token. It permits to
+read. To change something, a form must also contain a secret that scripts of this origin alone can read, or
+the key.
 """
 
 import hmac
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lifesign.dashboard.errors import ForgedForm, NotLoggedIn
+from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnconfirmedForm
 from lifesign.domain.access.permissions import (
     Permission,
     Principal,
@@ -40,8 +44,12 @@ SESSION_COOKIE_SECONDS = 7 * 86_400
 """Lifetime of the cookie. It is longer than the session, so that the server can report its end."""
 MAX_SESSIONS_OF_KEY = 32
 """Maximum number of sessions of one key; a further login ends the oldest."""
+PROOF_FIELD = "browser_secret"
+"""Field of a form, which a script fills from the browser's storage (`browser_secret.js`)."""
 TOKEN_BYTES = 32
-MAX_TOKEN_CHARACTERS = 64
+MAX_TOKEN_CHARACTERS = 128
+_DIGEST_MARK = "."
+"""Stands in a session's token before the digest of the browser's secret."""
 
 _NEEDED = (
     Permission.LIST_AGENTS,
@@ -64,6 +72,8 @@ class Visitor:
     """Digest of that key; empty without a session."""
     form_token: str = field(repr=False)
     """Token that the forms of this visitor's pages must contain."""
+    must_enter_key: bool = False
+    """Whether forms ask for the key, because the browser sent no secret at the login."""
 
     @property
     def is_logged_in(self) -> bool:
@@ -99,6 +109,7 @@ def find_visitor(transaction: Transaction, token: str) -> Visitor | None:
         key_name=key.name,
         digest=key.digest,
         form_token=form_token(token),
+        must_enter_key=_DIGEST_MARK not in token,
     )
 
 
@@ -137,9 +148,10 @@ def log_out(transaction: Transaction, token: str) -> None:
     sessions.end(transaction, digest_of_token(token))
 
 
-def new_token() -> str:
-    """Return a random token."""
-    return secrets.token_urlsafe(TOKEN_BYTES)
+def new_token(browser_secret: str = "") -> str:
+    """Return a random token, which ends in the digest of the browser's secret if there is one."""
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    return f"{token}{_DIGEST_MARK}{digest_of_token(browser_secret)}" if browser_secret else token
 
 
 def form_token(token: str) -> str:
@@ -209,6 +221,20 @@ def check_form_token(text: str, token: str) -> None:
     """Raise ForgedForm unless `text`, the token in a form, was made for the session with this token."""
     if not token or not hmac.compare_digest(text.encode(), form_token(token).encode()):
         raise ForgedForm
+
+
+def check_sender(visitor: Visitor, token: str, form: Mapping[str, str]) -> None:
+    """Raise UnconfirmedForm unless a form comes from the browser that began the session with this token.
+
+    It must contain the browser's secret, or the key if that browser sent no secret.
+    """
+    if visitor.must_enter_key:
+        is_sender = hmac.compare_digest(digest_of(form.get("key", "").strip()), visitor.digest)
+    else:
+        sent = digest_of_token(form.get(PROOF_FIELD, ""))
+        is_sender = hmac.compare_digest(sent, token.rpartition(_DIGEST_MARK)[2])
+    if not is_sender:
+        raise UnconfirmedForm(has_secret=not visitor.must_enter_key)
 
 
 def digest_of_token(token: str) -> str:

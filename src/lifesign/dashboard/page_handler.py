@@ -20,7 +20,7 @@ from starlette.responses import RedirectResponse, Response
 
 from lifesign.dashboard import flash, login_sessions
 from lifesign.dashboard.error_messages import words_of
-from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnknownHost
+from lifesign.dashboard.errors import ForgedForm, NotLoggedIn, UnconfirmedForm, UnknownHost
 from lifesign.dashboard.flash import BackLink, way_back
 from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, Visitor
 from lifesign.dashboard.page_links import host_in
@@ -64,6 +64,7 @@ HTTPS_ONLY_SECONDS: Final = 365 * 86_400
 STATUS_AND_CODE_OF_PAGES: Final[Mapping[type[LifesignError], tuple[int, str]]] = {
     **STATUS_AND_CODE,
     ForgedForm: (403, "forged_form"),
+    UnconfirmedForm: (403, "unconfirmed_form"),
     UnknownHost: (421, "unknown_host"),
 }
 """Errors of pages: those of the API, and those that only browsers can cause."""
@@ -197,6 +198,7 @@ class PageHandler:
 
                 def write(transaction: Transaction) -> str:
                     visitor = login_sessions.visitor_of(transaction, token, is_open=False)
+                    login_sessions.check_sender(visitor, token, form)
                     return function(self.in_context(transaction, visitor), request, form)
 
                 done, where = await self.database.write(write), flash.page_of(request).where

@@ -1,7 +1,7 @@
 """Pages as responses.
 
 Templates escape all values, and remove characters that move a cursor or reverse a line. A page may only load
-from this server, and run its one script: even if markup from an agent were not escaped, it could do nothing.
+from this server, and run its own scripts: even if markup from an agent were not escaped, it could do nothing.
 """
 
 import json

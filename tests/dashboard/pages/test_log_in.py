@@ -307,6 +307,40 @@ def test_form_from_another_origin_is_refused(sample: Sample, forged: dict[str, s
     assert visitor.get("/").status == 200
 
 
+def test_stolen_cookie_can_read_and_change_nothing(mutable_sample: Sample) -> None:
+    owner = mutable_sample.visitor(Role.ADMIN)
+    thief = Visitor(owner.url, cookies=dict(owner.cookies), secret="")
+    path, fields = "/agents/translator/override", {"status": "unhealthy", "minutes": "5", "reason": "test"}
+    assert thief.get("/agents/translator").status == 200
+    for secret in ("", "a guess"):
+        thief.secret = secret
+        answer = thief.do("/agents/translator", path, **fields)
+        assert answer.status == 403
+        assert "log in again" in answer.text
+    assert "Override the status" in owner.get("/agents/translator").text
+    assert owner.do("/agents/translator", path, **fields).status == 303
+    assert "End the override" in owner.get("/agents/translator").text
+
+
+def test_every_form_asks_for_the_key_if_the_browser_sent_no_secret(mutable_sample: Sample) -> None:
+    tasks = mutable_sample.tasks
+    pages = (
+        "/agents/translator",
+        "/agents?pool=billing",
+        f"/tasks/{tasks['review']}",
+        f"/tasks/{tasks['handoff']}",
+    )
+    for role, secret in ((Role.ADMIN, "secret"), (Role.ADMIN, "")):
+        visitor = Visitor(mutable_sample.server.url, secret=secret)
+        visitor.log_in(KEYS[role])
+        for page in pages:
+            forms = re.findall(
+                r'<form method="post" action="(?!/logout)[^>]*>.*?</form>', visitor.get(page).html
+            )
+            assert forms, page
+            assert all(('name="key"' in form) is (not secret) for form in forms), page
+
+
 def test_form_from_plain_http_on_the_same_host_is_refused_over_tls(filled: Filled, tmp_path: Path) -> None:
     for public, origin, is_taken in (
         ("https://registry.example", "https://registry.example", True),

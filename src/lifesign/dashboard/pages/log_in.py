@@ -7,7 +7,13 @@ from starlette.responses import RedirectResponse, Response
 
 from lifesign.dashboard import login_sessions
 from lifesign.dashboard.errors import ForgedForm
-from lifesign.dashboard.login_sessions import FORM_COOKIE, SESSION_COOKIE, SESSION_COOKIE_SECONDS, Visitor
+from lifesign.dashboard.login_sessions import (
+    FORM_COOKIE,
+    PROOF_FIELD,
+    SESSION_COOKIE,
+    SESSION_COOKIE_SECONDS,
+    Visitor,
+)
 from lifesign.dashboard.page_handler import PageHandler, note_refusal
 from lifesign.dashboard.responses import HEADERS, page
 from lifesign.dashboard.safe_redirect import LOGIN_PATH, MEMBER, local_path, was_form_refused
@@ -64,7 +70,8 @@ class LogIn:
                 holder = await self._find_visitor(request)
                 return self._form(request, 403, OLD_FORM if holder is None else None, where, holder)
             before = self._desk.token_in(request, SESSION_COOKIE)
-            token, key = login_sessions.new_token(), form.get("key", "").strip()
+            token = login_sessions.new_token(form.get(PROOF_FIELD, ""))
+            key = form.get("key", "").strip()
 
             def write(transaction: Transaction) -> None:
                 login_sessions.log_in(transaction, key, token)
