@@ -34,3 +34,9 @@ async def test_restore_before_the_first_read_disconnects_clients(database: Datab
     assert feed.past == past + 1
     reading.cancel()
     await asyncio.wait([reading])
+
+
+async def test_wait_without_an_event_ends_after_its_time(database: Database) -> None:
+    feed = EventFeed(database)
+    await feed.wait_beyond(await feed.begin(), 0.01)
+    assert (await feed.page(0, EventFilter())).position == 0

@@ -177,7 +177,7 @@ class EventFeed:
                 ):
                     await self._changed.wait()
         except TimeoutError:
-            self._end = last
+            pass
         finally:
             self._waiting -= 1
             self._left_s = asyncio.get_running_loop().time()
