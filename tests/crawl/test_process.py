@@ -4,8 +4,10 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -14,9 +16,9 @@ from typing import Any
 
 import pytest
 from tests.support.databases import empty_url
+from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.crawl import process as module
-from lifesign.crawl import status_sender
 from lifesign.crawl.process import open_ledger, run_worker_process
 from lifesign.crawl.token_pipe import TokenPipe, TokenQuery, TokenReply
 from lifesign.crawl.worker_config import (
@@ -204,18 +206,32 @@ def test_process_ends_without_its_parent(
 
 
 def test_process_works_although_its_parent_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status_sender, "FLUSH_SECONDS", 0.1)
+    ours, theirs = Pipe()
+    has_worked, lines = threading.Event(), []
+
+    def read_late() -> None:
+        assert has_worked.wait(PATIENCE_SECONDS)
+        with suppress(EOFError):
+            while True:
+                lines.append(ours.recv().logged)
 
     async def act(_config: WorkerConfig, _stop: object, report: Acts, *_: object) -> bool:
-        for _number in range(1_000):
-            logging.getLogger("lifesign.prober").warning("x" * 1_000)
-            report(WorkerStatus(line="x" * 1_000))
+        for number in range(900):
+            logging.getLogger("lifesign.prober").warning("%d %s", number, "x" * 1_000)
+            report(WorkerStatus())
+        has_worked.set()
         return True
 
     acts(monkeypatch, act)
-    exit_code, statuses = run(config_of(definition()))
-    assert exit_code == 0
-    assert len(statuses) >= 50
+    reading = threading.Thread(target=read_late)
+    reading.start()
+    with pytest.raises(SystemExit):
+        run_worker_process(config_of(definition()), theirs)
+    theirs.close()
+    reading.join()
+    ours.close()
+    numbers = [line.split(": ")[1].split()[0] for line in lines if line is not None]
+    assert numbers == [str(number) for number in range(900)]
 
 
 def test_tokens_come_from_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:

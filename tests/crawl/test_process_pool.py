@@ -11,6 +11,7 @@ from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.crawl import process_pool as module
 from lifesign.crawl.errors import CrawlStopped
+from lifesign.crawl.process import run_loop
 from lifesign.crawl.process_pool import WorkerStatuses, probe_all
 from lifesign.crawl.progress_display import line_of
 from lifesign.crawl.run import worth_starting
@@ -81,6 +82,12 @@ async def test_dead_process_is_replaced_and_the_pass_completes(tmp_path: Path, o
     assert on_signal.died == ["worker-1"]
     (line,) = on_signal.lines
     assert re.match(r"worker-1 .*\(signal 9\).* 0\.01 s$", line)
+
+
+def test_long_message_is_received_as_a_whole(tmp_path: Path, on_signal: Heard) -> None:
+    parts = cast(tmp_path, "finish", "long message")
+    assert run_loop(probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act))
+    assert [len(line) for line in on_signal.lines] == [5_000_000]
 
 
 async def test_process_that_dies_repeatedly_ends_the_crawl(tmp_path: Path, on_signal: Heard) -> None:

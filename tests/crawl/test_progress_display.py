@@ -251,7 +251,7 @@ def test_progress_waits_for_no_reader(log_format: LogFormat) -> None:
     try:
         with os.fdopen(written, "w") as stream, progress_on("a", stream, log_format) as progress:
             for number in range(3_000):
-                progress.print_line(f"directory {number}")
+                progress.print_line(f"directory {number} {'x' * 100}")
             found = b""
             while b"2999" not in found:
                 found += os.read(read, 65_536)
@@ -266,12 +266,12 @@ def test_drawn_progress_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> 
     shown, written = pty.openpty()
     with os.fdopen(written, "w") as stream, progress_on("a", stream) as progress:
         assert isinstance(progress, DrawnProgress)
-        for number in range(1_000):
-            progress.show(CrawlState(probed=number, total=1_000, note="x" * 70))
-            progress.print_line(f"directory {number}")
+        for number in range(2_000):
+            progress.show(CrawlState(probed=number, total=2_000, note="x" * 70))
+        progress.print_line("directory 999")
         found = b""
         while b"directory 999" not in found:
             found += os.read(shown, 65_536)
     os.close(shown)
     # Pictures that would have to wait are left out.
-    assert 1 <= found.count(b"x" * 20) < 1_000
+    assert 1 <= found.count(b"x" * 70) < 2_000

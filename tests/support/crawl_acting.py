@@ -42,6 +42,9 @@ def act(share: WorkerConfig, pipe: Connection) -> None:
         case "finish":
             pipe.send(WorkerStatus(progress=STANDING))
             sys.exit(0)
+        case "long message":
+            pipe.send(WorkerStatus(line="x" * 5_000_000))
+            sys.exit(0)
         case "unfinished":
             sys.exit(EXIT_UNFINISHED)
         case "die once":

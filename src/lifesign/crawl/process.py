@@ -7,6 +7,7 @@ progress to the process that started it, and every line of its log; if that proc
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -193,6 +194,8 @@ async def _run_until_stopped(
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     # The parent never writes: the pipe becomes readable when the parent is gone.
     loop.add_reader(pipe.fileno(), stop.set)
+    # uvloop makes it non-blocking: a message that does not fit would be cut off.
+    os.set_blocking(pipe.fileno(), True)
 
     token_pipe = None if tokens is None else TokenPipe(tokens)
     try:

@@ -261,6 +261,8 @@ class _ProcessSlot:
         # Its end of the pipe is closed when it has ended. The sentinel can be ready before, see EXIT_UNKNOWN.
         ended = asyncio.Event()
         loop.add_reader(ours.fileno(), self._receive_status, ours, ended)
+        # uvloop makes it non-blocking: a message whose end has not come yet would be an error.
+        os.set_blocking(ours.fileno(), True)
         stopping = asyncio.create_task(_request_end(process, stop, ended))
         try:
             with answering:
