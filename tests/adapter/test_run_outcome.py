@@ -7,6 +7,7 @@ from tests.support.adapting import World, shell
 from lifesign import boot_clock
 from lifesign.adapter.run_events import RunEvent
 from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
+from lifesign.adapter.tools.proxy_context import EndRequest
 from lifesign.client.registry_errors import RegistryError, Stale, Unavailable, error_of
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.tasks.run_end import MAX_RENEWALS_WITHOUT_REPORT, RunEnd, RunReport
@@ -62,16 +63,19 @@ class RefusingRegistry:
     def __init__(self, *errors: RegistryError) -> None:
         self._errors = [*errors]
         self.reports: list[str] = []
+        self.content: object = None
 
     async def _take(self, what: str) -> None:
         self.reports.append(what)
         if self._errors:
             raise self._errors.pop(0)
 
-    async def mark_complete(self, *_: object, **__: object) -> None:
+    async def mark_complete(self, _run: HeldRun, output: object, **others: object) -> None:
+        self.content = (output, others)
         await self._take("complete")
 
-    async def request_human_help(self, *_: object, **__: object) -> None:
+    async def request_human_help(self, _run: HeldRun, reason: str, **others: object) -> None:
+        self.content = (reason, others)
         await self._take("help")
 
     async def release(self, *_: object, **__: object) -> None:
@@ -136,3 +140,35 @@ async def test_end_of_a_run_is_reported_until_accepted_or_refused(
     assert [(each.what, each.run_id, each.fencing_token) for each in events] == [(event, "run-1", 3)]
     assert outcome.was_notified is (event != "unreported")
     assert outcome.is_done is (event in {"completed", "help_requested"})
+
+
+@pytest.mark.parametrize(
+    ("request_", "end", "content"),
+    [
+        (
+            EndRequest(tool="mark_complete", idempotency_key="its-key", output={"page": 1}),
+            DONE,
+            ({"page": 1}, {"idempotency_key": "its-key", "report": None}),
+        ),
+        (
+            EndRequest(
+                tool="request_human_help", idempotency_key="its-key", reason="why", report={"summary": "s"}
+            ),
+            ASKED,
+            ("why", {"idempotency_key": "its-key", "report": {"summary": "s"}}),
+        ),
+    ],
+)
+async def test_call_of_the_agent_is_repeated_with_its_own_key(
+    request_: EndRequest, end: RunEnd, content: object
+) -> None:
+    registry = RefusingRegistry(BUSY)
+    reporter = RunReporter(
+        registry,  # type: ignore[arg-type]
+        RUN,
+        Lease(is_held=True),  # type: ignore[arg-type]
+        list[RunEvent]().append,
+        chance=lambda: 0.0,
+    )
+    assert (await reporter.report(RunOutcome(end, 0, "its text", request=request_))).was_notified
+    assert (len(registry.reports), registry.content) == (2, content)

@@ -19,7 +19,7 @@ from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess
 from lifesign.adapter.run_events import RunEvent, RunEventKind
 from lifesign.adapter.task_run import BUDGET_GONE
-from lifesign.adapter.tools.proxy_context import ToolProxyContext
+from lifesign.adapter.tools.proxy_context import EndRequest, ToolProxyContext
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.client.registry_tasks import HeldRun
 
@@ -360,6 +360,36 @@ async def test_agent_that_submits_its_task_itself_may_exit_gracefully(world: Wor
         assert (outcome.end.exit_reason, outcome.exit_code, outcome.is_done) == ("completed", 9, True)
     assert ready.read_text() == "http://127.0.0.1:1/mcp ahr_token\n"
     assert (await world.now()).output == {"by": "tool"}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "output", "runs"),
+    [
+        ("", "review", {"by": "tool"}, [("completed", None)]),
+        ("invalid_argument", "queued", None, [("crash", 0)]),
+    ],
+)
+async def test_agent_whose_result_was_not_confirmed_submits_no_empty_one(
+    world: World,
+    refusal: str,
+    status: str,
+    output: dict[str, str] | None,
+    runs: list[tuple[str, int | None]],
+) -> None:
+    ready, done = world.directory / "ready", world.directory / "done"
+
+    async def fail(held: ToolProxyContext) -> None:
+        given = {"output": {"by": "tool"}, "idempotency_key": "its-key", "refusal": refusal}
+        held.ending(EndRequest(tool="mark_complete", **given))  # type: ignore[arg-type]
+        done.touch()
+
+    code = f"touch {ready}; until test -e {done}; do sleep 0.05; done"
+    async with world.adapting(*shell(code), open_tools=tools(fail, ready)) as adapter:
+        outcome = await adapter.outcome()
+    now = await world.now()
+    assert (now.status, now.output) == (status, output)
+    assert refusal in outcome.text
+    assert await world.runs() == runs
 
 
 async def test_agent_that_continues_after_its_run_is_ended(world: World) -> None:

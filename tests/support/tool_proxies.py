@@ -13,7 +13,7 @@ from tests.support.registry_server import RegistryServer
 from tests.support.servers import PATIENCE_SECONDS
 from tests.support.task_tools import Holder, holding
 
-from lifesign.adapter.tools.proxy_context import ToolProxyContext
+from lifesign.adapter.tools.proxy_context import EndRequest, ToolProxyContext
 from lifesign.adapter.tools.tool_proxy import OpenProxy, open_tool_proxy
 from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.client import RegistryClient
@@ -29,6 +29,8 @@ class Proxied:
     is_held: bool = True
     heard: list[str] = field(default_factory=list)
     """Messages to the holder."""
+    requests: list[EndRequest] = field(default_factory=list)
+    """Calls that should have ended the run, as the holder would repeat them."""
     progress: list[str] = field(default_factory=list)
     """When a call began to count as progress, and when it ended."""
     open: OpenProxy | None = None
@@ -76,7 +78,8 @@ async def proxied(
             registry=client,
             run=holder.run,
             is_held=lambda: works[0].is_held,
-            ended=lambda tool: works[0].heard.append(tool),  # noqa: PLW0108 - it is not there yet
+            ending=lambda request: works[0].requests.append(request),  # noqa: PLW0108 - it is not there yet
+            ended=lambda tool: works[0].heard.append(tool),  # noqa: PLW0108 - see above
             budget_gone=lambda: works[0].heard.append("budget_gone"),
             progress=lambda: works[0].noting_progress(),  # noqa: PLW0108 - see above
         )

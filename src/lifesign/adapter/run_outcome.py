@@ -10,6 +10,7 @@ from typing import Any
 
 from lifesign import boot_clock
 from lifesign.adapter.run_events import Emit, RunEvent, RunEventKind
+from lifesign.adapter.tools.proxy_context import EndRequest
 from lifesign.adapter.workspaces import Workspace
 from lifesign.client.lease_keeper import LeaseKeeper
 from lifesign.client.registry_errors import RegistryError, is_final, is_run_over
@@ -31,6 +32,8 @@ class RunOutcome:
     """Text for people."""
     output: dict[str, Any] | None = None
     """Result to submit."""
+    request: EndRequest | None = None
+    """Call of the agent that is repeated as the report; None for a report of the adapter's own."""
     could_start: bool = True
     """False: the command is not there, which no other task would change."""
     was_notified: bool = False
@@ -107,8 +110,14 @@ class RunReporter:
         return None
 
     async def _write_once(self, outcome: RunOutcome) -> None:
-        tasks, run, end = self._tasks, self._run, outcome.end
-        if end.report is RunReport.COMPLETE:
+        tasks, run, end, request = self._tasks, self._run, outcome.end, outcome.request
+        if request is not None:
+            key, report = request.idempotency_key, request.report
+            if request.output is None:
+                await tasks.request_human_help(run, request.reason, idempotency_key=key, report=report)
+            else:
+                await tasks.mark_complete(run, request.output, idempotency_key=key, report=report)
+        elif end.report is RunReport.COMPLETE:
             await tasks.mark_complete(run, outcome.output or {}, idempotency_key="adapter:complete")
         elif end.report is RunReport.HELP:
             await tasks.request_human_help(run, outcome.text, idempotency_key="adapter:help")
@@ -158,7 +167,9 @@ def _without_content(outcome: RunOutcome, refusal: RegistryError) -> RunOutcome:
     end = outcome.end
     if end.report is not RunReport.RELEASE:
         end = RunEnd(ExitReason.CRASH, RunReport.RELEASE)
-    return replace(outcome, end=end, text=f"the report of its end was refused: {refusal}", output=None)
+    return replace(
+        outcome, end=end, text=f"the report of its end was refused: {refusal}", output=None, request=None
+    )
 
 
 def _event_kind(end: RunEnd) -> RunEventKind:

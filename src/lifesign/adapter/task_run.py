@@ -24,7 +24,7 @@ from lifesign.adapter.process.progress_watch import ProgressWatch
 from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import Emit, RunEventKind
 from lifesign.adapter.run_outcome import RunOutcome, RunReporter, ended_with
-from lifesign.adapter.tools.proxy_context import ToolProxyContext
+from lifesign.adapter.tools.proxy_context import EndRequest, ToolProxyContext
 from lifesign.adapter.workspaces import COMMENTS_FILE, INPUT_FILE, REPORT_FILE, Workspace, Workspaces
 from lifesign.client.lease_keeper import LeaseKeeper, LossKind
 from lifesign.client.registry import RegistryClient
@@ -119,6 +119,7 @@ class TaskRun:
         self._was_signalled = False
         self._progress = ProgressWatch()
         self._written: RunReport | None = None
+        self._end_request: EndRequest | None = None
         self._ends_s = 0.0
 
     @property
@@ -192,6 +193,11 @@ class TaskRun:
             return await self._unclear(str(error), None)
         if self._process is not None and self._process.uncertainty and self._written is None:
             return await self._unclear(self._process.uncertainty, exit_code)
+        return self._outcome(workspace, exit_code)
+
+    def _outcome(self, workspace: Workspace, exit_code: int) -> RunOutcome:
+        """Return the result of a run whose processes have ended."""
+        request = self._end_request
         end = decide_end(
             self._stop,
             exit_code,
@@ -199,9 +205,17 @@ class TaskRun:
             completes_on_exit=self._settings.completes_on_exit,
             was_signalled=self._was_signalled,
             has_output=workspace.has_output(),
+            requested=None if request is None else _report_by(request.tool),
+            was_refused=request is not None and bool(request.refusal),
         )
+        if request is not None and end.repeats_request:
+            text = f"{ended_with(exit_code)}; its call of {request.tool} was not confirmed, and was repeated"
+            return RunOutcome(end, exit_code, text, request=request)
         if end.report is not RunReport.COMPLETE:
-            return RunOutcome(end, exit_code, self._why or ended_with(exit_code))
+            why = self._why
+            if request is not None and request.refusal and exit_code == 0:
+                why = why or f"its call of {request.tool} was refused: {request.refusal}"
+            return RunOutcome(end, exit_code, why or ended_with(exit_code))
         result = workspace.result()
         if result.output is None:
             return RunOutcome(RunEnd(ExitReason.CRASH, RunReport.RELEASE), exit_code, result.fault)
@@ -343,14 +357,18 @@ class TaskRun:
             registry=self._tool_client,
             run=self._run,
             is_held=self._keeper.is_held,
+            ending=self._note_end_request,
             ended=self._ended_by_tool,
             budget_gone=self._end_for_budget,
             progress=self._progress.busy,
             run_deadline=run_deadline,
         )
 
+    def _note_end_request(self, request: EndRequest) -> None:
+        self._end_request = request
+
     def _ended_by_tool(self, tool: str) -> None:
-        self._written = RunReport.HELP if tool == HELP_TOOL else RunReport.COMPLETE
+        self._written = _report_by(tool)
         self._why = f"it has called {tool}"
         self._keeper.stop_keeping()
         # Others may have the task from now on: it has one grace, half of it to end by itself.
@@ -360,6 +378,10 @@ class TaskRun:
     def _end_for_budget(self) -> None:
         if self._settings.stops_on_budget:
             self.stop(Stop.BUDGET, BUDGET_GONE)
+
+
+def _report_by(tool: str) -> RunReport:
+    return RunReport.HELP if tool == HELP_TOOL else RunReport.COMPLETE
 
 
 def _not_started(text: str) -> RunOutcome:

@@ -10,6 +10,9 @@ from tests.support.task_tools import failed
 from tests.support.tool_proxies import proxied, read
 from tests.support.upstream_tools import HttpUpstream
 
+from lifesign.client.registry_errors import Unreachable
+from lifesign.client.registry_tasks import RegistryTasks
+
 TASK_TOOLS = ["report_progress", "mark_complete", "request_human_help", "delegate_subtask"]
 FREE = {"usd_per_call": 0}
 
@@ -158,6 +161,47 @@ async def test_case_9_repeated_end_of_a_run_has_one_effect(
             assert code == "run_ended"
             assert words.startswith(f"run_ended: this run has ended by {tool}: no call")
         assert work.heard == [tool]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "output"),
+    [
+        ("mark_complete", {"output": {"page": 1}, "report": {"summary": "done"}}, {"page": 1}),
+        ("request_human_help", {"reason": "which logo?", "report": {"summary": "done"}}, None),
+    ],
+)
+async def test_unconfirmed_end_of_a_run_can_be_repeated_by_its_holder(
+    registry: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tool: str,
+    arguments: dict[str, object],
+    output: dict[str, object] | None,
+) -> None:
+    async def break_off(*_: object, **__: object) -> object:
+        raise Unreachable("broken", was_sent=True)
+
+    async with proxied(registry, f"unsure-{tool}") as work:
+        monkeypatch.setattr(RegistryTasks, tool, break_off)
+        assert failed(await work.call(tool, arguments))[0] == "orchestrator_unavailable"
+        monkeypatch.undo()
+        (request,) = work.requests
+        assert (request.tool, request.output) == (tool, output)
+        assert (request.report or {})["summary"] == "done"
+        assert (request.reason, request.refusal) == ("" if output else "which logo?", "")
+        # The call of the agent itself has the same key.
+        await work.call(tool, arguments)
+        assert work.requests == [request, request]
+        assert work.heard == [tool]
+
+
+async def test_refused_end_of_a_run_is_reported_with_the_reason(registry: RegistryServer) -> None:
+    async with proxied(registry, "refused") as work:
+        for wrong in ({"result": 1}, {"output": {"page": "x" * 70_000}}):
+            _, text = failed(await work.call("mark_complete", wrong))
+            assert work.requests[-1].refusal == text
+        await work.call("mark_complete", {"output": {"page": 1}})
+        assert work.requests[-1].refusal == ""
+        assert work.heard == ["mark_complete"]
 
 
 async def test_case_11_child_is_delegated_by_tool_and_its_parent_continues(registry: RegistryServer) -> None:

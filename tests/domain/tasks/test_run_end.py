@@ -56,6 +56,48 @@ def test_exit_code_0_after_a_signal_is_a_result_only_with_output_when_the_adapte
     assert (end.exit_reason, end.report) == expected
 
 
+REPEATED = ("completed", "help", True)
+CRASHED = ("crash", "release", False)
+
+
+@pytest.mark.parametrize(
+    ("stopped", "exit_code", "has_output", "was_refused", "expected"),
+    [
+        (None, 0, False, False, REPEATED),
+        (None, 1, False, False, REPEATED),
+        (Stop.SIGNALLED, -15, False, False, REPEATED),
+        (Stop.DRAIN, 0, False, False, REPEATED),
+        # The agent has written its result in the meantime.
+        (None, 0, True, False, ("completed", "complete", False)),
+        (None, 0, True, True, ("completed", "complete", False)),
+        (None, 0, False, True, CRASHED),
+        (None, 1, False, True, CRASHED),
+        (Stop.TIMEOUT, 0, False, False, ("timeout", "release", False)),
+        (Stop.LOST, 0, False, False, ("lease_expired", "nothing", False)),
+    ],
+)
+def test_unconfirmed_end_is_reported_again_instead_of_an_empty_result(
+    *,
+    stopped: Stop | None,
+    exit_code: int,
+    has_output: bool,
+    was_refused: bool,
+    expected: tuple[str, str, bool],
+) -> None:
+    end = decide_end(
+        stopped,
+        exit_code,
+        written=None,
+        completes_on_exit=True,
+        was_signalled=stopped is not None,
+        has_output=has_output,
+        requested=RunReport.HELP,
+        was_refused=was_refused,
+    )
+    assert (end.exit_reason, end.report, end.repeats_request) == expected
+    assert end.needs_help is end.repeats_request
+
+
 @given(
     stopped=STOPS,
     exit_code=CODES,

@@ -7,18 +7,23 @@ executed after the run has ended; only the call that ended it may be repeated, f
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from mcp_types import CallToolResult, Tool
+from mcp_types import CallToolResult, TextContent, Tool
 from pydantic import BaseModel
 
 from lifesign.adapter.tools.metered_call import CLOSE_SECONDS, Meter, lease_lost
-from lifesign.adapter.tools.proxy_context import ToolProxyContext
+from lifesign.adapter.tools.proxy_context import EndRequest, ToolProxyContext
 from lifesign.adapter.tools.tools_file import Price, Upstreams
+from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.text.counts import plural, pluralize
-from lifesign.mcp.answer import answer, busy, code_of, failure, listed, read_arguments
+from lifesign.errors import InvalidValue
+from lifesign.mcp.answer import Read, answer, busy, code_of, failure, listed, read_arguments
+from lifesign.mcp.mark_complete import CompletionArguments
 from lifesign.mcp.refusal_code import ToolRefusalCode
+from lifesign.mcp.request_human_help import HelpArguments
+from lifesign.mcp.run_binding import key_of
 from lifesign.mcp.server import no_such_tool
 from lifesign.mcp.task_tools import ENDING, TASK_TOOLS
 from lifesign.mcp.tool_definition import Tool as TaskTool
@@ -30,6 +35,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("lifesign.adapter.tools")
 _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
 _LISTED: Final = {tool.name: listed(tool) for tool in TASK_TOOLS}
+_MAY_BE_REPEATED: Final = frozenset(
+    {ToolRefusalCode.UNAVAILABLE, ToolRefusalCode.BUSY, ToolRefusalCode.INTERNAL_ERROR}
+)
+"""Codes after which the same call may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +98,15 @@ class ProxiedCalls:
             return failure(lease_lost())
         most = self._upstreams.limits.calls_at_once
         if len(self._under_way) >= most:
-            return busy(most)
+            return self._refused(name, busy(most))
         carrying = asyncio.create_task(self._carry_out(name, arguments))
         self._under_way.add(carrying)
         carrying.add_done_callback(self._done)
         return await asyncio.shield(carrying)
+
+    async def refuse(self, name: str, error: ToolFailed) -> CallToolResult:
+        """Refuse a call that has not been read."""
+        return self._refused(name, failure(error))
 
     async def close(self) -> None:
         """Cancel running calls, accept no new ones, and report the costs that are due."""
@@ -149,6 +162,13 @@ class ProxiedCalls:
 
     async def _end(self, tool: TaskTool, arguments: dict[str, Any]) -> CallToolResult:
         """Submit the run once all calls are charged: afterwards, they could not be charged."""
+        try:
+            given = await self._read_aside(tool, arguments)
+        except InvalidValue as error:
+            failed = ToolFailed(str(error), code=ToolRefusalCode.INVALID_ARGUMENT)
+            return self._refused(tool.name, failure(failed))
+        request = _end_request(tool.name, given, self._held.run)
+        self._held.ending(request)
         if paid := self._meter.paid_under_way:
             what = f"{pluralize(paid, 'call')} of metered tools {plural(paid, 'is', 'are')} running"
             wait = "nothing was submitted: wait until they have ended, then make this call again"
@@ -159,10 +179,20 @@ class ProxiedCalls:
                 what = f"the registry has not recorded the cost of {pluralize(unpaid, 'call')} yet"
                 wait = "nothing was submitted: wait a few seconds, then make this call again"
                 return failure(ToolFailed(f"{what}; {wait}", code=ToolRefusalCode.BUSY))
-            result = await answer(tool, arguments, self._reach, read=self._read_aside)
-            return self._of_task(tool.name, result)
+            result = await answer(tool, arguments, self._reach, read=_already(given))
         finally:
             self._endings -= 1
+        if result.is_error and code_of(result) not in _MAY_BE_REPEATED:
+            self._refused(tool.name, result, request)
+        return self._of_task(tool.name, result)
+
+    def _refused(
+        self, name: str, result: CallToolResult, request: EndRequest | None = None
+    ) -> CallToolResult:
+        """Return a refusal; note that of a call which should have ended the run."""
+        if name in ENDING and not self._ended_by:
+            self._held.ending(replace(request or EndRequest(tool=name), refusal=_text_of(result)))
+        return result
 
     async def _read_aside(self, tool: TaskTool, arguments: dict[str, Any]) -> BaseModel:
         """Read the arguments of a call in a thread, one at a time: large ones take 0.1 s and more."""
@@ -209,6 +239,29 @@ class ProxiedCalls:
             )
             return
         self._offered[name] = _Offered(self._servers[upstream], tool, price)
+
+
+def _already(given: BaseModel) -> Read:
+    """Return a reader of arguments that have been read."""
+
+    async def read(_tool: TaskTool, _arguments: dict[str, Any]) -> BaseModel:
+        return given
+
+    return read
+
+
+def _end_request(tool: str, given: BaseModel, run: HeldRun) -> EndRequest:
+    """Return a call that shall end the run in the form in which the adapter can repeat it."""
+    assert isinstance(given, CompletionArguments | HelpArguments)  # noqa: S101 - those of ENDING
+    key = key_of(tool, given, run)
+    report = None if given.report is None else given.report.members()
+    if isinstance(given, HelpArguments):
+        return EndRequest(tool=tool, idempotency_key=key, reason=given.reason, report=report)
+    return EndRequest(tool=tool, idempotency_key=key, output=given.output, report=report)
+
+
+def _text_of(result: CallToolResult) -> str:
+    return " ".join(part.text for part in result.content if isinstance(part, TextContent))
 
 
 def _shown(tool: Tool, name: str, price: Price) -> Tool:

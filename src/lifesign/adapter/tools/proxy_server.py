@@ -24,7 +24,6 @@ from lifesign.adapter.tools.proxy_app import ConcurrentMessageLimit, RequestCanc
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
 from lifesign.adapter.tools.tools_file import Upstreams
 from lifesign.domain.parsing.json_limits import is_plain
-from lifesign.mcp.answer import failure
 from lifesign.mcp.authentication import Guard
 from lifesign.mcp.http_app import app_of, config_of
 from lifesign.mcp.listen_address import LOOPBACK_NAMES
@@ -118,7 +117,8 @@ class _FromThread:
     async def call(self, name: str, arguments: dict[str, Any]) -> CallToolResult:
         if not is_plain(arguments):
             what = "arguments: expected plain JSON: finite numbers, and text without half surrogate pairs"
-            return failure(ToolFailed(what, code=ToolRefusalCode.INVALID_ARGUMENT))
+            refused = ToolFailed(what, code=ToolRefusalCode.INVALID_ARGUMENT)
+            return await self._there(self._calls.refuse(name, refused))
         return await self._there(self._calls.call(name, arguments))
 
     def input_schema(self, name: str) -> Mapping[str, Any] | None:

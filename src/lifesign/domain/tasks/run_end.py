@@ -58,6 +58,8 @@ class RunEnd:
     report: RunReport
     needs_help: bool = False
     """Whether the task is now with people, who have to look at the workspace."""
+    repeats_request: bool = False
+    """Whether the report repeats a call of the agent that the registry has not confirmed."""
 
     @property
     def is_done(self) -> bool:
@@ -120,13 +122,16 @@ def decide_end(
     completes_on_exit: bool,
     was_signalled: bool = False,
     has_output: bool = False,
+    requested: RunReport | None = None,
+    was_refused: bool = False,
 ) -> RunEnd:
     """Decide how a run ended, by the reason of the stop, the exit code and what the run has written.
 
     `exit_code` is that of the agent's process, negative for a signal. `written` is the call by which the
     agent ended the run itself, COMPLETE or HELP. `completes_on_exit`: exit code 0 counts as COMPLETE.
     `was_signalled`: the agent was asked to end, so that it did not end by itself. `has_output`: it left an
-    output file.
+    output file. `requested` is its last call that should have ended the run, without a confirmation of the
+    registry; with `was_refused`, the call was refused for good.
     """
     if written is not None:
         # Later actions of the process, and its exit, do not change a finished task.
@@ -135,11 +140,15 @@ def decide_end(
         return _STOPPED[stopped]
     # Many programs exit with 0 on SIGTERM, also hung ones. Only one that has to leave in time may have
     # finished its work for that: then there is an output.
-    is_finished = not was_signalled or (stopped in {Stop.DRAIN, Stop.SIGNALLED} and has_output)
-    if exit_code == 0 and completes_on_exit and is_finished:
+    is_leaving = stopped in {Stop.DRAIN, Stop.SIGNALLED}
+    is_finished = not was_signalled or (is_leaving and has_output)
+    if exit_code == 0 and completes_on_exit and is_finished and (has_output or requested is None):
         return RunEnd(ExitReason.COMPLETED, RunReport.COMPLETE)
+    if requested is not None and not was_refused and (stopped is None or is_leaving):
+        # The registry may have executed the call. If so, no other report is accepted.
+        needs_help = requested is RunReport.HELP
+        return RunEnd(ExitReason.COMPLETED, requested, needs_help=needs_help, repeats_request=True)
     if stopped is not None:
         return _STOPPED[stopped]
-    if exit_code == AUTH_EXIT_CODE:
-        return RunEnd(ExitReason.AUTH, RunReport.RELEASE)
-    return RunEnd(ExitReason.CRASH, RunReport.RELEASE)
+    reason = ExitReason.AUTH if exit_code == AUTH_EXIT_CODE else ExitReason.CRASH
+    return RunEnd(reason, RunReport.RELEASE)
