@@ -33,7 +33,7 @@ from lifesign.errors import LifesignError
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed
-from lifesign.prober.evidence.observation_file import FiledLedger
+from lifesign.prober.evidence.filed_ledger import FiledLedger
 from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
 from lifesign.prober.secrets.credential_store import Credential
 from lifesign.prober.secrets.secret_reader import Secrets

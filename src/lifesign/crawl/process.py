@@ -29,7 +29,9 @@ from lifesign.crawl.worker_config import (
 from lifesign.errors import LifesignError
 from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.prober.errors import PassDelayed
-from lifesign.prober.evidence.observation_file import FiledLedger, ResultsFile
+from lifesign.prober.evidence.filed_ledger import FiledLedger
+from lifesign.prober.evidence.observation_file import ResultsFile
+from lifesign.prober.evidence.results_writer import ResultsWriter
 from lifesign.prober.registry_exchange.ledger import Ledger
 from lifesign.prober.registry_exchange.registry_ledger import RegistryLedger
 from lifesign.prober.worker.main_loop import ProbeWorker
@@ -125,9 +127,9 @@ async def open_ledger(config: WorkerConfig) -> AsyncIterator[Ledger]:
             ledger = LocalLedger(database)
         jsonl = config.definition.results.jsonl
         if jsonl is not None:
-            file = ResultsFile(jsonl)
-            stack.callback(file.close)
-            ledger = FiledLedger(ledger, file)
+            writer = ResultsWriter(ResultsFile(jsonl))
+            stack.push_async_callback(asyncio.to_thread, writer.close)
+            ledger = FiledLedger(ledger, writer)
         yield ledger
 
 

@@ -3,18 +3,15 @@ import fcntl
 import json
 import os
 import subprocess
-import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.memory_ledger import batch_of
 from tests.support.preloaded import PYTHON, PreloadedProcess
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import (
     MAX_ETAG_CHARS,
     MAX_REASON_CHARS,
@@ -25,24 +22,7 @@ from lifesign.domain.observation.results import (
     ResultClass,
 )
 from lifesign.errors import InvalidValue
-from lifesign.prober.evidence.observation_file import (
-    LOCK_TRIES,
-    MAX_LINE_BYTES,
-    FiledLedger,
-    ResultsFile,
-)
-from lifesign.prober.registry_exchange.ledger import (
-    NO_WITNESS_REPORT,
-    Granted,
-    LedgerUnreachable,
-    ProbeReport,
-    ReportAnswer,
-    ShardBatch,
-    ShardClaim,
-    TargetPage,
-    WitnessNews,
-    WitnessReport,
-)
+from lifesign.prober.evidence.observation_file import LOCK_TRIES, MAX_LINE_BYTES, ResultsFile, line_of
 
 AT = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
@@ -75,13 +55,13 @@ def file(path: Path) -> Iterator[ResultsFile]:
 
 def test_each_observation_is_one_line_that_reads_back_equal(file: ResultsFile, path: Path) -> None:
     observations = [observed(number) for number in range(3)]
-    file.append(observations[:2])
-    file.append(observations[2:])
+    file.append(map(line_of, observations[:2]))
+    file.append(map(line_of, observations[2:]))
     assert read(path) == observations
 
 
 def test_line_omits_absent_members(file: ResultsFile, path: Path) -> None:
-    file.append([observed(1)])
+    file.append([line_of(observed(1))])
     assert json.loads(path.read_text()) == {
         "target_url": "https://agent-1.example/",
         "observed_at": "2026-07-01T12:00:00.000Z",
@@ -96,7 +76,7 @@ def test_empty_batch_writes_no_line(file: ResultsFile, path: Path) -> None:
 
 def test_text_of_a_peer_cannot_end_a_line(file: ResultsFile, path: Path) -> None:
     layer = LayerResult(result=ResultClass.HTTP_ERROR, reason="a\nb\r\u2028c\x00")
-    file.append([observed(1).model_copy(update={"transport": layer})])
+    file.append([line_of(observed(1).model_copy(update={"transport": layer}))])
     assert path.read_bytes().count(b"\n") == 1
 
 
@@ -122,7 +102,7 @@ def test_the_largest_observation_is_shorter_than_the_longest_line(file: ResultsF
         card_etag="\\" * MAX_ETAG_CHARS,
         certificate_expires_at=AT,
     )
-    file.append([largest])
+    file.append([line_of(largest)])
     assert path.stat().st_size < MAX_LINE_BYTES
     assert read(path) == [largest]
 
@@ -130,7 +110,7 @@ def test_the_largest_observation_is_shorter_than_the_longest_line(file: ResultsF
 def test_existing_lines_stay(path: Path) -> None:
     path.write_text("{}\n")
     opened = ResultsFile(path)
-    opened.append([observed(1)])
+    opened.append([line_of(observed(1))])
     opened.close()
     assert path.read_text().startswith("{}\n{")
 
@@ -155,7 +135,7 @@ def test_existing_lines_stay(path: Path) -> None:
 def test_partial_line_of_a_killed_process_is_removed(path: Path, before: bytes, after: bytes) -> None:
     path.write_bytes(before)
     opened = ResultsFile(path)
-    opened.append([observed(1)])
+    opened.append([line_of(observed(1))])
     opened.close()
     written = path.read_bytes()
     assert written.startswith(after)
@@ -163,19 +143,19 @@ def test_partial_line_of_a_killed_process_is_removed(path: Path, before: bytes, 
 
 
 def test_rotated_file_is_replaced_by_a_new_one(file: ResultsFile, path: Path, tmp_path: Path) -> None:
-    file.append([observed(1)])
+    file.append([line_of(observed(1))])
     path.rename(tmp_path / "results.jsonl.1")
-    file.append([observed(2)])
+    file.append([line_of(observed(2))])
     path.unlink()
-    file.append([observed(3)])
+    file.append([line_of(observed(3))])
     assert read(tmp_path / "results.jsonl.1") == [observed(1)]
     assert read(path) == [observed(3)]
 
 
 def test_truncated_file_continues_at_its_start(file: ResultsFile, path: Path) -> None:
-    file.append([observed(1)])
+    file.append([line_of(observed(1))])
     os.truncate(path, 0)
-    file.append([observed(2)])
+    file.append([line_of(observed(2))])
     assert read(path) == [observed(2)]
 
 
@@ -183,7 +163,7 @@ APPENDER = """
 import sys
 from pathlib import Path
 from lifesign.domain.observation.results import Observation
-from lifesign.prober.evidence.observation_file import ResultsFile
+from lifesign.prober.evidence.observation_file import ResultsFile, line_of
 
 file = ResultsFile(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -196,7 +176,7 @@ while number < int(sys.argv[2]):
         )
         for at in range(20)
     ]
-    file.append(batch)
+    file.append(map(line_of, batch))
     number += 20
 """
 
@@ -236,7 +216,7 @@ def test_killed_processes_leave_whole_lines(path: Path) -> None:
         with process:
             process.kill()
     opened = ResultsFile(path)
-    opened.append([observed(1)])
+    opened.append([line_of(observed(1))])
     opened.close()
     assert read(path)[-1] == observed(1)
     assert len(read(path)) > 100
@@ -249,7 +229,7 @@ def test_killed_processes_leave_whole_lines(path: Path) -> None:
 def test_full_disk_stores_a_batch_completely_or_not_at_all(
     file: ResultsFile, path: Path, trouble: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file.append([observed(1)])
+    file.append([line_of(observed(1))])
     real_write = os.write
 
     def write(fd: int, data: bytes) -> int:
@@ -260,10 +240,10 @@ def test_full_disk_stores_a_batch_completely_or_not_at_all(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", write)
-        with pytest.raises(LedgerUnreachable, match=os.strerror(trouble)):
-            file.append([observed(number) for number in range(10)])
+        with pytest.raises(OSError, match=os.strerror(trouble)):
+            file.append([line_of(observed(number)) for number in range(10)])
     assert read(path) == [observed(1)]
-    file.append([observed(2)])
+    file.append([line_of(observed(2))])
     assert read(path) == [observed(1), observed(2)]
 
 
@@ -273,10 +253,10 @@ def test_removed_directory_is_reported_and_used_again_when_it_returns(path: Path
     opened = ResultsFile(place / "results.jsonl")
     (place / "results.jsonl").unlink()
     place.rmdir()
-    with pytest.raises(LedgerUnreachable, match="No such file"):
-        opened.append([observed(1)])
+    with pytest.raises(OSError, match="No such file"):
+        opened.append([line_of(observed(1))])
     place.mkdir()
-    opened.append([observed(2)])
+    opened.append([line_of(observed(2))])
     assert read(place / "results.jsonl") == [observed(2)]
     opened.close()
 
@@ -286,18 +266,18 @@ def test_lock_that_is_never_released_times_out(path: Path) -> None:
     opened = ResultsFile(path, sleep=pauses.append)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(LedgerUnreachable, match="lock"):
-            opened.append([observed(1)])
+        with pytest.raises(OSError, match="lock"):
+            opened.append([line_of(observed(1))])
     assert len(pauses) == LOCK_TRIES
-    opened.append([observed(1)])
+    opened.append([line_of(observed(1))])
     assert read(path) == [observed(1)]
     opened.close()
 
 
 def test_closed_file_appends_nothing(file: ResultsFile) -> None:
     file.close()
-    with pytest.raises(LedgerUnreachable, match="closed"):
-        file.append([observed(1)])
+    with pytest.raises(OSError, match="closed"):
+        file.append([line_of(observed(1))])
     file.close()
 
 
@@ -313,123 +293,3 @@ def test_non_file_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         ResultsFile(place)
     assert caught.value.name == "results.jsonl"
-
-
-# --- together with a ledger ----------------------------------------------------------------------
-
-
-NEWS = WitnessNews(silent_classes=frozenset({"public_ipv4"}))
-
-
-class Taking:
-    """A ledger that accepts results except those of lost shards, and stores its calls."""
-
-    def __init__(self, lost: Collection[int] = ()) -> None:
-        self.lost = lost
-        self.asked: list[object] = []
-        self.is_unreachable = False
-
-    async def claim(
-        self,
-        worker: str,
-        ttl_s: float,
-        held: Mapping[int, int],
-        companions: int = 0,
-        standing: WitnessReport = NO_WITNESS_REPORT,
-    ) -> Granted:
-        self.asked.append(("claim", worker, ttl_s, held, companions, standing))
-        return Granted(claims=[claim(7)])
-
-    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        self.asked.append(("targets", shard, after_version))
-        return TargetPage(entries=[], version=3)
-
-    living_workers = frozenset({"w"})
-
-    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        self.asked.append(("changed", versions))
-        return [7]
-
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        if self.is_unreachable:
-            raise LedgerUnreachable("away")
-        self.asked.append(("report", len(batches), interval_s))
-        return ReportAnswer(lost=self.lost, news=NEWS)
-
-    async def unprobed(self, since_s: float) -> int:
-        self.asked.append(("unprobed", since_s))
-        return 5
-
-    async def leave(self, worker: str) -> None:
-        self.asked.append(("leave", worker))
-
-
-def claim(shard: int) -> ShardClaim:
-    return ShardClaim(shard=shard, fencing_token=1, expires_at_s=1.0)
-
-
-def batch(shard: int, *observations: Observation) -> ShardBatch:
-    reports = [
-        ProbeReport(subject_id="tgt_0", observation=observation, memory=ProbeMemory())
-        for observation in observations
-    ]
-    return batch_of(claim(shard), reports)
-
-
-async def test_results_accepted_by_the_ledger_are_written_to_the_file(file: ResultsFile, path: Path) -> None:
-    ledger = FiledLedger(Taking(lost=[2]), file)
-    batches = [batch(1, observed(1), observed(2)), batch(2, observed(3)), batch(3, observed(4))]
-    assert await ledger.report(batches, 300.0) == ReportAnswer(lost=[2], news=NEWS)
-    assert read(path) == [observed(1), observed(2), observed(4)]
-
-
-async def test_results_refused_by_the_ledger_are_not_written_to_the_file(
-    file: ResultsFile, path: Path
-) -> None:
-    inner = Taking()
-    inner.is_unreachable = True
-    ledger = FiledLedger(inner, file)
-    with pytest.raises(LedgerUnreachable):
-        await ledger.report([batch(1, observed(1))], 300.0)
-    inner.is_unreachable = False
-    await ledger.report([batch(1, observed(1))], 300.0)
-    assert read(path) == [observed(1)]
-
-
-async def test_unwritable_file_keeps_results_in_the_outbox(file: ResultsFile, path: Path) -> None:
-    ledger = FiledLedger(Taking(), file)
-    with path.open("rb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        file._sleep = lambda _: None
-        with pytest.raises(LedgerUnreachable):
-            await ledger.report([batch(1, observed(1))], 300.0)
-    await ledger.report([batch(1, observed(1))], 300.0)
-    assert read(path) == [observed(1)]
-
-
-async def test_event_loop_does_not_wait_for_the_disk(
-    file: ResultsFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[int] = []
-    monkeypatch.setattr(file, "append", lambda _: threads.append(threading.get_ident()))
-    await FiledLedger(Taking(), file).report([batch(1, observed(1))], 300.0)
-    assert len(threads) == 1
-    assert threads != [threading.get_ident()]
-
-
-async def test_other_calls_are_passed_to_the_ledger(file: ResultsFile) -> None:
-    inner = Taking()
-    ledger = FiledLedger(inner, file)
-    standing = WitnessReport(reached_classes=["public_ipv4"])
-    assert (await ledger.claim("w", 30.0, {7: 1}, 2, standing)).claims == [claim(7)]
-    assert (await ledger.targets(7, 2)).version == 3
-    assert await ledger.changed({7: 2}) == [7]
-    assert await ledger.unprobed(1.0) == 5
-    await ledger.leave("w")
-    assert inner.asked == [
-        ("claim", "w", 30.0, {7: 1}, 2, standing),
-        ("targets", 7, 2),
-        ("changed", {7: 2}),
-        ("unprobed", 1.0),
-        ("leave", "w"),
-    ]

@@ -5,13 +5,12 @@ or not at all, and an incomplete line of a killed process is removed before the 
 that was renamed or removed (logrotate) is created again.
 """
 
-import asyncio
 import contextlib
 import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -19,16 +18,6 @@ from typing import Final
 from lifesign.domain.observation.results import Observation
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.file_lock import try_lock, unlock
-from lifesign.prober.registry_exchange.ledger import (
-    NO_WITNESS_REPORT,
-    Granted,
-    Ledger,
-    LedgerUnreachable,
-    ReportAnswer,
-    ShardBatch,
-    TargetPage,
-    WitnessReport,
-)
 
 MAX_LINE_BYTES: Final = 131_072
 """Larger than the largest observation."""
@@ -38,12 +27,17 @@ LOCK_PAUSE_S: Final = 0.01
 _MODE: Final = 0o640
 
 
+def line_of(observation: Observation) -> bytes:
+    """Return the line of an observation."""
+    return observation.model_dump_json(exclude_none=True).encode() + b"\n"
+
+
 class ResultsFile:
     """A file to which observations are appended as lines of JSON. Threads may share it."""
 
     def __init__(self, path: Path, *, sleep: Callable[[float], None] = time.sleep) -> None:
         """Open a file, which is made if it is not there; InvalidValue if that cannot be."""
-        self._path = path
+        self.path = path
         self._sleep = sleep
         self._lock = Lock()
         try:
@@ -59,30 +53,21 @@ class ResultsFile:
                 os.close(self._fd)
             self._fd = -1
 
-    def append(self, observations: Iterable[Observation]) -> None:
-        """Append a line for each observation, all or none; LedgerUnreachable if that fails now."""
-        lines = b"".join(
-            observation.model_dump_json(exclude_none=True).encode() + b"\n" for observation in observations
-        )
-        if not lines:
-            return
-        with self._lock:
-            try:
+    def append(self, lines: Iterable[bytes]) -> None:
+        """Append lines of `line_of`, all or none; OSError if that fails now."""
+        if text := b"".join(lines):
+            with self._lock:
                 self._reopen_if_moved()
                 with self._locked():
-                    _append_lines(self._fd, lines)
-            except OSError as error:
-                raise LedgerUnreachable(
-                    f"{self._path} cannot be written: {error.strerror or error}"
-                ) from error
+                    _append_lines(self._fd, text)
 
     def _reopen_if_moved(self) -> None:
         if self._fd < 0:
             raise OSError(errno.EBADF, "it is closed")
         with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(self._fd), self._path.stat()):
+            if os.path.samestat(os.fstat(self._fd), self.path.stat()):
                 return
-        fd = _open_regular(self._path)
+        fd = _open_regular(self.path)
         os.close(self._fd)
         self._fd = fd
 
@@ -98,61 +83,6 @@ class ResultsFile:
             yield
         finally:
             unlock(self._fd)
-
-
-class FiledLedger:
-    """A ledger that also writes the results to a file, once another ledger has accepted them."""
-
-    def __init__(self, ledger: Ledger, file: ResultsFile) -> None:
-        self._ledger = ledger
-        self._file = file
-
-    @property
-    def living_workers(self) -> frozenset[str] | None:
-        """See `Ledger.living_workers`."""
-        return self._ledger.living_workers
-
-    async def claim(
-        self,
-        worker: str,
-        ttl_s: float,
-        held: Mapping[int, int],
-        companions: int = 0,
-        standing: WitnessReport = NO_WITNESS_REPORT,
-    ) -> Granted:
-        """See `Ledger.claim`."""
-        return await self._ledger.claim(worker, ttl_s, held, companions, standing)
-
-    async def targets(self, shard: int, after_version: int | None) -> TargetPage:
-        """See `Ledger.targets`."""
-        return await self._ledger.targets(shard, after_version)
-
-    async def changed(self, versions: Mapping[int, int]) -> Collection[int]:
-        """See `Ledger.changed`."""
-        return await self._ledger.changed(versions)
-
-    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
-        """See `Ledger.report`; LedgerUnreachable also if the file cannot be written now.
-
-        Then everything is delivered again; the ledger accepts nothing twice, and the file misses nothing.
-        """
-        answer = await self._ledger.report(batches, interval_s)
-        taken = [
-            report.observation
-            for batch in batches
-            if batch.claim.shard not in answer.lost
-            for report in batch.reports
-        ]
-        await asyncio.to_thread(self._file.append, taken)
-        return answer
-
-    async def unprobed(self, since_s: float) -> int:
-        """See `Ledger.unprobed`."""
-        return await self._ledger.unprobed(since_s)
-
-    async def leave(self, worker: str) -> None:
-        """See `Ledger.leave`."""
-        await self._ledger.leave(worker)
 
 
 def _open_regular(path: Path) -> int:
