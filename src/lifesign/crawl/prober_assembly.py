@@ -65,7 +65,9 @@ async def open_prober(
                 opt_outs=opt_outs,
                 note_looked_up=resolver.note_looked_up,
             )
-            prober = Prober(fetcher, definition, evidence, opt_outs, resolver.forget, credentials=credentials)
+            prober = Prober(
+                fetcher, definition, evidence, opt_outs, resolver.look_up_again, credentials=credentials
+            )
             yield OpenProber(
                 prober=prober,
                 fetcher=fetcher,

@@ -165,10 +165,30 @@ async def test_only_addresses_found_before_a_failure_are_forgotten() -> None:
         before_s = asyncio.get_running_loop().time() - 1
         wrong = await resolver.resolve("a.example")
         for failed_at_s in (None, before_s):
-            resolver.forget("a.example", failed_at_s)
+            await resolver.look_up_again("a.example", failed_at_s)
             assert resolver.remembered("a.example") == wrong
-        resolver.forget("a.example", asyncio.get_running_loop().time())
+        await resolver.look_up_again("a.example", asyncio.get_running_loop().time())
         assert texts(await resolver.resolve("a.example")) == ["192.0.2.2"]
+        await asyncio.gather(*resolver._retiring)
+
+
+@pytest.mark.parametrize("later", [("192.0.2.2",), Failure.SILENCE, Failure.SERVFAIL, Failure.NXDOMAIN])
+@on_both_loops
+async def test_addresses_are_replaced_only_by_others(
+    later: Answer | Failure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolver_module, "MIN_TTL_SECONDS", 0.0)
+    monkeypatch.setattr(resolver_module, "RENEWAL_SECONDS", SHORT_S)
+    names: Names = {"a.example": ("192.0.2.1",)}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=SHORT_S) as resolver:
+        await resolver.look_up_again("a.example")
+        assert resolver.remembered("a.example") is None
+        await resolver.resolve("a.example")
+        dns.names["a.example"] = later
+        await resolver.look_up_again("a.example")
+        expected = "192.0.2.2" if later == ("192.0.2.2",) else "192.0.2.1"
+        assert texts(resolver.remembered("a.example")) == [expected]
+        assert resolver.faults == 0
         await asyncio.gather(*resolver._retiring)
 
 

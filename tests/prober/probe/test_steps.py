@@ -373,12 +373,16 @@ async def test_registered_agent_is_probed_before_the_end_of_a_long_requested_wai
 
 @pytest.mark.parametrize("is_repeat", [True, False])
 async def test_repeated_probe_looks_up_the_hosts_of_the_target_again(*, is_repeat: bool) -> None:
-    forgotten: list[tuple[str, float | None]] = []
-    memory = ProbeMemory(interface_url="https://rpc.example/rpc")
-    prober = Prober(Played(), definition(), forget_name=lambda *name: forgotten.append(name))
+    names: list[tuple[str, float | None]] = []
+
+    async def look_up_again(*name: Any) -> None:
+        names.append(name)
+
+    memory = ProbeMemory(interface_url="https://rpc.example/rpc", health_url="https://agent.example/health")
+    prober = Prober(Played(), definition(), look_up_again=look_up_again)
     target = entry("https://agent.example", memory, is_repeat=is_repeat, name_failed_at_s=7.0)
     await prober.probe(target, AT_S)
-    assert forgotten == ([("agent.example", 7.0), ("rpc.example", 7.0)] if is_repeat else [])
+    assert names == ([("agent.example", 7.0), ("rpc.example", 7.0)] if is_repeat else [])
 
 
 async def test_target_that_has_opted_out_gets_no_request() -> None:

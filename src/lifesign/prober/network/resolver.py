@@ -29,6 +29,8 @@ MIN_TTL_SECONDS: Final = 5.0
 """A name that changes with every question is one name for the few requests of a probe."""
 MAX_TTL_SECONDS: Final = 3600.0
 """Maximum time for which an answer is cached."""
+RENEWAL_SECONDS: Final = 2.0
+"""Time for a second lookup of a name whose addresses are known. They are used if no answer comes."""
 NO_ADDRESS_SECONDS: Final = 5.0
 """Thousands of targets may share one dead host. A second check after half a minute makes a new lookup."""
 MAX_LOOKUPS_OF_CHANNEL: Final = 20_000
@@ -193,17 +195,23 @@ class Resolver:
             return None
         return kept.answer
 
-    def forget(self, host: str, failed_at_s: float | None = None) -> None:
-        """Forget that a name had no address, so that it is looked up again.
+    async def look_up_again(self, host: str, failed_at_s: float | None = None) -> None:
+        """Look up a cached name again, because a request to it failed. Concurrent callers share an answer.
 
-        Addresses are forgotten if they were found before `failed_at_s`, on the loop's clock; None: never.
+        A name without an address, and addresses found before `failed_at_s`, are forgotten; `failed_at_s` is
+        when the name failed, on the loop's clock. None: the name did not fail. Then its addresses are kept if
+        no others are found within RENEWAL_SECONDS: an outage of the name servers hides no death.
         """
-        known = self.remembered(host)
-        if known is None:
+        if self.remembered(host) is None:
             return
-        is_older = failed_at_s is not None and self._kept[host].kept_at_s <= failed_at_s
-        if is_older or isinstance(known, NoAddress):
+        kept = self._kept[host]
+        if isinstance(kept.answer, NoAddress) or (failed_at_s is not None and kept.kept_at_s <= failed_at_s):
             del self._kept[host]
+        elif kept.kept_at_s + MIN_TTL_SECONDS <= self._loop.time():
+            self.lookups += 1
+            await self._answer(host, self._loop.time() + RENEWAL_SECONDS)
+            if isinstance(self.remembered(host), NoAddress | None):
+                self._kept[host] = kept
 
     def note_looked_up(self, host: str) -> None:
         """Record that the name servers answer for names below the name of a witness."""

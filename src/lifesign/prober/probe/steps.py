@@ -4,8 +4,9 @@ Three layers give three separate facts (protocol 3): whether a card is served, w
 answers, and whether the agent reports or shows that it works. Every behaviour of a peer is an observation.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -72,7 +73,7 @@ class Prober:
         definition: ProbeDefinition,
         evidence: EvidenceSink | None = None,
         opt_outs: OptOuts | None = None,
-        forget_name: Callable[[str, float | None], None] | None = None,
+        look_up_again: Callable[[str, float | None], Awaitable[None]] | None = None,
         *,
         credentials: CredentialStore | None = None,
     ) -> None:
@@ -80,8 +81,7 @@ class Prober:
 
         `opt_outs`: targets that the ledger may not know to be excluded; `fetcher` has them too.
 
-        `forget_name` makes the resolver look a host's name up again, see `Resolver.forget`; None: nothing is
-        cached.
+        `look_up_again`: that of `Resolver`; None: no name is cached.
         """
         self._fetcher = fetcher
         self._definition = definition
@@ -92,7 +92,7 @@ class Prober:
         self._cadence = definition.cadence.policy()
         self._evidence = evidence
         self._opt_outs = opt_outs or None
-        self._forget_name = forget_name
+        self._look_up_again = look_up_again
         self._credentials = credentials
         self._others = OtherOrigins(self._cadence) if definition.opt_out.robots_txt else None
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed), definition.canaries)
@@ -118,11 +118,12 @@ class Prober:
         self, entry: TargetEntry, at_s: float, deadline_s: float | None = None
     ) -> tuple[ProbeSession, ProbeReport]:
         """Probe a target as one kind; `deadline_s` is the end of the probe by the event loop's clock."""
-        if entry.is_repeat and self._forget_name is not None:
-            # A failure that is remembered, or a wrong address, would repeat itself without a request.
-            for url in (entry.url, entry.memory.interface_url, entry.memory.health_url):
-                if url is not None and (host := URL(url).raw_host) is not None:
-                    self._forget_name(host, entry.name_failed_at_s)
+        if entry.is_repeat and self._look_up_again is not None:
+            # A failure that is remembered, or an address that is no longer the target's, would repeat itself.
+            urls = (entry.url, entry.memory.interface_url, entry.memory.health_url)
+            hosts = dict.fromkeys(URL(url).raw_host for url in urls if url is not None)
+            again = [self._look_up_again(host, entry.name_failed_at_s) for host in hosts if host is not None]
+            await asyncio.gather(*again)
         visit = ProbeSession(
             self._fetcher,
             self._definition,
