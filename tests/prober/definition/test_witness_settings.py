@@ -9,7 +9,7 @@ from lifesign.prober.definition.witness_settings import CanarySettings, SelfChec
 
 
 def test_durations_of_the_witness_rule_can_be_configured() -> None:
-    assert WitnessSettings().policy() == WitnessPolicy()
+    assert WitnessSettings().policy(60) == WitnessPolicy()
     scaled = WitnessSettings(
         round_seconds=0.5,
         answer_seconds=0.1,
@@ -17,9 +17,14 @@ def test_durations_of_the_witness_rule_can_be_configured() -> None:
         second_request_seconds=1,
         max_clock_offset_seconds=2,
     )
-    assert scaled.policy() == WitnessPolicy(
+    assert scaled.policy(60) == WitnessPolicy(
         round_s=0.5, answer_s=0.1, next_answer_s=0.2, second_request_s=1, max_clock_offset_s=2
     )
+
+
+def test_failure_waits_at_most_half_an_interval_for_a_witness() -> None:
+    assert WitnessSettings().policy(10) == WitnessPolicy(round_s=5.0, next_answer_s=5.0)
+    assert WitnessSettings().policy(3) == WitnessPolicy(round_s=1.5, next_answer_s=1.5)
 
 
 def test_limits_of_lag_can_be_configured() -> None:

@@ -134,7 +134,8 @@ async def _canary_replies(definition: "ProbeDefinition") -> "Mapping[str, Sequen
 
     from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - another extra
 
-    policy, canaries = definition.witnesses.policy(), definition.canaries_by_class
+    policy = definition.witnesses.policy(definition.cadence.interval_seconds)
+    canaries = definition.canaries_by_class
     # Nothing is written: these requests leave no evidence.
     unkept = definition.model_copy(update={"evidence": type(definition.evidence)()})
     async with open_prober(unkept) as opened:

@@ -40,7 +40,10 @@ class WitnessSettings(DefinitionMapping):
     """Rules for witnesses: a failure counts only if a witness answers after it and the target fails again."""
 
     round_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 30
-    """Witnesses of one network class are asked at most once in this time, for all failures that wait."""
+    """Witnesses of one network class are asked at most once in this time, for all failures that wait.
+
+    If half an interval is less, it counts instead, here and for `next_answer_seconds`.
+    """
     answer_seconds: Annotated[float, Field(strict=True, ge=0.05, le=60)] = 3
     """Time limit for a witness's answer."""
     next_answer_seconds: Annotated[float, Field(strict=True, ge=0, le=3600)] = 5
@@ -53,12 +56,15 @@ class WitnessSettings(DefinitionMapping):
     max_clock_offset_seconds: Annotated[float, Field(strict=True, ge=0, le=86_400)] = 30
     """If the clock differs by more from the registry's or those of all witnesses, dates do not count."""
 
-    def policy(self) -> WitnessPolicy:
-        """Return the settings in the form that the rule for witnesses uses."""
+    def policy(self, interval_s: float) -> WitnessPolicy:
+        """Return the settings in the form that the rule for witnesses uses, for an interval of the crawl.
+
+        A failure that waited for several intervals would have expired when it is reported.
+        """
         return WitnessPolicy(
-            round_s=self.round_seconds,
+            round_s=min(self.round_seconds, interval_s / 2),
             answer_s=self.answer_seconds,
-            next_answer_s=self.next_answer_seconds,
+            next_answer_s=min(self.next_answer_seconds, interval_s / 2),
             second_request_s=self.second_request_seconds,
             max_clock_offset_s=self.max_clock_offset_seconds,
         )

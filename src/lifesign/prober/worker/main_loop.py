@@ -96,7 +96,8 @@ class ProbeWorker:
         self._claimed_states: Sequence[str | None] = ()
         """States of the credentials in the last claim."""
         limits, cadence = definition.limits, definition.cadence.policy()
-        policy, interval_s = definition.witnesses.policy(), definition.cadence.interval_seconds
+        interval_s = definition.cadence.interval_seconds
+        policy = definition.witnesses.policy(interval_s)
         self._ledger = ledger
         self._name = worker_name
         self._ledger_clock = LedgerClock(clock)
@@ -123,7 +124,7 @@ class ProbeWorker:
             news=self._apply_witness_news,
             interval_s=interval_s,
             chance=chance,
-            flush_s=definition.results.flush_seconds,
+            flush_s=min(definition.results.flush_seconds, interval_s / 2),
         )
         self._dispatch = Dispatch(
             prober,
