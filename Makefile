@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test tests held-check test-postgres test-pythons test-lowest coverage mirror mutants test-opencode test-sdks check format schemas docs faults fleet bench clean
+.PHONY: help demo test tests held-check test-journeys test-postgres test-pythons test-lowest coverage mirror mutants test-opencode test-sdks check format schemas docs faults fleet bench clean
 
 PYTHON ?= $(firstword $(shell command -v python3.11) $(shell command -v python3))
 BIN := .venv/bin
@@ -11,6 +11,8 @@ BIN := .venv/bin
 PROCESSES ?= 4
 PYTEST := $(BIN)/pytest --numprocesses=$(PROCESSES) --dist=worksteal
 TESTS := $(PYTEST) -m "not long and not opencode and not sdks"
+# Whole programs, with the SDKs, servers and browsers of others.
+JOURNEYS := tests/journeys tests/dashboard/test_in_a_browser.py
 INSTALLED := .venv/.test .venv-a2a03/.installed .venv-openintent/.installed .venv-fastmcp/.installed .venv-node/.installed .axe/.installed
 # Variables of the calling shell must not change what is installed or imported here, or make each of the
 # hundreds of test processes compile its imports again.
@@ -35,12 +37,15 @@ demo: .venv/.demo ## three real A2A agents, a registry that decides, a task that
 test: $(INSTALLED) ## the tests and checks
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going held-check tests
 
-# `make test-postgres` runs the other tests on PostgreSQL.
+# `make test-journeys` and `make test-postgres` run the other tests.
 tests: $(INSTALLED)
-	@$(TESTS) --databases=storage
+	@$(TESTS) --databases=storage $(JOURNEYS:%=--ignore=%)
 
 held-check: .venv/.test
 	@$(MAKE) --no-print-directory check > .venv/check.txt 2>&1; code=$$?; cat .venv/check.txt; exit $$code
+
+test-journeys: $(INSTALLED) ## the tests of whole programs, with the SDKs, servers and browsers of others
+	$(TESTS) --databases=storage $(JOURNEYS)
 
 test-postgres: $(INSTALLED) ## the tests that use a database, all of them on PostgreSQL
 	$(TESTS) --databases=postgresql

@@ -7,7 +7,6 @@ import logging
 import re
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
-from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,6 @@ from lifesign.storage.engine.transaction import Database
 
 pytest_plugins = ["tests.support.database_choice", "tests.support.properties"]
 
-JOURNEYS = f"{Path(__file__).with_name('journeys')}/"
-LAST_JOURNEY = 0.85
-"""Place of the last file of the journeys among all files, as a share."""
 LEVELS = {name: logging.getLogger(name).level for name in ("", "lifesign", "uvicorn", "uvicorn.access")}
 """At the beginning, of those that a program sets when it is run in this process; the first is the root."""
 _numbers = itertools.count(1)
@@ -48,20 +44,6 @@ def pytest_collection() -> Generator[None, object, object]:
             fcntl.flock(lock, fcntl.LOCK_SH)
             fcntl.flock(lock, fcntl.LOCK_UN)
         return (yield)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the files of the journeys, which wait often, among the others, which keep the cores busy.
-
-    None is among the last, so that at the end no worker of pytest-xdist is alone with one.
-    """
-    files = [list(tests) for _, tests in itertools.groupby(items, key=lambda item: item.path)]
-    slow = [tests for tests in files if str(tests[0].path).startswith(JOURNEYS)]
-    others = [tests for tests in files if not str(tests[0].path).startswith(JOURNEYS)]
-    placed = [(LAST_JOURNEY * place / len(slow), tests) for place, tests in enumerate(slow)]
-    placed += [(place / len(others), tests) for place, tests in enumerate(others)]
-    placed.sort(key=itemgetter(0))
-    items[:] = [item for _, tests in placed for item in tests]
 
 
 def pytest_collection_finish() -> None:

@@ -51,7 +51,7 @@ CLIENTS: Final = (
 
 _LEFT_TO_FAULTS: Final = {"python legacy", "typescript client 2 legacy"}
 CLIENTS_OF_EACH_RUN: Final = tuple(client for client in CLIENTS if client.name not in _LEFT_TO_FAULTS)
-"""In `make test`, SDK 1 alone speaks the older line of the protocol; `make faults` has all clients."""
+"""SDK 1 alone speaks the older line of the protocol; in `make faults`, all clients do."""
 
 each_client: Final = pytest.mark.parametrize(
     "client",
