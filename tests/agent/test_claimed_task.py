@@ -8,7 +8,14 @@ from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.task_tools import Holder, holding
 
 from lifesign.agent.claimed_task import ClaimedTask
-from lifesign.client.registry_errors import RateLimited, RegistryRefusal, Unreachable
+from lifesign.client.lease_keeper import LeaseKeeper
+from lifesign.client.registry_errors import (
+    NotPermitted,
+    RateLimited,
+    RegistryRefusal,
+    Unavailable,
+    Unreachable,
+)
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +26,15 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
 
 
 @asynccontextmanager
-async def claimed(registry: RegistryServer, agent_id: str) -> AsyncIterator[tuple[Holder, ClaimedTask]]:
+async def claimed(
+    registry: RegistryServer, agent_id: str, *, is_held: bool = False
+) -> AsyncIterator[tuple[Holder, ClaimedTask]]:
+    """A task, by default with a lease that is not held any more, so that no write is repeated."""
     async with holding(registry, agent_id, budget={"tokens": 10}) as holder:
-        yield holder, ClaimedTask(holder.own, holder.grant, holder.run, lambda: None)
+        keeper = LeaseKeeper.of_task(holder.own.leases, holder.grant)
+        if not is_held:
+            keeper.stop_keeping()
+        yield holder, ClaimedTask(holder.own, holder.grant, holder.run, keeper, chance=lambda: 0.0)
 
 
 def losing_answers(write: Callable[..., Awaitable[Any]], error: BaseException, times: int) -> Any:
@@ -102,3 +115,49 @@ async def test_refused_write_gets_a_new_key(registry: RegistryServer) -> None:
             await task.delegate("a part", role_id="nobody", budget={"tokens": 11})
         await holder.admin.tasks.top_up(holder.task_id, tokens=1)
         assert await task.delegate("a part", role_id="nobody", budget={"tokens": 11})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unreachable("no connection", was_sent=False),
+        Unreachable("no complete answer", was_sent=True),
+        Unavailable("HTTP 503", status=503),
+        RateLimited("too many requests", status=429, code="rate_limited"),
+    ],
+)
+async def test_writes_are_repeated_while_the_lease_is_held(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    name = f"outage-{type(error).__name__.lower()}-{getattr(error, 'was_sent', '')}".lower()
+    async with claimed(registry, name, is_held=True) as (holder, task):
+        tasks = holder.own.tasks
+        for write in ("report_progress", "delegate_subtask", "request_human_help"):
+            monkeypatch.setattr(tasks, write, losing_answers(getattr(tasks, write), error, 3))
+        assert [await task.report_progress(text) for text in ("one", "two")] == [1, 2]
+        child = await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+        await task.request_help("which logo?")
+        shown = await holder.admin.tasks.get(holder.task_id)
+        assert ([one.task_id for one in shown.children], shown.status) == ([child], "handoff")
+
+
+async def test_refusal_after_an_unanswered_write_keeps_its_key(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with claimed(registry, "refused-later", is_held=True) as (holder, task):
+        tasks, delegate = holder.own.tasks, holder.own.tasks.delegate_subtask
+        refusal = NotPermitted("a proxy", status=403, code="forbidden")
+        errors = iter([Unreachable("no complete answer", was_sent=True), refusal])
+
+        async def fail_twice(*given: Any, **members: Any) -> Any:
+            answer = await delegate(*given, **members)
+            for error in errors:
+                raise error
+            return answer
+
+        monkeypatch.setattr(tasks, "delegate_subtask", fail_twice)
+        with pytest.raises(NotPermitted):
+            await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+        child = await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+        children = [one.task_id for one in (await holder.admin.tasks.get(holder.task_id)).children]
+    assert children == [child]

@@ -4,6 +4,9 @@ The argument of `on_assignment`. All writes are fenced: once the lease is lost, 
 nothing.
 """
 
+import asyncio
+import logging
+import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
@@ -11,12 +14,23 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from lifesign import boot_clock
+from lifesign.client.lease_keeper import LeaseKeeper
 from lifesign.client.registry import RegistryClient
 from lifesign.client.registry_connection import build_body, texts
-from lifesign.client.registry_errors import RegistryError, RegistryRefusal
+from lifesign.client.registry_errors import (
+    RegistryError,
+    RegistryRefusal,
+    is_final,
+    may_have_been_executed,
+)
 from lifesign.client.registry_tasks import GrantedTask, HeldRun
 from lifesign.domain.models.progress_report import ProgressReport
 from lifesign.domain.models.tasks import TaskRequest, TaskWriteResult
+from lifesign.domain.tasks.lease_renewal import next_try_s
+from lifesign.domain.tasks.run_end import ReportAttempts
+
+_log = logging.getLogger("lifesign.agent")
 
 MAX_UNANSWERED: Final = 1_000
 """Maximum number of writes without an answer whose idempotency keys are kept for a repetition."""
@@ -30,12 +44,19 @@ class ClaimedTask:
             await task.report_progress("drafted the hero section", next_step="three variants")
             return {"page": "index.html"}            # the result, which a person reviews
 
-    Every method raises RegistryError: Stale once another agent holds the task. After a RegistryFailure, such
-    as Unreachable, a call may have been executed: repeat it with the same arguments, and it has one effect.
+    Every method raises RegistryError: Stale once another agent holds the task. While the registry is
+    unreachable and the lease is held, a call waits and is repeated; it has one effect. After a
+    RegistryFailure, such as Unreachable, it may have been executed: call it again with the same arguments.
     """
 
     def __init__(
-        self, client: RegistryClient, granted: GrantedTask, run: HeldRun, stop_keeping: Callable[[], None]
+        self,
+        client: RegistryClient,
+        granted: GrantedTask,
+        run: HeldRun,
+        keeper: LeaseKeeper,
+        *,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.task_id = run.task_id
         self.title = granted.task.title
@@ -60,7 +81,8 @@ class ClaimedTask:
         self.client = client
         self.has_ended = False
         """Whether the task was handed to people."""
-        self._stop_keeping = stop_keeping
+        self._keeper = keeper
+        self._chance = chance
         self._writes = 0
         self._unanswered: deque[tuple[bytes, str]] = deque(maxlen=MAX_UNANSWERED)
 
@@ -104,9 +126,10 @@ class ClaimedTask:
         The handler should then return; its result is ignored. `summary` is that of a last report.
         """
         report = None if summary is None else ProgressReport(summary=summary)
-        await self.client.tasks.request_human_help(self.run, reason, report=report)
+        tasks = self.client.tasks
+        await self._repeat(lambda: tasks.request_human_help(self.run, reason, report=report))
         self.has_ended = True
-        self._stop_keeping()
+        self._keeper.stop_keeping()
 
     async def _write(
         self, operation: str, content: BaseModel, write: Callable[..., Awaitable[TaskWriteResult]]
@@ -117,13 +140,32 @@ class ClaimedTask:
         earlier = self._pop_unanswered(digest)
         key = earlier or self._next(operation)
         try:
-            return await write(self.run, content, idempotency_key=key)
+            return await self._repeat(lambda: write(self.run, content, idempotency_key=key))
         except BaseException as error:
             # Also if the handler itself stopped waiting. A refusal says nothing about earlier attempts.
             is_first = earlier is None and not (isinstance(error, RegistryError) and error.may_be_repeat)
             if not (is_first and isinstance(error, RegistryRefusal)):
                 self._unanswered.append((digest, key))
             raise
+
+    async def _repeat(self, write: Callable[[], Awaitable[TaskWriteResult]]) -> TaskWriteResult:
+        """Send a write until it is answered, while the lease is held."""
+        attempts, may_have_been_done = ReportAttempts(), False
+        while True:
+            try:
+                return await write()
+            except RegistryError as error:
+                error.may_be_repeat = error.may_be_repeat or may_have_been_done
+                may_have_been_done = error.may_be_repeat or may_have_been_executed(error)
+                attempts.note_failure(self._keeper.deadline_s)
+                if is_final(error) or attempts.is_hopeless or not self._keeper.is_held():
+                    raise
+                if attempts.failures == 1:
+                    _log.warning("task %s: a write is repeated until it is answered: %s", self.task_id, error)
+                wait_s = error.retry_after_s
+            now_s = boot_clock.now_s()
+            due_s = next_try_s(now_s, self._keeper.deadline_s, attempts.failures, self._chance(), wait_s)
+            await asyncio.sleep(due_s - now_s)
 
     def _pop_unanswered(self, digest: bytes) -> str | None:
         """Return the idempotency key of the oldest such write without an answer; None if there is none."""

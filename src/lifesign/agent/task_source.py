@@ -188,7 +188,7 @@ class TaskSource:
         run = HeldRun.of(granted, incarnation)
         leases = self._place.client.leases
         keeper = LeaseKeeper.of_task(leases, granted, incarnation=incarnation, grace_s=NOTICE_SECONDS)
-        task = ClaimedTask(self._place.handler_client, granted, run, keeper.stop_keeping)
+        task = ClaimedTask(self._place.handler_client, granted, run, keeper, chance=self._chance)
         assignment = Assignment(task, run.task_id)
         keeping = asyncio.create_task(self._run(keeper, assignment), name=f"lease of {run.task_id}")
         kept = _KeptTask(task, keeper, keeping)
