@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
-from sqlalchemy import make_url
 
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.domain.net.database_url import shown_database_url
 from lifesign.errors import InvalidValue
 from lifesign.registry.database_identity.marker_check import (
     KnownIdentity,
@@ -170,7 +170,7 @@ def _run(
     with bound(listening.host, listening.port) as opened:
         admin_key, needs_admin_key = asyncio.run(_prepare(settings, may_show_key=may_show_key))
         prepared = Prepared(
-            database=make_url(settings.database).render_as_string(hide_password=True),
+            database=shown_database_url(settings.database) or "",
             admin_key=admin_key,
             needs_admin_key=needs_admin_key,
         )

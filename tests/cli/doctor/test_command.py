@@ -438,6 +438,9 @@ def test_process_that_locks_the_database_is_named(
         ("sqlite:///nowhere/x.db", "mkdir -p nowhere"),
         ("postgresql://u:hunter2@127.0.0.1:1/x", "PostgreSQL is running"),
         ("mysql://u:hunter2@h/x", "expected"),
+        ("mysql://u:x@y/hunter2@h/x", "expected"),
+        ("postgresql://u:x hunter2@h/x", "correct the URL"),
+        ("postgresql://u:x@y:hunter2@h/x", "correct the URL"),
         ("hunter2", "postgresql://USER@HOST/NAME"),
     ],
 )
@@ -554,7 +557,7 @@ def test_a_driver_that_is_not_installed_is_a_fault_among_the_others(
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     found = examine(capsys, "--port", port, "--database", "postgresql://ah:secret@db.example/ah")
     [summary] = found.of("database", "fault")
-    assert "postgresql://ah:***@db.example/ah needs asyncpg" in summary
+    assert "postgresql://ah:...@db.example/ah needs asyncpg" in summary
     assert found.of("port", "ok")
     assert found.code == 1
 

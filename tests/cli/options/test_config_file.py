@@ -94,6 +94,19 @@ def test_passwords_are_hidden(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert shown(capsys, "serve")["database"] == ("postgresql://ah:...@db/ah", "environment")
 
 
+@pytest.mark.parametrize("password", ["correct hunter2", "x@y/hunter2", "x@y:hunter2"])
+def test_password_that_is_not_encoded_is_hidden(password: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for command, table, code in ((["serve"], "server", 3), (["crawl", "x.yml"], "prober", 0)):
+        complain.cache_clear()
+        file = write(f'[{table}]\ndatabase = "postgresql://ah:{password}@db/ah"\n')
+        Path(file).chmod(0o644)
+        assert main([*command, "--show-config", "--config", file]) == code
+        captured = capsys.readouterr()
+        assert ("postgresql://..." in captured.out) is (code == 0)
+        assert "(mode 0644)" in captured.err
+        assert "hunter2" not in captured.out + captured.err
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

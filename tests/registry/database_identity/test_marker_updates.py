@@ -17,7 +17,7 @@ from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.registry.database_identity import marker_check
 from lifesign.registry.database_identity.marker_check import current_marker
-from lifesign.registry.database_identity.marker_file import MarkerFile, marker_file
+from lifesign.registry.database_identity.marker_file import MarkerFile
 from lifesign.registry.database_identity.marker_updates import LAST_SECONDS, TRACK_SECONDS
 from lifesign.registry.request_handling.work_counts import WorkCounts
 from lifesign.storage.engine.database import open_database
@@ -40,7 +40,9 @@ async def api(database_kind: str, tmp_path: Path, clock: WoundClock) -> AsyncIte
 
 @pytest.fixture
 def file(api: RegistryApi, tmp_path: Path) -> MarkerFile:
-    return marker_file(api.database.url.render_as_string(hide_password=False), tmp_path / "state")
+    file = MarkerFile.of(api.database.url, tmp_path / "state")
+    assert file is not None
+    return file
 
 
 async def current(api: RegistryApi) -> DatabaseMarker:

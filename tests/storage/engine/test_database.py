@@ -352,12 +352,23 @@ def test_parameters_of_postgresql_are_those_of_libpq() -> None:
         read_url("postgresql://u@h/db?sslrootcert=ca.pem")
 
 
+@pytest.mark.parametrize("password", ["two secrets", "x@y/secret", "x@y:secret", "x/secret", "12?secret"])
+def test_password_of_postgresql_must_be_encoded(password: str) -> None:
+    with pytest.raises(InvalidValue, match="%40 for @") as refused:
+        read_url(f"postgresql://u:{password}@127.0.0.1:5/db")
+    assert "secret" not in str(refused.value)
+    assert read_url("postgresql://u:two%20%40%2Fsecrets@h/db").password == "two @/secrets"
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
         ("foo", "; got 'foo'"),
         ("a b://user:secret@host", "; got 'a b://...'"),
         ("user:secret@host/db", ""),
+        ("mysql://user:x@y/secret@host", "; got 'mysql://...'"),
+        ("mysql://user:x@y:secret@host", "; got 'mysql://...'"),
+        ("mysql://user:secret@host", "; got 'mysql://user:...@host'"),
         ("host=127.0.0.1 password=secret", ""),
         ("x" * 999, f"; got '{'x' * 80}'"),
     ],

@@ -5,15 +5,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import make_url
-
 from lifesign.cli.doctor import marker_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock, of_the_directory, of_the_mode
 from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.common.project import install_hint
+from lifesign.domain.net.database_url import shown_database_url
 from lifesign.domain.text.durations import duration_text
-from lifesign.errors import LifesignError
+from lifesign.errors import InvalidValue, LifesignError
 from lifesign.registry.database_identity.marker_check import KnownIdentity, check_filled
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.storage.engine import registry_row, schema_version
@@ -57,13 +56,12 @@ def of_the_database(url: str, place: str = "", state_dir: Path | None = None) ->
 
 def _of_the_database(url: str, place: str, known: KnownIdentity | None) -> Iterator[CheckResult]:
     file = sqlite_file(url)
-    try:
-        shown = make_url(url).render_as_string(hide_password=True)
-    except Exception:  # noqa: BLE001 - SQLAlchemy's own, of any kind; it may hold a password
+    if "://" not in url:
         yield CheckResult(
             "database", "fault", "this is no URL", "sqlite:///FILE or postgresql://USER@HOST/NAME"
         )
         return
+    shown = shown_database_url(url) or ""
     if file is not None:
         yield from of_the_directory(file.parent, "database")
     if _is_absent(file):
@@ -196,6 +194,8 @@ def _advice_for(error: LifesignError, file: Path | None) -> str:
         return (
             f"check its owner and mode, the free space of its disk, and whether another process locks {file}"
         )
+    if isinstance(error, InvalidValue):
+        return "correct the URL: sqlite:///FILE or postgresql://USER@HOST/NAME"
     return (
         "check that PostgreSQL is running, that this user may connect, and that no firewall blocks the "
         "connection"

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import make_url
-
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.errors import InvalidValue
 from lifesign.registry.database_identity.marker_check import KnownIdentity, check_known, check_present
@@ -22,7 +20,8 @@ def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckRes
     None for one in memory, and for a URL that names no database.
     """
     try:
-        file = MarkerFile.of(read_url(url), state_directory(state_dir))
+        database = read_url(url)
+        file = MarkerFile.of(database, state_directory(state_dir))
         if file is None:
             return None
     except InvalidValue as error:
@@ -30,7 +29,7 @@ def known_identity(url: str, state_dir: Path | None) -> KnownIdentity | CheckRes
         return None if error.name == "database" else _fault(error)
     try:
         known = KnownIdentity.read(file)
-        check_present(known, make_url(url))
+        check_present(known, database)
     except InvalidValue as error:
         return _fault(error)
     except NewerMarker as error:

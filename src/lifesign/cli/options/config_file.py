@@ -25,6 +25,7 @@ from lifesign.cli.options.secret_file import complain
 from lifesign.client.secret_file import complain_if_open
 from lifesign.domain.errors import FileFault
 from lifesign.domain.net.allowed_addresses import without_passwords
+from lifesign.domain.net.database_url import shown_database_url
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
@@ -32,6 +33,8 @@ MAX_BYTES: Final = 65_536
 MAX_UNKNOWN_NAMED: Final = 20
 """Maximum number of unknown variables that a message names."""
 MAX_NAME_CHARACTERS: Final = 100
+DATABASE: Final = "database"
+"""Setting with the URL of a database."""
 PREFIXES: Final = {"server": "LIFESIGN_SERVER_", "prober": "LIFESIGN_PROBER_"}
 """Prefixes of the variables, by table."""
 SOURCES: Final = {
@@ -147,7 +150,8 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
     ]
     if faults:
         raise InvalidConfig(faults, str(file))
-    if without_passwords(text) != text:
+    databases = [str(value[DATABASE]) for value in read.values() if DATABASE in value]
+    if without_passwords(text) != text or any(shown_database_url(url) != url for url in databases):
         complain_if_open(file, status, "password", complain)
     return {name: (value, lines.get((table, name), 1)) for name, value in read.get(table, {}).items()}
 
@@ -344,7 +348,8 @@ def show_config(context: typer.Context, table: str, defaults: Mapping[str, objec
         if value is None:
             lines.append(f"# {name} =  # {text}: none")
         else:
-            lines.append(f"{name} = {_written(value)}  # {text}")
+            shown = shown_database_url(str(value)) or "..." if name == DATABASE else value
+            lines.append(f"{name} = {_written(shown)}  # {text}")
     sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
     return 0
 

@@ -11,6 +11,7 @@ import typer
 from lifesign.cli.options.config_file import SOURCES, read_server_config
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.net.allowed_addresses import without_passwords
+from lifesign.domain.net.database_url import shown_database_url
 from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.storage.engine.sqlite_path import check_exists, sqlite_file
 from lifesign.storage.errors import StoreUnavailable
@@ -124,7 +125,9 @@ def _given(context: typer.Context, options: Mapping[str, str]) -> Iterator[str]:
     for name, option in options.items():
         source = context.get_parameter_source(name)
         if source is not None and SOURCES.get(source.name) == "option":
-            yield f" {option} {quote(without_passwords(str(context.params[name])))}"
+            text = str(context.params[name])
+            shown = shown_database_url(text) if name == "database" else without_passwords(text)
+            yield f" {option} {quote(shown or 'URL')}"
 
 
 def adopt_command(context: typer.Context) -> str:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
@@ -28,6 +28,7 @@ from lifesign.errors import InvalidValue
 from lifesign.filesystem.private_file import write_private
 from lifesign.registry.errors import InvalidMarker, NewerMarker
 from lifesign.serving.state_home import state_home
+from lifesign.storage.engine.database import read_url
 
 FORMAT: Final = 1
 MAX_BYTES: Final = 4_096
@@ -90,9 +91,9 @@ class MarkerFile:
         self._database = database
 
     @classmethod
-    def of(cls, url: URL | str, directory: Path) -> "MarkerFile | None":
+    def of(cls, url: URL, directory: Path) -> "MarkerFile | None":
         """Return the marker's file of a database; None for one in memory."""
-        database = same_for_all_spellings(make_url(url))
+        database = same_for_all_spellings(url)
         return None if database is None else cls(directory, database)
 
     def read(self) -> DatabaseMarker | None:
@@ -155,8 +156,7 @@ class MarkerFile:
 
 def marker_file(database: str, given: Path | None) -> MarkerFile:
     """Return the marker's file of a database by its URL. InvalidValue for one in memory."""
-    url = make_url(database)
-    file = MarkerFile.of(url, state_directory(given))
+    file = MarkerFile.of(read_url(database), state_directory(given))
     if file is None:
         raise InvalidValue("database", database, "a file or a PostgreSQL database")
     return file

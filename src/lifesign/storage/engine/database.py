@@ -4,6 +4,7 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
 
+from lifesign.domain.net.database_url import has_one_reading, shown_database_url
 from lifesign.errors import InvalidValue
 from lifesign.storage.engine.sqlite import SqliteDatabase
 from lifesign.storage.engine.sqlite_file import sealed_url
@@ -37,12 +38,14 @@ def open_database(
 
 def read_url(url: str) -> URL:
     """Read the URL of a database that can be opened; InvalidValue for any other."""
+    if url.partition("://")[0] in _SERVERS and not has_one_reading(url):
+        raise InvalidValue("database", None, _ENCODED)
     try:
         parsed = make_url(url)
-    except SQLAlchemyError:
-        raise InvalidValue("database", _shown(url), _EXPECTED) from None
-    if parsed.drivername not in _DRIVERS:
-        raise InvalidValue("database", parsed.render_as_string(hide_password=True), _EXPECTED)
+    except (SQLAlchemyError, ValueError):
+        raise InvalidValue("database", shown_database_url(url), _EXPECTED) from None
+    if parsed.drivername not in {*_SERVERS, "sqlite"}:
+        raise InvalidValue("database", shown_database_url(url), _EXPECTED)
     return parsed if parsed.drivername == "sqlite" else _with_driver_parameters(parsed)
 
 
@@ -57,16 +60,6 @@ def _with_driver_parameters(url: URL) -> URL:
 
 
 _PARAMETERS = frozenset({"host", "passfile", "port", "ssl", "sslmode", "target_session_attrs"})
-_DRIVERS = frozenset({"sqlite", "postgresql", "postgres"})
+_SERVERS = frozenset({"postgresql", "postgres"})
 _EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
-MAX_SHOWN_CHARACTERS = 80
-"""Maximum length of an invalid URL in a message."""
-
-
-def _shown(url: str) -> str | None:
-    """Return a part of an invalid URL that may be shown; None if it may contain a password."""
-    scheme, is_like_one, _ = url.partition("://")
-    if is_like_one:
-        return f"{scheme[:MAX_SHOWN_CHARACTERS]}://..."
-    # libpq also reads `host=... password=...`.
-    return None if "@" in url or "=" in url else url[:MAX_SHOWN_CHARACTERS]
+_ENCODED = "a user and a password with %40 for @, and so on for : / ? # and spaces, and a number as the port"
