@@ -82,7 +82,11 @@ def tool_answer(call: int, name: str, arguments: dict[str, Any]) -> bytes:
                 "isError": bool(arguments.get("fails")),
             },
         ),
-        "refuse": refusal(call, arguments.get("code", 0), arguments.get("message", "not today")),
+        "refuse": refusal(
+            call,
+            arguments.get("code", 0),
+            arguments.get("message", "not today") + os.environ.get(arguments.get("quotes", ""), ""),
+        ),
         "no_text": b"\xff\xfe\x00\x01",
         "no_result": answer(call, {"content": "nope"}),
         "no_object": answer(call, "nope"),

@@ -9,7 +9,7 @@ from tests.support.misbehaving_tools import http_misbehaving, tool_answer
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.adapter.tools import server_body
-from lifesign.adapter.tools.server_body import BoundedBodies
+from lifesign.adapter.tools.server_body import MAX_WAIT_CHARS, BoundedBodies
 from lifesign.adapter.tools.server_line import SERVER_ERROR, TOO_LONG, UNREADABLE
 
 WHOLE = tool_answer(7, "long", {"bytes": 5_000})
@@ -44,17 +44,27 @@ async def test_half_of_a_surrogate_pair_becomes_the_replacement_character(media_
     assert answered.content == rb'data: "\ufffd"'
 
 
-@pytest.mark.parametrize("media_type", ["application/json", "text/html", "text/event-stream"])
-async def test_refusal_without_a_json_rpc_error_names_status_and_wait(media_type: str) -> None:
+@pytest.mark.parametrize(
+    ("media_type", "wait", "words"),
+    [
+        ("application/json", "30", "HTTP 429 (Retry-After: 30)"),
+        ("text/html", "30", "HTTP 429 (Retry-After: 30)"),
+        ("text/event-stream", "30", "HTTP 429 (Retry-After: 30)"),
+        ("text/html", "3" * (MAX_WAIT_CHARS + 1), "HTTP 429"),
+    ],
+)
+async def test_refusal_without_a_json_rpc_error_names_status_and_wait(
+    media_type: str, wait: str, words: str
+) -> None:
     def answer(_request: httpx2.Request) -> httpx2.Response:
-        headers = {"content-type": media_type, "retry-after": "30"}
+        headers = {"content-type": media_type, "retry-after": wait}
         return httpx2.Response(429, headers=headers, stream=_InParts(b"{}", 3))
 
     bodies = BoundedBodies(httpx2.MockTransport(answer), 100, "acme")
     async with httpx2.AsyncClient(transport=bodies) as http:
         answered = await http.post("http://tools.example/", json={"method": "tools/call", "id": 1})
     assert answered.status_code == 429
-    assert answered.json()["error"]["message"] == "HTTP 429 (Retry-After: 30)"
+    assert answered.json()["error"]["message"] == words
 
 
 async def test_compressed_body_is_not_decompressed() -> None:

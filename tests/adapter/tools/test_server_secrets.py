@@ -5,7 +5,10 @@ from mcp_types import CallToolResult, TextContent
 
 from lifesign.adapter.tools.server_secrets import ServerSecrets
 from lifesign.adapter.tools.tools_file import Upstream
+from lifesign.domain.credentials.disguise import MAX_ENTITIES
 from lifesign.errors import InvalidValue
+
+SECRET = "of-the-server"
 
 
 def of_headers(*variables: str) -> Upstream:
@@ -48,9 +51,37 @@ def test_secrets_are_removed_from_a_result_with_and_without_their_prefix() -> No
         is_error=True,
         _meta={"acme/cost": {"usd": 0.5}},
     )
-    cleaned = secrets.cleaned(result)
+    cleaned = secrets.cleaned(result, {"key": "the"})
     assert "the" not in cleaned.model_dump_json()
     assert "short" in cleaned.model_dump_json()
     assert (cleaned.is_error, cleaned.meta) == (True, {"acme/cost": {"usd": 0.5}})
     other = CallToolResult(content=[TextContent(type="text", text="no")])
-    assert secrets.cleaned(other) is other
+    assert secrets.cleaned(other, {}) is other
+
+
+@pytest.mark.parametrize(
+    "written", [SECRET, SECRET.upper(), SECRET.encode().hex(), SECRET.replace("-", "%2d")]
+)
+def test_secret_that_the_arguments_contain_is_not_removed(written: str) -> None:
+    secrets = ServerSecrets(of_headers("ONE"), {"ONE": SECRET})
+    secrets.read()
+    arguments = {"rows": [{"name": f"first.{written}.third"}]}
+    words = f"unknown: {written}"
+    assert secrets.cleaned_words(words, arguments) == words
+    result = CallToolResult(content=[TextContent(type="text", text=words)], is_error=True)
+    assert secrets.cleaned(result, arguments) is result
+    assert secrets.cleaned(result, {}) != result
+
+
+def test_beginning_of_a_secret_is_not_removed() -> None:
+    secrets = ServerSecrets(of_headers("ONE"), {"ONE": SECRET})
+    secrets.read()
+    for beginning in (SECRET[:8], SECRET[:4].encode().hex(), SECRET[:-1]):
+        assert secrets.cleaned_words(f"unknown: {beginning}", {}) == f"unknown: {beginning}"
+
+
+def test_text_that_cannot_be_searched_is_refused() -> None:
+    secrets = ServerSecrets(of_headers("ONE"), {"ONE": SECRET})
+    secrets.read()
+    with pytest.raises(ValueError, match="entities"):
+        secrets.cleaned_words("no", {"text": "&#65;" * (MAX_ENTITIES + 1)})

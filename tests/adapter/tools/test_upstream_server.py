@@ -17,7 +17,7 @@ from lifesign.adapter.tools import tool_list, upstream_server
 from lifesign.adapter.tools.call_failures import CallNotExecuted
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.tools_file import CallLimits, Upstream
-from lifesign.adapter.tools.upstream_server import UpstreamServer
+from lifesign.adapter.tools.upstream_server import MAX_WORDS_CHARS, UpstreamServer
 from lifesign.mcp.tool_definition import ToolFailed
 
 PROGRAM = str(REPOSITORY / "tests" / "support" / "upstream_tools.py")
@@ -99,14 +99,32 @@ async def test_secrets_of_a_server_are_removed_from_its_refusals_failures_and_ou
         failed = await server.call("environment", {"name": "ONE", "fails": True})
         assert (failed.is_error, text_of(failed)) == (True, "Key REMOVED-SECRE")
         assert text_of(await server.call("environment", {"name": "ONE"})) == "Key of-the-server"
-        with pytest.raises(CallNotExecuted, match=r"invalid: REMOVED-SECRE$"):
-            await server.call("refuse", {"message": "invalid: of-the-server"})
+        with pytest.raises(CallNotExecuted, match=r"invalid: Key REMOVED-SECRE$"):
+            await server.call("refuse", {"message": "invalid: ", "quotes": "ONE"})
     quoting = [sys.executable, "-c", "import os, sys; sys.exit(os.environ['ONE'])"]
     async with started(quoting, secrets, environment=members) as server:
         with pytest.raises(ToolFailed, match="is not running"):
             await server.call("fetch", {})
     assert "acme wrote: Key REMOVED-SECRE" in caplog.messages
     assert "of-the-server" not in caplog.text
+
+
+@pytest.mark.parametrize("guess", ["of-the-server", "of-the-s", b"of-the-server".hex(), b"of-t".hex()])
+async def test_refusal_does_not_show_whether_a_guess_is_right(guess: str) -> None:
+    secrets, members = {"MINE": "of-the-server"}, {"ONE": {"env": "MINE"}}
+    async with started(MISBEHAVING, secrets, environment=members) as server:
+        with pytest.raises(CallNotExecuted, match=f"unknown: {guess}.$"):
+            await server.call("refuse", {"message": f"unknown: {guess}."})
+
+
+async def test_refusal_that_is_cut_ends_with_no_part_of_a_secret() -> None:
+    secrets, members = {"MINE": "of-the-server"}, {"ONE": {"env": "MINE"}}
+    async with started(MISBEHAVING, secrets, environment=members) as server:
+        for kept in range(1, 14):
+            padding = "." * (MAX_WORDS_CHARS - kept)
+            with pytest.raises(CallNotExecuted) as refused:
+                await server.call("refuse", {"message": padding, "quotes": "ONE"})
+            assert str(refused.value).endswith("." + "REMOVED-SECRET"[:kept])
 
 
 async def test_server_with_too_long_a_list_of_tools_is_not_used(

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lifesign.domain.credentials.disguise import MAX_ENTITIES
 from lifesign.domain.credentials.secret import (
     MAX_GROUPS,
     MAX_SECRET_CHARS,
@@ -274,6 +275,22 @@ def test_secret_with_invisible_characters_is_removed_from_shown_texts(mark: str)
     other = f"<a{mark}b>"
     assert scrubber.clean_shown(other.encode()) == other.encode()
     assert scrubber.clean_cut(other) == other
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("tok-Q7w9ZxK3", "TOK-Q7W9ZXK3", "tok%2DQ7w9ZxK3", "tok-\u200bQ7w9ZxK3", r"tok-\u200bQ7w9ZxK3"),
+        *("dG9rLVE3dzlaeEsz", "746f6b2d513777395a784b33", "tok-Q7w9ZxK", "tok-Q7w9", "746f6b2d", ""),
+    ],
+)
+def test_a_secret_is_shown_in_a_text_from_which_it_is_removed(text: str) -> None:
+    scrubber, data = Scrubber(["tok-Q7w9ZxK3"]), f"Bad line: {text}.".encode()
+    assert scrubber.is_shown_in(data) is (scrubber.clean_shown(data) != data)
+
+
+def test_text_with_too_many_entities_to_be_searched_is_reported() -> None:
+    assert Scrubber(["tok-Q7w9ZxK3"]).is_shown_in(b"&#65;" * (MAX_ENTITIES + 1)) is None
 
 
 def test_a_secret_that_ends_within_a_character_is_removed() -> None:

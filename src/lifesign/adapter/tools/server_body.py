@@ -48,7 +48,7 @@ _ID: Final = b"id:"
 # A wait of less than a second before the stream is requested again.
 _SHORT_RETRY: Final = re.compile(rb"retry:[ ]?0*[0-9]{1,3}[\r\n]*")
 MAX_WAIT_CHARS: Final = 40
-"""Maximum length of a server's `Retry-After` in an error."""
+"""Maximum length of a server's `Retry-After` in an error, which omits a longer one."""
 MAX_INTERRUPTED: Final = 1_000
 """Maximum number of event streams of calls that the SDK may still continue by a GET request."""
 _LAST_EVENT_HEADER: Final = "last-event-id"
@@ -386,8 +386,9 @@ def _status_response(request: httpx2.Request, response: httpx2.Response) -> http
     # The SDK distinguishes an unknown session from an unknown method.
     if call is None or status == HTTPStatus.NOT_FOUND:
         return httpx2.Response(status)
-    wait = response.headers.get("retry-after", "")[:MAX_WAIT_CHARS]
-    words = f"HTTP {status} (Retry-After: {wait})" if wait else f"HTTP {status}"
+    wait = response.headers.get("retry-after", "")
+    # Not cut: a text that was cut may end within a secret.
+    words = f"HTTP {status} (Retry-After: {wait})" if 0 < len(wait) <= MAX_WAIT_CHARS else f"HTTP {status}"
     return _json_response(status, substitute_error(call, INTERNAL_ERROR, words))
 
 

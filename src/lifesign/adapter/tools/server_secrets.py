@@ -1,8 +1,10 @@
 """Secrets that the tools file gives to one server, and their removal from what the server writes."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from mcp_types import CallToolResult
+from pydantic_core import from_json, to_json
 
 from lifesign.adapter.tools.tools_file import Upstream
 from lifesign.adapter.tools.tools_file_reader import secret_of
@@ -30,8 +32,36 @@ class ServerSecrets:
         """Return a text without the secrets."""
         return self.scrubber.clean_text(text)
 
-    def cleaned(self, result: CallToolResult) -> CallToolResult:
-        """Return a result without the secrets; ValueError if they cannot be removed from it."""
+    def cleaned(self, result: CallToolResult, arguments: Mapping[str, Any]) -> CallToolResult:
+        """Return a result of a call with these arguments without the secrets.
+
+        ValueError if they cannot be removed from it.
+        """
         written = result.model_dump_json(by_alias=True, exclude_none=True).encode()
-        cleaned = self.scrubber.clean_shown(written)
+        cleaned = self._cleaned(written, arguments)
         return result if cleaned == written else CallToolResult.model_validate_json(cleaned)
+
+    def cleaned_words(self, words: str, arguments: Mapping[str, Any]) -> str:
+        """Return the text of a refusal of a call with these arguments without the secrets.
+
+        ValueError if they cannot be removed from it. The text must be complete: a text that was cut may end
+        within a secret.
+        """
+        written = to_json(words)
+        cleaned = self._cleaned(written, arguments)
+        return words if cleaned == written else str(from_json(cleaned))
+
+    def _cleaned(self, written: bytes, arguments: Mapping[str, Any]) -> bytes:
+        """Return an answer, as JSON, without the secrets.
+
+        It stays unchanged if the arguments contain a secret too. The agent has guessed this secret, and a
+        server that quotes the arguments would otherwise show which guess is right. The result does not
+        depend on the beginning of a secret, nor does the time.
+        """
+        if not self.scrubber:
+            return written
+        is_quoted = self.scrubber.is_shown_in(written)
+        is_guessed = self.scrubber.is_shown_in(to_json(arguments))
+        if is_quoted is None or is_guessed is None:
+            raise ValueError("a text has too many HTML entities to be searched")
+        return self.scrubber.clean_shown(written) if is_quoted and not is_guessed else written

@@ -156,7 +156,7 @@ class UpstreamServer:
                 f"{what}; it may have been partly executed", code=ToolRefusalCode.UPSTREAM_TIMEOUT
             ) from None
         except MCPError as error:
-            raise self._refusal(client, end, error) from None
+            raise await self._refusal(client, end, error, arguments) from None
         except (ValidationError, RuntimeError) as error:
             # The SDK's errors for an answer that is no result, or that requests input again and again.
             _log.warning(
@@ -186,7 +186,7 @@ class UpstreamServer:
                 code=ToolRefusalCode.ANSWER_INVALID,
                 answer=result,
             )
-        return await self._without_secrets(result) if result.is_error else result
+        return await self._without_secrets(result, arguments) if result.is_error else result
 
     async def close(self) -> None:
         """Stop the server."""
@@ -199,7 +199,9 @@ class UpstreamServer:
         self._living.cancel()
         await asyncio.wait({self._living}, timeout=CLOSE_SECONDS)
 
-    def _refusal(self, client: Client, end: ServerEnd, error: MCPError) -> ToolFailed:
+    async def _refusal(
+        self, client: Client, end: ServerEnd, error: MCPError, arguments: dict[str, Any]
+    ) -> ToolFailed:
         """Return the answer for the caller, and restart the server if it has ended.
 
         The codes that are recognised here never come from the server: see `SAID`.
@@ -225,23 +227,27 @@ class UpstreamServer:
                 if end.is_too_long
                 else self._ended_during_call()
             )
-        words = self._secrets.scrubber.clean_cut(str(error)[:MAX_WORDS_CHARS])
+        try:
+            words = await asyncio.to_thread(self._secrets.cleaned_words, str(error), arguments)
+        except ValueError:
+            words = "its text may contain a secret that cannot be removed"
         return CallNotExecuted(
-            f"{self.name} refused the call: {words}", code=ToolRefusalCode.UPSTREAM_REFUSED
+            f"{self.name} refused the call: {words[:MAX_WORDS_CHARS]}", code=ToolRefusalCode.UPSTREAM_REFUSED
         )
 
-    async def _without_secrets(self, result: CallToolResult) -> CallToolResult:
+    async def _without_secrets(self, result: CallToolResult, arguments: dict[str, Any]) -> CallToolResult:
         """Return a failure that the tool reports; it may quote the server's secrets."""
         try:
             # The search takes about 0.1 s per MiB.
-            return await asyncio.to_thread(self._secrets.cleaned, result)
+            return await asyncio.to_thread(self._secrets.cleaned, result, arguments)
         except ValueError:
-            what = f"the answer of {self.name} contains a secret that could not be removed"
+            what = f"the answer of {self.name} may contain a secret that cannot be removed"
             raise ResultWithheld(what, code=ToolRefusalCode.ANSWER_INVALID, answer=result) from None
 
     def _reason(self, error: BaseException) -> str:
         """Return why the server does not run, without its secrets."""
-        return self._secrets.scrubber.clean_cut(_words(error))
+        # Cut afterwards: a text that was cut may end within a secret.
+        return self._secrets.clean_text(_words(error))[:MAX_WORDS_CHARS]
 
     def _does_not_run(self) -> ToolFailed:
         what = f"{self.name} is not running: {self._unreachable_reason}; {self._restart_text()}"
@@ -390,7 +396,7 @@ def _words(error: BaseException) -> str:
     if isinstance(error, CommandFailed):
         return error.reason
     if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong):
-        return " ".join(str(error).split())[:MAX_WORDS_CHARS] or "it took too long"
+        return " ".join(str(error).split()) or "it took too long"
     return type(error).__name__
 
 

@@ -134,6 +134,19 @@ class Disguises:
             data = decoded
         return False
 
+    def are_at_any_level(self, data: bytes) -> bool | None:
+        """Return the same as `are_in`, in a time that does not show how much of a secret was found."""
+        found = self._is_in(data.translate(None, DROPPED))
+        for _ in range(MAX_LEVELS):
+            decoded, entities = _decoded(data)
+            if entities > MAX_ENTITIES:
+                return None
+            if decoded == data:
+                break
+            data = decoded
+            found |= self._is_in(data.translate(None, DROPPED))
+        return found
+
     def _is_in(self, flat: bytes) -> bool:
         return any(map(flat.__contains__, self._needles)) or any(map(flat.lower().__contains__, self._digits))
 

@@ -105,6 +105,17 @@ class Scrubber:
         has_invisible = not data.isascii() or b"\\u" in data
         return has_invisible and self.may_be_in(_INVISIBLE_IN_JSON.sub(b"", data))
 
+    def is_shown_in(self, data: bytes) -> bool | None:
+        """Return whether `clean_shown` would find a secret; None if the search would take too long.
+
+        The time does not show how much of a secret the bytes contain.
+        """
+        found = self._all.are_at_any_level(data)
+        if found is None or (data.isascii() and b"\\u" not in data):
+            return found
+        visible = self._all.are_at_any_level(_INVISIBLE_IN_JSON.sub(b"", data))
+        return None if visible is None else found or visible
+
     def clean(self, data: bytes) -> bytes:
         """Return the bytes with secrets replaced; the same object if they contain none."""
         cleaned = self.cleaned(data)
@@ -205,6 +216,7 @@ class _SecretForms:
             self._by_beginning,
         )
         self.may_be_in = self._disguises.may_be_in
+        self.are_at_any_level = self._disguises.are_at_any_level
 
     def removed_from(self, data: bytes) -> bytes | None:
         """Return the bytes with these secrets replaced; None if that would take too long."""
