@@ -228,7 +228,7 @@ async def test_secret_is_sent_over_plain_http_only_to_allowed_private_networks()
     async with fetching(wanted, store) as fetcher:
         credential = store.for_url("http://127.0.0.1/")
         request = Request(url=URL("http://127.0.0.1/"), max_bytes=1, deadline_s=0, credential=credential)
-        hop = _Hop(request.url, request, 0, 0, request.credential)
+        hop = _Hop(request.url, request, 0, 0, [], request.credential)
         sent = {
             address: fetcher._credential_for(hop, ip_address(address)) is not None
             for address in ("127.0.0.1", "8.8.8.8", "10.0.0.1")

@@ -85,6 +85,8 @@ class _Hop:
     """Deadline on the event loop's clock."""
     began_s: float
     """Start of the first hop, by the performance counter."""
+    sent: list[Scrubber]
+    """Removes the secrets that were sent so far, also before redirects: a server may pass them on."""
     credential: Credential | None = None
     """The request's credential, if it is the one for `url`."""
     is_withheld: bool = False
@@ -93,6 +95,11 @@ class _Hop:
     @property
     def is_redirect(self) -> bool:
         return self.url is not self.request.url
+
+    def note_sent(self, credential: Credential | None) -> None:
+        """Note that the server at `url` receives this credential, None for none."""
+        if credential is not None:
+            self.sent.append(credential.scrubber)
 
 
 class Fetcher:
@@ -152,11 +159,10 @@ class Fetcher:
         handles it.
         """
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
-        hop = _Hop(request.url, request, deadline_s, perf_counter())
+        hop = _Hop(request.url, request, deadline_s, perf_counter(), [scrubber_of(request.own_secret)])
         followed = 0
         redirected_by: Address | None = None
         tried: tuple[Address, ...] = ()
-        sent = [scrubber_of(request.own_secret)]
         while True:
             fetched, location = await self._ask(hop)
             if hop.is_redirect:
@@ -170,13 +176,7 @@ class Fetcher:
             if request.credential is not None and fetched.credential is None and fetched.status is not None:
                 fetched = replace(fetched, withheld=_why_withheld(hop, request.credential))
                 hop.is_withheld = True
-            if hop.credential is not None and fetched.credential is not None:
-                # A server that redirects may pass on what it received.
-                sent.append(hop.credential.scrubber)
-            known = request.target_credential
-            is_known = known is not None and known.scope.covers(str(hop.url))
-            scrubber = united([*sent, known.scrubber] if known is not None and is_known else sent)
-            if scrubber:
+            if scrubber := fetched.scrubber or _scrubber_at(hop):
                 fetched = scrubbed(fetched, scrubber)
             if location is None:
                 return fetched
@@ -293,6 +293,7 @@ class Fetcher:
         line.expire_at(min(hop.deadline_s, self._loop.time() + self._timeouts.first_byte_seconds))
         try:
             credential = self._credential_for(hop, line.address)
+            hop.note_sent(credential)
             reply = await line.ask(self._written(hop, credential))
             if not reply.content.is_eof():
                 line.expire_at(hop.deadline_s)
@@ -346,6 +347,7 @@ class Fetcher:
             credential=None if credential is None else credential.name,
             is_certificate_refused=is_certificate_refused,
             is_head_too_large=reply.status in HEAD_TOO_LARGE or is_header_page(page),
+            scrubber=_scrubber_at(hop),
             **read_head(reply),
         )
         return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
@@ -388,6 +390,14 @@ class Fetcher:
             known = header, header_fields(dict([header]), f"credentials.{name}")
             self._credential_fields[name] = known
         return known[1]
+
+
+def _scrubber_at(hop: _Hop) -> Scrubber:
+    """Return what removes the secrets that the server at the present URL has received, or receives anyway."""
+    known = hop.request.target_credential
+    if known is None or not known.scope.covers(str(hop.url)):
+        return united(hop.sent)
+    return united([*hop.sent, known.scrubber])
 
 
 def _why_withheld(hop: _Hop, credential: Credential) -> str:

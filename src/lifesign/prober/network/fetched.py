@@ -93,7 +93,8 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
 
     Values that are sent to the peer again are dropped if they contain one.
     """
-    fetched = replace(fetched, scrubber=scrubber)
+    if fetched.scrubber is not scrubber:
+        fetched = replace(fetched, scrubber=scrubber)
     usual = SEPARATOR.join((fetched.reason, fetched.content_type, fetched.allow))
     body = fetched.body
     if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
