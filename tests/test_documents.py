@@ -202,3 +202,14 @@ def test_readme_is_short_and_shows_commands_and_picture_first() -> None:
     assert "](docs/dashboard.png)" in first
     assert {"make demo", "make test"} <= {" ".join(line.split()[:2]) for line in lines[:50]}
     assert first.count("```console\n$ lifesign ") >= 3
+
+
+def test_examples_of_tool_calls_wait_for_slow_answers_and_keep_their_token_from_proxies() -> None:
+    clients = [
+        call
+        for file in [*DOCUMENTS, *sorted((REPOSITORY / "docs").rglob("*.py"))]
+        for call in re.findall(r"httpx2\.AsyncClient\(\s*(headers.+?)\) as", file.read_text(), re.DOTALL)
+    ]
+    assert len(clients) == 3
+    # The default of httpx2 is 5 s.
+    assert [call for call in clients if "timeout=" not in call or "trust_env=False" not in call] == []
