@@ -178,9 +178,10 @@ def test_most_agents_lack_results_if_more_than_half_are_overdue(
     assert most_lack_results(due_s, 1_000.0) is lack
 
 
-def test_only_future_times_of_a_worker_move_when_the_clock_is_set_back() -> None:
+@pytest.mark.parametrize("by_s", [-3_600.0, 3_600.0])
+def test_times_of_a_worker_move_once_when_the_clock_is_set(by_s: float) -> None:
     known = Idleness(at_s=NOW_S, idle_s=60.0, barred_until_s=NOW_S + 600)
-    assert known.moved_back(-3_600.0, NOW_S) is known
-    back = known.moved_back(-3_600.0, NOW_S - 3_600)
-    assert back == Idleness(at_s=NOW_S - 3_600, idle_s=60.0, barred_until_s=NOW_S - 3_000)
-    assert back.moved_back(-3_600.0, NOW_S - 3_600) is back
+    now_s = NOW_S + by_s + (1.0 if by_s > 0 else 0.0)
+    moved = known.moved(by_s, now_s)
+    assert moved == Idleness(at_s=NOW_S + by_s, idle_s=60.0, barred_until_s=NOW_S + 600 + by_s)
+    assert moved.moved(by_s, now_s) is moved

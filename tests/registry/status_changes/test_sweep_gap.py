@@ -515,7 +515,10 @@ async def test_outage_confirmations_in_the_future_are_corrected_after_a_clock_se
 
 
 @pytest.mark.both_databases
-async def test_prober_reports_in_the_future_are_corrected_after_a_clock_setback(machine: Machine) -> None:
+@pytest.mark.parametrize("jump_s", [HOUR_S, -HOUR_S])
+async def test_times_of_prober_reports_are_corrected_when_the_clock_jumps(
+    machine: Machine, jump_s: float
+) -> None:
     def store(transaction: Transaction) -> None:
         now_s = transaction.now_s
         prober_result_counts.add(transaction, "key:k/w", now_s, Reported(answered=1))
@@ -526,12 +529,15 @@ async def test_prober_reports_in_the_future_are_corrected_after_a_clock_setback(
     noted_at_s = machine.clock.at_s
     await machine.database.write(store)
     await machine.live(5)
-    machine.set_clock(-HOUR_S)
+    machine.set_clock(jump_s)
     await machine.live(1)
-    moved_s = noted_at_s - HOUR_S
+    moved_s = pytest.approx(noted_at_s + jump_s, abs=0.01)
     (stored,) = await machine.database.read(prober_result_counts.all_of)
     assert stored.reported_at_s == moved_s
-    assert stored.idle == Idleness(at_s=moved_s, idle_s=5.0, bar_s=600.0, barred_until_s=moved_s + 600.0)
+    assert stored.idle is not None
+    assert stored.idle.at_s == moved_s
+    assert stored.idle.barred_until_s == pytest.approx(noted_at_s + jump_s + 600.0, abs=0.01)
+    assert (stored.idle.idle_s, stored.idle.bar_s) == (5.0, 600.0)
 
 
 @pytest.mark.both_databases

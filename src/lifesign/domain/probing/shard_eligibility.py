@@ -39,6 +39,11 @@ HOLDER_SEPARATOR = "/"
 """Separator between a key's id and the worker's name."""
 
 
+def is_before_jump(at_s: float, by_s: float, now_s: float) -> bool:
+    """Return whether a past time was stored before the clock was set by `by_s`, with `now_s` after it."""
+    return at_s > now_s if by_s < 0 else at_s <= now_s - by_s
+
+
 class WithheldReason(StrEnum):
     """Reason, for programs, why a worker gets no shards."""
 
@@ -86,9 +91,12 @@ class Idleness:
             granted=max(0.0, self.granted - max(0.0, now_s - self.at_s) / GRANT_EVERY_S),
         )
 
-    def moved_back(self, by_s: float, now_s: float) -> "Idleness":
-        """Return the idleness after the clock was set back: future times are moved by `by_s`, below 0."""
-        if self.at_s <= now_s:
+    def moved(self, by_s: float, now_s: float) -> "Idleness":
+        """Return the idleness after the clock was set by `by_s`: ahead if above 0, back if below.
+
+        Times that were stored before are moved.
+        """
+        if not is_before_jump(self.at_s, by_s, now_s):
             return self
         return replace(self, at_s=self.at_s + by_s, barred_until_s=self.barred_until_s + by_s)
 

@@ -110,7 +110,6 @@ def note_set_back(transaction: Transaction, by_s: float) -> None:
         return
     drafts = _keep_remaining_times(transaction, by_s, row.swept_at_s)
     clock_shift.move_webhooks_back(transaction, by_s, now_s)
-    prober_result_counts.move_back(transaction, by_s, now_s)
     row = with_moved_confirmations(without_future(row, now_s), by_s, now_s)
     registry_row.store(transaction, replace(row, swept_at_s=now_s, sweeper_until_s=now_s))
     event_log.append(transaction, drafts)
@@ -125,6 +124,7 @@ def _keep_remaining_times(transaction: Transaction, jump_s: float, last_s: float
     moved = clock_shift.move_decisions(transaction, jump_s, last_s)
     clock_shift.move_leases(transaction, jump_s, last_s)
     clock_shift.move_commands(transaction, jump_s, last_s)
+    prober_result_counts.move(transaction, jump_s, transaction.now_s)
     payload = MonitorClockJump(jump_seconds=round(jump_s, 3))
     jump = EventDraft(type=EventType.MONITOR_CLOCK_JUMP, actor=MONITOR, payload=payload)
     direction = "forward" if jump_s > 0 else "back"

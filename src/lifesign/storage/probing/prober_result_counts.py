@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 from sqlalchemy import delete, select, text
 
-from lifesign.domain.probing.shard_eligibility import HOLDER_SEPARATOR, Idleness, key_of
+from lifesign.domain.probing.shard_eligibility import HOLDER_SEPARATOR, Idleness, is_before_jump, key_of
 from lifesign.storage.engine.table_definitions import prober_reports
 from lifesign.storage.engine.transaction import Transaction
 
@@ -55,9 +55,7 @@ _NOTE = text("""
     VALUES (:holder, 0, 0, 0, 0, :idle)
     ON CONFLICT (holder) DO UPDATE SET idle = excluded.idle
 """)
-_BACK = text("""
-    UPDATE prober_reports SET reported_at_s = reported_at_s + :by_s WHERE reported_at_s > :now_s
-""")
+_MOVE = text("UPDATE prober_reports SET reported_at_s = reported_at_s + :by_s WHERE holder = :holder")
 _IDLENESS = TypeAdapter(Idleness)
 
 
@@ -67,12 +65,13 @@ def note_idle(transaction: Transaction, holder: str, idle: Idleness) -> None:
     transaction.connection.execute(_NOTE, {"holder": holder, "idle": to_json(members).decode()})
 
 
-def move_back(transaction: Transaction, by_s: float, now_s: float) -> None:
-    """Move future times of reports back by `by_s`, which is negative; must not be repeated."""
-    transaction.connection.execute(_BACK, {"by_s": by_s, "now_s": now_s})
+def move(transaction: Transaction, by_s: float, now_s: float) -> None:
+    """Move times of before the clock was set by `by_s`; must not be repeated."""
     for each in all_of(transaction):
-        if each.idle is not None and each.idle.at_s > now_s:
-            note_idle(transaction, each.holder, each.idle.moved_back(by_s, now_s))
+        if each.reported_at_s > 0 and is_before_jump(each.reported_at_s, by_s, now_s):
+            transaction.connection.execute(_MOVE, {"by_s": by_s, "holder": each.holder})
+        if each.idle is not None and (moved := each.idle.moved(by_s, now_s)) != each.idle:
+            note_idle(transaction, each.holder, moved)
 
 
 def add(transaction: Transaction, holder: str, at_s: float, reported: Reported) -> None:
