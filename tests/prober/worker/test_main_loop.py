@@ -1206,7 +1206,7 @@ def test_changed_clock_of_a_local_ledger_moves_all_probes_to_its_ticks(
     async def set_clock() -> None:
         urls = urls_of(60)
         stage = Stage(*urls)
-        async with stage.watching():
+        async with stage.watching() as worker:
             await asyncio.sleep(2 * INTERVAL_S)
             stage.loop.steps_s += step_s
             before = len(stage.world.looks)
@@ -1214,6 +1214,7 @@ def test_changed_clock_of_a_local_ledger_moves_all_probes_to_its_ticks(
             assert len(stage.world.looks) - before <= 2 * 60 + 3
             assert {assess.url for assess in stage.world.looks[before:]} == set(urls)
             assert stage.world.most_under_way <= 3
+            assert worker.progress.missed == 0
         _assert_probes_at_ticks(stage, before)
 
     set_clock()

@@ -119,6 +119,8 @@ class Dispatch:
         self._overdue: set[asyncio.Task[None]] = set()
         self._apart_s = clock.wall_s() - clock.monotonic_s()
         """The difference of the two clocks at the last check."""
+        self._apart_from_boot_s = clock.wall_s() - clock.boot_s()
+        """The same for the clock that also runs while the machine sleeps."""
         self._replanning: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wakes_at_s = inf
@@ -226,17 +228,23 @@ class Dispatch:
     def _is_clock_set(self, apart_s: float) -> bool:
         """Return whether the calendar was set and not all targets are rescheduled yet: all may seem due."""
         step_s, self._apart_s = apart_s - self._apart_s, apart_s
+        before_s, from_boot_s = self._apart_from_boot_s, self._clock.wall_s() - self._clock.boot_s()
+        self._apart_from_boot_s = from_boot_s
         if abs(step_s) > MAX_CLOCK_STEP_SECONDS and self._owned_shards.targets:
             _log.warning("the clock was set by %.0f s: all targets are rescheduled", step_s)
             if self._replanning is not None:
                 self._replanning.cancel()
-            self._replanning = asyncio.create_task(self._replan_all())
+            has_jumped = from_boot_s - before_s > MAX_CLOCK_STEP_SECONDS
+            self._replanning = asyncio.create_task(self._replan_all(has_jumped=has_jumped))
         return self._replanning is not None
 
-    async def _replan_all(self) -> None:
+    async def _replan_all(self, *, has_jumped: bool) -> None:
+        """Schedule all targets again. `has_jumped`: ticks passed in no time, so that no probe was missed."""
         for shard in list(self._owned_shards.shards.values()):
             wall_s = self._clock.wall_s()
             for slot in shard.slots.values():
+                if has_jumped:
+                    slot.waited_until_s = wall_s
                 if slot.due_at_s is not None:
                     memory = believed(slot.recall(), wall_s)
                     slot.remember(memory)

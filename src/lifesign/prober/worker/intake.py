@@ -341,7 +341,7 @@ class Intake:
         """Report that probes before this one left no result, if some did not."""
         slot, plan, memory = probed.slot, self._plan(), probed.memory
         if slot.waited_until_s is not None:
-            # Ticks that passed while a failure waited for its witness were not missed.
+            # Ticks that passed while a failure waited for its witness, or in a jump of the clock.
             memory = memory.model_copy(update={"probed_at_s": slot.waited_until_s})
         missed = inconclusive.missed(
             slot,

@@ -79,7 +79,10 @@ class TargetSlot:
         self.is_backed_off = False
         """Whether it counts as being in back-off."""
         self.waited_until_s: float | None = None
-        """Time until which its last failure waited for a witness, since the epoch; None if it did not."""
+        """Time until which no probe was missed, since the epoch; None: its last probe.
+
+        Its last failure waited for a witness until then, or the clock was set ahead to that time.
+        """
         self.had_wrong_answer = False
         """Whether an assertion failed in its last result: a further failure of one needs no witness."""
         self.given_up = 0
