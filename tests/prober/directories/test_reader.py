@@ -590,6 +590,18 @@ async def test_key_that_a_directory_sends_back_is_removed(reply: Reply, fetcher:
     assert KEY not in shown
 
 
+@pytest.mark.parametrize("guess", [KEY, KEY.upper(), KEY.encode().hex(), "%6Bey-of-the-directory"])
+async def test_document_that_contains_the_key_is_not_read(guess: str, fetcher: Fetcher) -> None:
+    """Entries come from many: none of them may learn the key, or be requested at a URL without it."""
+    listed = text(f"{LIST}https://a.example/{guess}\n")
+    async with serving({"/list": listed, "/catalog": as_json(catalog(nested("/list")))}) as server:
+        for place in ("/list", "/catalog"):
+            refused = await Reader(fetcher, server).refusal(place, key=KEY)
+            assert refused.fault == "key_in_document"
+            assert guess not in str(refused)
+        assert len((await Reader(fetcher, server).snapshot()).entries) == 3
+
+
 async def test_key_with_invisible_characters_is_removed_too(fetcher: Fetcher) -> None:
     """They are removed from what is shown of entries that are left out."""
     sent = f"{KEY[:4]}\u200e{KEY[4:]}"

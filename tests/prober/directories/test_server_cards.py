@@ -47,10 +47,23 @@ def card(*urls: str) -> dict[str, Any]:
     }
 
 
-async def found_at(url: str, fetcher: Fetcher, kinds: frozenset[Kind] = MCP_KINDS) -> Snapshot:
-    found = await read_directory(ListSource(url=url, kinds=kinds), fetching_with(fetcher))
+async def found_at(
+    url: str, fetcher: Fetcher, kinds: frozenset[Kind] = MCP_KINDS, key: str | None = None
+) -> Snapshot:
+    found = await read_directory(ListSource(url=url, kinds=kinds, key=key), fetching_with(fetcher))
     assert isinstance(found, Snapshot), found
     return found
+
+
+async def test_server_card_that_contains_the_key_is_not_read(fetcher: Fetcher) -> None:
+    key = "key-of-the-directory"
+    replies = {
+        "/list.json": as_json(catalog("/card.json")),
+        "/card.json": as_json(card(f"https://b.example/{key}")),
+    }
+    async with serving(replies) as server:
+        found = await found_at(f"{server.url}/list.json", fetcher, key=key)
+        assert [entry.url for entry in found.entries] == [f"{server.url}/card.json"]
 
 
 async def test_server_card_is_replaced_by_its_endpoints(fetcher: Fetcher) -> None:

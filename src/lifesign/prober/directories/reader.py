@@ -341,6 +341,10 @@ class _Reading:
             if self._now_s() >= self._ends_at_s:
                 raise self._failed("too_slow", f"not read within {MAX_READING_S:g} s", wanted.url)
             got = await self._get(wanted)
+            if got.is_altered and got.result is ResultClass.OK:
+                # In its place are texts that the directory has not written, such as URLs of agents.
+                message = "the document contains the key with which it was requested"
+                raise self._failed("key_in_document", message, wanted.url)
             if got.is_unchanged and wanted.is_conditional:
                 raise _NoReading(Unchanged(version=self._known or ""))
             wait_s = max(float(got.retry_after_seconds or 0), FIRST_WAIT_S * 2 ** (tries - 1))

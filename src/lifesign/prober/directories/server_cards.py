@@ -71,6 +71,6 @@ class ServerCards:
             self.unread += 1
             return listed
         got = await get(replace(request_for(url), max_bytes=MAX_CARD_BYTES, timeout_s=CARD_TIMEOUT_S))
-        if got.result is not ResultClass.OK:
+        if got.result is not ResultClass.OK or got.is_altered:
             return listed
         return server_card_entries(Document(got.body).value, name) or listed

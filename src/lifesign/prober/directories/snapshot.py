@@ -14,7 +14,7 @@ MAX_VALIDATOR_CHARS: Final = 512
 
 Fault = Literal[
     "not_fetched", "file_unreadable", "not_a_directory", "too_large", "endless", "too_slow", "broken_plug_in",
-    "reader_failed",
+    "reader_failed", "key_in_document",
 ]  # fmt: skip
 """Reason why a directory was not read."""
 

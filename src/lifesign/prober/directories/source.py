@@ -90,6 +90,11 @@ class Got(Protocol):
         ...
 
     @property
+    def is_altered(self) -> bool:
+        """Whether the key that was sent was removed from the answer."""
+        ...
+
+    @property
     def is_opted_out(self) -> bool:
         """Whether an opt-out excludes the host, so that nothing was sent."""
         ...
