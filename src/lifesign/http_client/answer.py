@@ -79,10 +79,19 @@ def head_without_secrets(answer: Answer, scrubber: Scrubber) -> HeadTexts:
     """Return the texts from an answer's header, without secrets that the server sent back."""
     return {
         "reason": scrubber.clean_cut(answer.reason),
-        "content_type": scrubber.clean_cut(answer.content_type),
+        "content_type": _cleaned(answer.content_type, MAX_SHOWN_CHARS, scrubber),
         "status_links": tuple(map(scrubber.clean_text, answer.status_links)),
-        "challenges": tuple(map(scrubber.clean_cut, answer.challenges)),
+        "challenges": tuple(_cleaned(each, MAX_FIELD_CHARS, scrubber) for each in answer.challenges),
     }
+
+
+def _cleaned(text: str, most: int, scrubber: Scrubber) -> str:
+    """Return a text of at most `most` characters without secrets.
+
+    Only a text that may have been cut is searched for the beginning of a secret: eight characters such as
+    `applicat` are in the media type of most answers.
+    """
+    return scrubber.clean_cut(text) if len(text) >= most else scrubber.clean_text(text)
 
 
 def in_ms(seconds: float) -> float:

@@ -5,8 +5,10 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from lifesign.domain.credentials.challenge import MAX_FIELD_CHARS
 from lifesign.domain.credentials.secret import scrubber_of
 from lifesign.domain.observation.results import Phases, ResultClass
+from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 from lifesign.prober.network.connection import HttpConnection
 from lifesign.prober.network.connector import Unreached
 from lifesign.prober.network.fetched import Fetched, failed, phases_of, scrubbed, unreached
@@ -41,6 +43,22 @@ def test_secret_is_removed_from_every_text_of_an_answer() -> None:
     # They are sent back to the server.
     assert (cleaned.etag, cleaned.last_modified) == (None, None)
     assert scrubbed(fetched(etag='"a"'), scrubber_of(CANARY)).etag == '"a"'
+
+
+@pytest.mark.parametrize("secret", ["application-key-77", "ApplicationToken", "bearer-realm-77"])
+def test_beginning_of_a_secret_in_a_header_is_no_secret(secret: str) -> None:
+    answer = fetched(content_type="application/json", challenges=('Bearer realm="agents"',), body=b"nothing")
+    cleaned = scrubbed(answer, scrubber_of(secret))
+    assert (cleaned.content_type, cleaned.challenges) == (answer.content_type, answer.challenges)
+    assert not cleaned.is_altered
+
+
+def test_secret_at_the_cut_of_a_header_is_removed() -> None:
+    media_type = f"{'x' * (MAX_SHOWN_CHARS - 10)}{CANARY}"[:MAX_SHOWN_CHARS]
+    challenge = f"{'x' * (MAX_FIELD_CHARS - 10)}{CANARY}"[:MAX_FIELD_CHARS]
+    cleaned = scrubbed(fetched(content_type=media_type, challenges=(challenge,)), scrubber_of(CANARY))
+    assert CANARY[:8] not in cleaned.content_type + cleaned.challenges[0]
+    assert cleaned.is_altered
 
 
 def test_body_with_too_many_escapes_is_dropped_and_not_measured() -> None:
