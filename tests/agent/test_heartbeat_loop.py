@@ -18,6 +18,7 @@ from tests.support.scripted_registry import (
 )
 from tests.support.virtual_loop import in_virtual_time, virtual_loop
 
+from lifesign.agent import loop_watch
 from lifesign.agent.credentials import AgentKeys
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
 from lifesign.agent.profile import AgentProfile
@@ -85,6 +86,14 @@ async def test_heartbeats_are_sent_a_little_early_each_interval() -> None:
         assert agent.events == [("life", 1)]
         # A heartbeat may be early by 20 % of the interval; the scripted chance of 0.5 gives 10 %.
         assert gaps(agent) == [27.0, 27.0, 27.0]
+
+
+@in_virtual_time
+async def test_event_loop_is_watched_while_heartbeats_are_sent() -> None:
+    async with running_agent() as agent:
+        await agent.registry.until_beats(1)
+        assert loop_watch._watches[asyncio.get_running_loop()].agent_ids == ["a"]
+    assert asyncio.get_running_loop() not in loop_watch._watches
 
 
 @in_virtual_time

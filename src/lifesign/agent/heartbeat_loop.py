@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
+from lifesign.agent.loop_watch import watching_loop
 from lifesign.agent.registration import Load, RegistrySession
 from lifesign.client.registry_errors import (
     Conflict,
@@ -115,12 +116,13 @@ class HeartbeatLoop:
         """Register and send heartbeats until cancelled, or until a drain is over."""
         waiting: list[asyncio.Future[None]] = []
         try:
-            while not self.has_left.is_set():
-                # A caller during a turn waits for the next one.
-                waiting, self._waiting = self._waiting, []
-                due_s = await self._try()
-                _settle(waiting)
-                await self._wait_until(due_s)
+            with watching_loop(self._place.agent_id):
+                while not self.has_left.is_set():
+                    # A caller during a turn waits for the next one.
+                    waiting, self._waiting = self._waiting, []
+                    due_s = await self._try()
+                    _settle(waiting)
+                    await self._wait_until(due_s)
         finally:
             self.has_left.set()
             _settle([*waiting, *self._waiting])

@@ -1,20 +1,22 @@
-"""Warning about an event loop that is blocked: then the agent can send no heartbeat and renew no lease."""
+"""Warning about an event loop that is blocked: then its agents can send no heartbeat and renew no lease."""
 
 import asyncio
 import logging
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import dropwhile
 from pathlib import Path
 from traceback import FrameSummary, extract_stack
 from typing import Final
 
 BLOCKED_SECONDS: Final = 5.0
-"""Time without a turn of the event loop after which its agent warns."""
+"""Time without a turn of the event loop after which a warning is logged."""
 TURN_SECONDS: Final = 0.5
 """Interval at which the event loop is asked for a turn."""
 MAX_FRAMES: Final = 3
-"""Number of functions that a warning names."""
+"""Number of the outermost functions that a warning names, and of the innermost ones."""
 
 _PACKAGE: Final = str(Path(__file__).parent.parent)
 _TURNS: Final = str(Path(asyncio.__file__).parent)
@@ -23,10 +25,10 @@ _log = logging.getLogger("lifesign.agent")
 
 
 class LoopWatch:
-    """Warns, from a thread, while the event loop of an agent is blocked; once for each time."""
+    """Warns, from a thread, while the event loop of some agents is blocked; once for each time."""
 
-    def __init__(self, agent_id: str) -> None:
-        self._agent_id = agent_id
+    def __init__(self) -> None:
+        self.agent_ids: list[str] = []
         self._has_turned = threading.Event()
         self._has_ended = threading.Event()
 
@@ -52,7 +54,7 @@ class LoopWatch:
                 continue
             if missed >= turns_missed:
                 _log.warning(
-                    "agent %s: the event loop was blocked for %.0f s", self._agent_id, missed * TURN_SECONDS
+                    "%s: the event loop was blocked for %.0f s", self._names(), missed * TURN_SECONDS
                 )
             missed = 0
             self._has_turned.clear()
@@ -65,19 +67,50 @@ class LoopWatch:
     def _warn(self, thread_id: int) -> None:
         frame = sys._current_frames().get(thread_id)  # noqa: SLF001 - the documented way to another thread
         calls = () if frame is None else _calls_of_program(extract_stack(frame))
-        where = " > ".join(f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls)
+        where = [f"{call.name} ({Path(call.filename).name}:{call.lineno})" for call in calls]
+        if len(where) > 2 * MAX_FRAMES:
+            where[MAX_FRAMES:-MAX_FRAMES] = ["..."]
         _log.warning(
-            "agent %s: the event loop has been blocked for %.0f s, so no heartbeat is sent and no lease is "
+            "%s: the event loop has been blocked for %.0f s, so no heartbeat is sent and no lease is "
             "renewed; it executes %s; hint: in a coroutine, call blocking functions with asyncio.to_thread, "
             "or make the handler a plain function",
-            self._agent_id,
+            self._names(),
             BLOCKED_SECONDS,
-            where or "an unknown function",
+            " > ".join(where) or "an unknown function",
         )
+
+    def _names(self) -> str:
+        first, *others = self.agent_ids
+        return f"agent {first} and {len(others)} more" if others else f"agent {first}"
+
+
+_watches: Final[dict[asyncio.AbstractEventLoop, LoopWatch]] = {}
+
+
+@contextmanager
+def watching_loop(agent_id: str) -> Iterator[None]:
+    """Warn while the event loop of this thread is blocked. All agents in the loop share one thread."""
+    loop = asyncio.get_running_loop()
+    watch = _watches.get(loop)
+    if watch is None:
+        watch = _watches[loop] = LoopWatch()
+        watch.agent_ids.append(agent_id)
+        watch.start()
+    else:
+        watch.agent_ids.append(agent_id)
+    try:
+        yield
+    finally:
+        if len(watch.agent_ids) == 1:
+            # The thread may still name the agent.
+            del _watches[loop]
+            watch.stop()
+        else:
+            watch.agent_ids.remove(agent_id)
 
 
 def _calls_of_program(stack: list[FrameSummary]) -> list[FrameSummary]:
-    """Return the outermost calls of one turn of the event loop that belong to neither it nor this package."""
+    """Return the calls of one turn of the event loop, from the first one that is not of this package."""
     ours = [index for index, call in enumerate(stack) if call.filename.startswith(_TURNS)]
     turn = stack[ours[-1] + 1 :] if ours else stack
-    return [*dropwhile(lambda call: call.filename.startswith(_PACKAGE), turn)][:MAX_FRAMES]
+    return [*dropwhile(lambda call: call.filename.startswith(_PACKAGE), turn)]

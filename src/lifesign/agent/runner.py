@@ -15,7 +15,6 @@ from lifesign.agent.drain import AgentEnd, DrainContext, leave
 from lifesign.agent.errors import InvalidAgent, WorkRefused
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
-from lifesign.agent.loop_watch import LoopWatch
 from lifesign.agent.profile import AgentProfile, ProfileSettings, drain_work_s, given_profile
 from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
@@ -269,8 +268,6 @@ class AgentRunner:
             _log.exception("agent %s: its source could not be closed; the agent ends anyway", self.agent_id)
 
     async def _live(self) -> AgentEnd:
-        watch = LoopWatch(self.agent_id)
-        watch.start()
         loop = asyncio.create_task(self._loop.run())
         work = asyncio.create_task(self._work.run())
         try:
@@ -299,7 +296,6 @@ class AgentRunner:
             await _ended(work)
             await _ended(loop)
             await self._place.close()
-            watch.stop()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
