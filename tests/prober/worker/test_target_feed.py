@@ -99,13 +99,16 @@ async def test_changed_shards_are_queried_in_one_request_and_only_these_are_read
     assert (feeding.gone, feeding.ledger.read) == (["https://agent-1.example/"], 3)
 
 
+@pytest.mark.parametrize("has_change", [False, True])
 @in_virtual_time
 async def test_targets_stay_if_their_shards_become_stale_during_a_poll(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, *, has_change: bool
 ) -> None:
-    feeding = Feeding(*urls_of(20))
+    feeding = Feeding(*(f"https://agent.example/{number}" for number in range(20)))
     await feeding.claim()
     await feeding.feed.poll()
+    if has_change:
+        feeding.ledger.request_recheck("https://agent.example/7")
     changed = feeding.ledger.changed
 
     async def changed_later(versions: Mapping[int, int]) -> Collection[int]:

@@ -106,7 +106,9 @@ class TargetFeed:
     async def _read(self, shard: Shard, version: int) -> None:
         token = shard.token
         page = await self._ledger.targets(shard.number, version or None)
-        self._apply(shard, token, page)
+        # A shard that has become stale meanwhile is read as a whole by the next poll: this page has changes only.
+        if not version or shard.is_current:
+            self._apply(shard, token, page)
 
     def _apply(self, shard: Shard, token: int | None, page: TargetPage) -> None:
         # If the shard was lost meanwhile, or lost and won again, the page is outdated.
