@@ -106,7 +106,7 @@ class TargetFeed:
     async def _read(self, shard: Shard, version: int) -> None:
         token = shard.token
         page = await self._ledger.targets(shard.number, version or None)
-        # A shard that has become stale meanwhile is read as a whole by the next poll: this page has changes only.
+        # A shard that has become stale meanwhile is read as a whole by the next poll; this page has changes.
         if not version or shard.is_current:
             self._apply(shard, token, page)
 
