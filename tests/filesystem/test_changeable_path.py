@@ -10,6 +10,7 @@ from lifesign.filesystem.changeable_path import (
     SYSTEMD_DIRECTORY,
     TRUSTED_DIRECTORIES,
     PathWeakness,
+    foreign_owner,
     is_managed,
     path_weakness,
     target_of,
@@ -218,3 +219,15 @@ def test_examination_of_pipes_and_many_links_ends(tmp_path: Path) -> None:
         link.symlink_to(place)
         place = link
     assert remedies(place) == f"chmod o-w {tmp_path}/file"
+
+
+@needs_root
+def test_file_of_another_user_passes_only_with_the_owner_or_group_of_its_directory(file: Path) -> None:
+    assert foreign_owner(file, file.stat()) is None
+    os.chown(file, OTHER, OTHER)
+    assert foreign_owner(file, file.stat()) == OTHER
+    file.parent.chmod(0o1777)
+    assert foreign_owner(file, file.stat()) == OTHER
+    for owner, group in ((OTHER, -1), (0, OTHER)):
+        os.chown(file.parent, owner, group)
+        assert foreign_owner(file, file.stat()) is None

@@ -59,6 +59,17 @@ def path_weakness(file: Path, opened: os.stat_result) -> PathWeakness | None:
     return PathWeakness(f"{file} was replaced while it was read", f"ls -l {quote(str(file))}")
 
 
+def foreign_owner(file: Path, found: os.stat_result) -> int | None:
+    """Return the user id of a file that another user may have created in a shared directory; else None.
+
+    None for files of root and of this user. A file whose directory has the same owner or group also passes:
+    root uses the files of a service in the directory of that service.
+    """
+    directory = file.parent.stat()
+    is_trusted = found.st_uid in {0, os.geteuid(), directory.st_uid} or found.st_gid == directory.st_gid
+    return None if is_trusted else found.st_uid
+
+
 def target_of(file: Path) -> Path | PathWeakness:
     """Return the file to which a path leads, or what lets other users change or replace it.
 

@@ -323,6 +323,26 @@ async def test_files_created_by_root_belong_to_the_service(tmp_path: Path) -> No
     assert (directory / "theirs").stat().st_uid == 0
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
+@pytest.mark.parametrize("name", ["registry.db", "registry.db-wal", "registry.db-shm", "registry.db-journal"])
+@pytest.mark.parametrize("kind", ["file", "link"])
+async def test_file_of_another_user_in_a_shared_directory_is_refused(
+    name: str, kind: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/registry.db"
+    await open_database(url).close()
+    place = tmp_path / name
+    place.unlink(missing_ok=True)
+    if kind == "link":
+        (tmp_path / "theirs").touch()
+        place.symlink_to(tmp_path / "theirs")
+    place.touch()
+    os.chown(place, 65_534, 65_534, follow_symlinks=False)
+    with pytest.raises(InvalidValue, match="user 65534"):
+        open_database(url)
+    assert place.stat().st_size == 0
+
+
 @pytest.mark.parametrize("url", ["mysql://root:secret@h/d", "nonsense", "", "sqlite+aiosqlite:///x"])
 def test_any_other_url_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(InvalidValue) as refused:

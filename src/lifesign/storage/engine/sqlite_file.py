@@ -10,6 +10,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import foreign_owner
 from lifesign.filesystem.private_file import create_private
 from lifesign.storage.engine.database_faults import PRIMARY_CODE
 from lifesign.storage.engine.ownership import TABLES_OF_SQLITE, is_foreign
@@ -18,6 +19,8 @@ _log = logging.getLogger("lifesign.registry")
 
 BUSY_SECONDS = 10.0
 """Time that another process may hold the SQLite file before a function fails."""
+_SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""Of the file, and of those that SQLite keeps beside it."""
 BUSY_RETRY_SECONDS = 0.01
 """Interval of retries if SQLite itself does not wait."""
 
@@ -112,7 +115,21 @@ def check_writable(file: Path) -> int:
         # SQLite keeps a log beside each name: two processes would overwrite each other's changes.
         expected = f"a file with one name (it has {found.st_nlink} hard links: remove or copy the others)"
         raise InvalidValue("database", str(file), expected)
+    _check_owner(file)
     return mode
+
+
+def _check_owner(file: Path) -> None:
+    """Refuse a file that another user may have created in a shared directory, to read and change it."""
+    actual = file.resolve()
+    for place in (file, *(actual.with_name(actual.name + suffix) for suffix in _SUFFIXES)):
+        try:
+            owner = foreign_owner(place, place.lstat())
+        except FileNotFoundError:
+            continue
+        if owner is not None:
+            expected = f"a file of this user ({place} belongs to user {owner}: remove it, or chown it)"
+            raise InvalidValue("database", str(file), expected)
 
 
 def _unwritable(file: Path, why: str | None) -> InvalidValue:
