@@ -27,6 +27,14 @@ def test_lock_file_is_not_opened_through_a_link(path: Path, tmp_path: Path) -> N
         open_lock_file(path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
+def test_lock_file_of_another_user_is_refused(path: Path) -> None:
+    path.touch(mode=0o600)
+    os.chown(path, 65_534, 65_534)
+    with pytest.raises(PermissionError, match="user 65534"):
+        open_lock_file(path)
+
+
 def test_lock_has_one_holder_and_is_released(path: Path) -> None:
     with path.open("w") as one, path.open("w") as other:
         assert try_lock(one.fileno())

@@ -4,18 +4,29 @@ The kernel releases a lock when the last process that has the open file ends. A 
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from lifesign.filesystem.changeable_path import foreign_owner
+
 
 def open_lock_file(path: Path) -> int:
     """Open a file that is only used for locking, and return its descriptor. It is created if it is missing.
 
-    OSError if it cannot be created, or is a symbolic link.
+    OSError if it cannot be created, or is a symbolic link. Also if another user may have created it in a
+    shared directory: that user could hold the lock forever.
     """
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        if (owner := foreign_owner(path, os.fstat(fd))) is not None:
+            raise PermissionError(errno.EPERM, f"{path} belongs to user {owner}")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def try_lock(fd: int) -> bool:

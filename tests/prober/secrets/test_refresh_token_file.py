@@ -65,6 +65,16 @@ def test_refresh_token_file_is_locked_by_one_process(file: Path) -> None:
     second.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give files to another user")
+def test_fault_names_the_user_whose_lock_file_is_in_the_way(file: Path) -> None:
+    lock = file.with_name(file.name + LOCK_SUFFIX)
+    lock.touch(mode=0o600)
+    os.chown(lock, 65_534, 65_534)
+    fault = RefreshTokenFile(file).claim()
+    assert fault is not None
+    assert "user 65534" in fault.reason
+
+
 def test_symbolic_link_to_a_refresh_token_file_is_kept(file: Path) -> None:
     link = file.with_name("link")
     link.symlink_to(file)
