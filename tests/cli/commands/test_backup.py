@@ -14,9 +14,12 @@ from tests.support.next_version import AFTER, BEFORE, use_next_version
 from tests.support.registry_server import RegistryServer
 
 from lifesign.cli import main
+from lifesign.cli.options.server_database import run_in_transaction
 from lifesign.domain.access.permissions import KEY_PREFIX
 from lifesign.storage.engine.schema_version import newest_revision
 from lifesign.storage.engine.table_definitions import keys
+from lifesign.storage.events import webhooks
+from lifesign.storage.events.webhooks import StoredWebhook
 from lifesign.storage.whole_database.backup_file import BackupHeader, writing
 
 _KEY = {
@@ -69,6 +72,34 @@ def test_restore_lists_revoked_and_unknown_keys(
     assert main(["restore", str(file), "--database", bare_url(database_kind, tmp_path), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["unknown_keys"], shown["are_keys_suspended"]) == ([key_id], True)
+
+
+def test_restore_shows_only_the_host_of_a_webhook(
+    filled: str, database_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook = StoredWebhook(
+        id="webhook_1",
+        url="https://hooks.example:1/services/s3cret?token=s3cret",
+        types=(),
+        agent_id=None,
+        secret="whsec_s3cret",
+        created_by="key_1",
+        created_at_s=1.0,
+        delivered_sequence=0,
+        failures=0,
+        failing_since_s=None,
+        last_error=None,
+        next_try_at_s=0.0,
+        claimed_until_s=None,
+        is_disabled=False,
+    )
+    run_in_transaction(filled, lambda transaction: webhooks.add(transaction, hook))
+    file = tmp_path / "registry.gz"
+    assert main(["backup", str(file), "--database", filled]) == 0
+    assert main(["restore", str(file), "--database", bare_url(database_kind, tmp_path)]) == 0
+    captured = capsys.readouterr()
+    assert "  webhook_1 hooks.example:1\n" in captured.err
+    assert "s3cret" not in captured.out + captured.err
 
 
 def test_restored_keys_are_confirmed_with_the_admin_key_of_the_restore(

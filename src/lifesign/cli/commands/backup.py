@@ -219,7 +219,7 @@ def _unknown_lines(restored: "Restored", *, are_keys_suspended: bool) -> Iterato
             yield f"  {of_agents} of agents (lifesign keys list --role agent)"
     if withdrawn.unknown_webhooks:
         yield f"receive events again, even if they were deleted since {since}:"
-        yield from _listed([f"{webhook.id} {webhook.url}" for webhook in withdrawn.unknown_webhooks])
+        yield from _listed([f"{webhook.id} {webhook.host}" for webhook in withdrawn.unknown_webhooks])
 
 
 def _listed(texts: Sequence[str]) -> Iterator[str]:

@@ -188,9 +188,7 @@ def delete_webhook(transaction: Transaction, call: Call) -> OperationReply:
 
 def changed(kind: EventType, webhook: StoredWebhook, actor: str, failures: int = 0) -> EventDraft:
     """Return an event about a webhook; it contains only the host of the webhook's URL."""
-    # URLs with credentials are refused, so only the host is between these characters.
-    host = webhook.url.split("://", 1)[1].split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
-    payload = WebhookChanged(webhook_id=webhook.id, host=host, failures=failures)
+    payload = WebhookChanged(webhook_id=webhook.id, host=webhook.host, failures=failures)
     return EventDraft(type=kind, actor=actor, payload=payload)
 
 

@@ -43,6 +43,12 @@ class StoredWebhook:
     message_sequence: int | None = None
     """Sequence of the last event of that delivery."""
 
+    @property
+    def host(self) -> str:
+        """Host of the URL, with its port, which may be shown: the rest of the URL may contain a secret."""
+        # URLs with credentials are refused, so only the host is between these characters.
+        return self.url.split("://", 1)[1].split("/", 1)[0].split("?", 1)[0].split("#", 1)[0]
+
     def secrets_at(self, now_s: float) -> list[str]:
         """Return the secrets that sign now, the current one first."""
         is_overlap = self.previous_secret_until_s is not None and now_s < self.previous_secret_until_s
