@@ -30,7 +30,7 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from tests.support.servers import PATIENCE_SECONDS, free_port
 
 from lifesign.cli import main
-from lifesign.cli.doctor import http, machine_checks
+from lifesign.cli.doctor import http, machine_checks, registry_checks
 from lifesign.cli.doctor.check_result import CheckResult, ahead_s, of_the_clock
 from lifesign.cli.doctor.database_checks import _of_the_sweeps
 from lifesign.cli.doctor.registry_checks import of_the_monitor, of_the_reports
@@ -825,6 +825,21 @@ def test_password_in_the_url_of_a_registry_is_not_shown(
     found = examine(capsys, "--port", port, "--registry", "http://ops:password@127.0.0.1:1")
     (summary,) = found.of("registry", "fault")
     assert summary.startswith("http://...@127.0.0.1:1 ")
+
+
+def test_hint_to_start_a_prober_shows_no_secret_of_the_registrys_url(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shards, targets = (
+        b'{"probers": [], "version": 1, "changed": {}, "share": 1}',
+        b'{"targets": [], "total": 3}',
+    )
+    monkeypatch.setattr(
+        registry_checks, "fetch", lambda url, *_: (200, 0.0, shards if "shards" in url else targets)
+    )
+    (found,) = registry_checks._of_the_probers("http://s3cret@registry.example?key=s3cret", "")
+    assert found.advice.startswith("lifesign crawl")
+    assert "s3cret" not in f"{found.summary} {found.advice}"
 
 
 def test_doctor_without_a_registry_reports_the_skipped_check(

@@ -517,6 +517,11 @@ def test_a_password_is_hidden(given: str, shown: str, in_a_text: str) -> None:
     assert without_passwords(f"not {given} nor {given!r}") == f"not {in_a_text} nor {in_a_text!r}"
 
 
+@pytest.mark.parametrize("password", ["s3cret word", "s3cret\tword", "s3 /cret word", " s3cret @ word\n"])
+def test_password_with_white_space_is_hidden_in_a_url(password: str) -> None:
+    assert without_password(f"https://u:{password}@host/x") == "https://...@host/x"
+
+
 def test_token_in_place_of_a_url_is_hidden_and_a_user_name_is_reported() -> None:
     assert without_password("https://s3cret@host/x") == "https://...@host/x"
     assert without_password("u:s3cret@host/x") == "...@host/x"

@@ -61,8 +61,13 @@ def of_a_registry(url: str | None, key_file: Path | None) -> Iterator[CheckResul
         yield from _check_answer(url, key)
 
 
+def _shown(url: str) -> str:
+    """Return a registry's URL without what may be a secret: user, password, query and fragment."""
+    return without_password(url).partition("?")[0].partition("#")[0]
+
+
 def _check_answer(url: str, key: str) -> Iterator[CheckResult]:
-    shown_url = without_password(url).partition("?")[0].partition("#")[0]
+    shown_url = _shown(url)
     answer = fetch(f"{url.rstrip('/')}/healthz")
     if answer is None:
         advice = (
@@ -218,7 +223,7 @@ def _of_the_probers(url: str, key: str) -> Iterator[CheckResult]:
             f"no prober is running, and {count:,} {plural(count, 'target is', 'targets are')} waiting "
             "to be probed"
         )
-        yield CheckResult("probers", "warning", summary, f"lifesign crawl PROBE.yml --registry {url}")
+        yield CheckResult("probers", "warning", summary, f"lifesign crawl PROBE.yml --registry {_shown(url)}")
     else:
         yield CheckResult("probers", "skipped", "no prober is running, and there is no target to probe")
     for prober in living:

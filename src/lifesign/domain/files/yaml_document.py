@@ -104,8 +104,12 @@ class YamlDocument:
         """
         faults = []
         for details in error.errors(include_url=False, include_input=False):
-            path: Path = (*at, *(part for part in place(details) if part != "[key]"))
+            found = place(details)
+            path: Path = (*at, *(part for part in found if part != "[key]"))
             line = self._line_of(path)
+            if found[-1:] == ("[key]",):
+                # What is no key may be a secret in the wrong place.
+                path = path[:-1]
             if details["type"] == "extra_forbidden":
                 of = _model_at(model, details["loc"][skipped:-1])
                 # What is no key may be a secret in braces, or one without a space before it.

@@ -147,9 +147,9 @@ _NAME: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
 # No top-level domain is a number, so a host that ends in one is an attempt at an IPv4 address.
 _NUMBER: Final = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
 # Up to the last @ before a path; or, if there is a colon without a port, up to the last @ of all: then the
-# password contains a slash.
-_TO_HOST: Final = r"(?:[^/?#\s]*@|(?![0-9]+(?:[/?#\s]|$))\S*@)"
-_USER: Final = re.compile(rf"(?:[^/?#\s]*@|[^/?#\s:@\[]+:{_TO_HOST})")
+# password contains a slash. It may contain white space.
+_TO_HOST: Final = r"(?:[^/?#]*@|(?![0-9]+(?:[/?#\s]|$)).*@)"
+_USER: Final = re.compile(rf"(?:[^/?#]*@|[^/?#:@\[]+:{_TO_HOST})", re.DOTALL)
 _PASSWORD_IN_QUERY: Final = re.compile(r"([?&](?:ssl)?password=)[^&\s]*")
 _WORD: Final = re.compile(r"\S+")
 _AFTER_USER: Final = re.compile(r"[/?#:@\[]")
