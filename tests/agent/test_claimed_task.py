@@ -7,6 +7,7 @@ import pytest
 from tests.support.registry_server import RegistryServer, registry_server
 from tests.support.task_tools import Holder, holding
 
+from lifesign.agent import claimed_task
 from lifesign.agent.claimed_task import ClaimedTask
 from lifesign.client.lease_keeper import LeaseKeeper
 from lifesign.client.registry_errors import (
@@ -161,3 +162,20 @@ async def test_refusal_after_an_unanswered_write_keeps_its_key(
         child = await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
         children = [one.task_id for one in (await holder.admin.tasks.get(holder.task_id)).children]
     assert children == [child]
+
+
+async def test_wait_that_a_proxy_requests_is_bounded(
+    registry: RegistryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s: list[float] = []
+
+    def note_wait(now_s: float, _deadline_s: float, _failures: int, _chance: float, wait_s: float) -> float:
+        waits_s.append(wait_s)
+        return now_s
+
+    async with claimed(registry, "told-to-wait", is_held=True) as (holder, task):
+        tasks, error = holder.own.tasks, Unavailable("HTTP 503", status=503, retry_after_s=3600)
+        monkeypatch.setattr(tasks, "report_progress", losing_answers(tasks.report_progress, error, 1))
+        monkeypatch.setattr(claimed_task, "next_try_s", note_wait)
+        await task.report_progress("one")
+    assert waits_s == [claimed_task.MAX_RETRY_AFTER_SECONDS]

@@ -34,6 +34,8 @@ _log = logging.getLogger("lifesign.agent")
 
 MAX_UNANSWERED: Final = 1_000
 """Maximum number of writes without an answer whose idempotency keys are kept for a repetition."""
+MAX_RETRY_AFTER_SECONDS: Final = 15.0
+"""Maximum wait that an answer can request: a proxy may name hours for an outage of seconds."""
 
 
 class ClaimedTask:
@@ -162,7 +164,7 @@ class ClaimedTask:
                     raise
                 if attempts.failures == 1:
                     _log.warning("task %s: a write is repeated until it is answered: %s", self.task_id, error)
-                wait_s = error.retry_after_s
+                wait_s = min(error.retry_after_s or 0.0, MAX_RETRY_AFTER_SECONDS)
             now_s = boot_clock.now_s()
             due_s = next_try_s(now_s, self._keeper.deadline_s, attempts.failures, self._chance(), wait_s)
             await asyncio.sleep(due_s - now_s)
