@@ -21,6 +21,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     extended,
     has_drifted,
     is_drifting,
+    may_have_jumped,
     silent_for_s,
     sweep_cadence_s,
 )
@@ -367,3 +368,13 @@ def test_several_processes_report_one_jump_once(
 @pytest.mark.parametrize(("gap_s", "jump_s"), [(3600.0, 0.0), (0.5, 0.0), (-3600.0, -3600.0), (-4.0, 0.0)])
 def test_new_process_detects_a_clock_set_back(gap_s: float, jump_s: float) -> None:
     assert clock_jump_since_s(gap_s) == jump_s
+
+
+@pytest.mark.parametrize(
+    ("swept_at_s", "may_jump"), [(None, False), (95.0, False), (94.9, True), (200.0, False)]
+)
+def test_clock_may_have_jumped_if_no_sweep_ran_for_a_while(
+    swept_at_s: float | None,
+    may_jump: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    assert may_have_jumped(swept_at_s, 100.0) is may_jump

@@ -16,6 +16,7 @@ from lifesign.domain.targets.target import SHARDS, host_of, shard_of
 from lifesign.domain.text.times import utc_text
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.policies import Policies
+from lifesign.storage.probing import prober_result_counts
 
 V4, V6 = "public_ipv4", "public_ipv6"
 URLS = {V4: "https://four.example/", V6: "https://six.example/"}
@@ -300,6 +301,27 @@ async def test_more_workers_give_a_key_no_more_shards(api: RegistryApi, workers:
     assert (await hostile.claim("w0"))["share"] == -(-SHARDS // 6)
     assert (await api.ask("GET", PATH)).json()["share"] == SHARDS // 2
     await assert_log_is_good(api)
+
+
+async def test_time_in_which_the_clock_may_have_jumped_counts_against_no_key(
+    api: RegistryApi, clock: WoundClock, workers: Workers
+) -> None:
+    async def counted() -> set[tuple[str, float, float]]:
+        rows = await api.database.read(prober_result_counts.all_of)
+        return {(row.holder, row.idle.at_s, row.idle.idle_s) for row in rows if row.idle is not None}
+
+    other = Workers(api, Role.ADMIN)
+    await halves(workers, other)
+    await api.sweep()
+    before = await counted()
+    clock.advance(7_200)
+    await workers.claim("honest")
+    await other.claim("w")
+    assert len(before) == 4
+    assert await counted() <= before
+    await api.sweep()
+    await workers.claim("honest")
+    assert not await counted() <= before
 
 
 async def test_key_whose_claims_expire_is_barred(

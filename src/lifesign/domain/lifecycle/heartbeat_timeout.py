@@ -201,6 +201,14 @@ def clock_jump_since_s(
     return jump_s if jump_s > MAX_CLOCK_DIFFERENCE_S else 0.0
 
 
+def may_have_jumped(swept_at_s: float | None, now_s: float) -> bool:
+    """Return whether the clock may have been set ahead since the last sweep: none has run for a while.
+
+    The next sweep decides, and moves the stored times.
+    """
+    return swept_at_s is not None and now_s - swept_at_s > MAX_CLOCK_DIFFERENCE_S
+
+
 def has_drifted(client_s: float, server_s: float, interval_s: float) -> bool:
     """Return whether an agent's clock differs from the registry's by over two intervals (RFC-0016 4.5)."""
     return abs(client_s - server_s) > DRIFT_INTERVALS * interval_s

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
 from lifesign.domain.errors import InvalidResource, TokensExhausted
-from lifesign.domain.lifecycle.heartbeat_timeout import MAX_CLOCK_DIFFERENCE_S
+from lifesign.domain.lifecycle.heartbeat_timeout import may_have_jumped
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.errors import InvalidValue
 
@@ -288,7 +288,7 @@ def is_end_uncertain(claim: Claim, now_s: float, swept_at_s: float | None) -> bo
         and claim.ended_at_s is None
         and swept_at_s is not None
         and swept_at_s < claim.expires_at_s <= now_s
-        and now_s - swept_at_s > MAX_CLOCK_DIFFERENCE_S
+        and may_have_jumped(swept_at_s, now_s)
     )
 
 

@@ -21,6 +21,7 @@ from pydantic import Field
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
 from lifesign.domain.access.permissions import Permission, Principal, require
 from lifesign.domain.health.document import Time
+from lifesign.domain.lifecycle.heartbeat_timeout import may_have_jumped
 from lifesign.domain.models.base import Body, moment
 from lifesign.domain.models.shards import (
     GrantedShard,
@@ -365,16 +366,20 @@ def _count_idle(transaction: Transaction, shards: _ShardLeases, holder: str) -> 
 
     The registry's records count: a worker that names none of its shards has held them nevertheless. Returns
     these two. Keys whose claims expired are counted, too, before others get their shards: such a key held
-    them, even if it does not claim again in that time.
+    them, even if it does not claim again in that time. Nothing is counted while the clock may have jumped.
     """
     now_s = transaction.now_s
     own = holder, key_of(holder)
+    rows = prober_result_counts.all_of(transaction)
+    row = registry_row.find(transaction)
+    if row is not None and may_have_jumped(row.swept_at_s, now_s):
+        known = {each.holder: each.idle for each in rows if each.idle is not None}
+        return {name: known.get(name, Idleness(at_s=now_s)) for name in own}
     ran_out = {
         key_of(claim.holder)
         for claim in shards.claims.values()
         if claim.holder is not None and not is_unexpired(claim, now_s)
     }
-    rows = prober_result_counts.all_of(transaction)
     counted: dict[str, Idleness] = {}
     # A key with one worker holds the shards of its worker.
     due_by_shards: dict[frozenset[int], list[float]] = {}
