@@ -57,7 +57,7 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
 def systemd_file(name: str, setting: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the file in which systemd passes on a credential; InvalidValue if systemd passes on none."""
     directory = environment.get(SYSTEMD_DIRECTORY)
-    if directory is None:
+    if not directory:
         expected = f"${SYSTEMD_DIRECTORY}, which systemd sets for LoadCredential=NAME:FILE"
         raise InvalidValue(setting, None, expected)
     return Path(directory, name)

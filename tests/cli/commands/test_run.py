@@ -235,6 +235,15 @@ def test_wrong_usage_is_one_line(
     assert len(problems_in(err)) == 1
 
 
+def test_user_without_a_home_directory_is_told_to_name_the_workspaces(
+    at: RegistryServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", Mock(side_effect=RuntimeError))
+    assert main(["run", *ONCE, "true"]) == 3
+    assert "--workspaces" in capfd.readouterr().err
+
+
 ONLY_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
 
 

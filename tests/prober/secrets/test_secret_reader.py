@@ -115,6 +115,18 @@ def test_invalid_secrets_are_refused_without_quoting_them(tmp_path: Path, conten
         assert part not in str(caught.value)
 
 
+def test_empty_directory_of_systemd_is_not_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("t0ken")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SYSTEMD_DIRECTORY, "")
+    source = SecretPlace.model_validate({"systemd": "token"}, context={"directory": tmp_path})
+    with pytest.raises(InvalidValue) as caught:
+        read(source)
+    assert SYSTEMD_DIRECTORY in str(caught.value)
+
+
 @pytest.mark.parametrize("member", ["env", "file", "systemd"])
 @pytest.mark.parametrize("is_managed", [True, False])
 def test_token_in_place_of_a_name_is_not_quoted(

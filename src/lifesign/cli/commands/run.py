@@ -231,7 +231,7 @@ def run(  # noqa: PLR0913 - each option is one
         emit = stack.enter_context(event_writer(as_json=as_json))
         stack.enter_context(logging_to(LogForwarder(emit)))
         open_tools, hidden = _tools(tools)
-        places = stack.enter_context(Workspaces(workspaces or state_home(os.environ) / "runs", user=runs_as))
+        places = stack.enter_context(Workspaces(workspaces or _default_workspaces(), user=runs_as))
         own_key = agent_key_file(places.root, profile.agent_id)
         stack.enter_context(agent_lock(profile.agent_id, own_key))
         keys = AgentKeys(
@@ -347,6 +347,15 @@ def _upstreams_in(file: Path) -> "Upstreams":
     from lifesign.adapter.tools.tools_file_reader import read_upstreams  # noqa: PLC0415
 
     return read_upstreams(file)
+
+
+def _default_workspaces() -> Path:
+    """Return the directory of the workspaces below the user's state; InvalidValue without a home."""
+    try:
+        return state_home(os.environ) / "runs"
+    except RuntimeError:
+        what = "a directory, since this user has no home directory"
+        raise InvalidValue("--workspaces", None, what) from None
 
 
 def _exit_code(outcome: "RunOutcome | None", *, wanted_one: bool, waits: bool) -> int:
