@@ -16,7 +16,7 @@ from lifesign.cli import application
 from lifesign.cli.options.registry_access import read_key
 from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.crawl.contact_rule import require_contact
-from lifesign.dashboard.errors import UnknownHost
+from lifesign.dashboard.errors import UnconfirmedForm, UnknownHost
 from lifesign.domain.events.database_marker import Mismatch
 from lifesign.domain.tasks.lease import TTL_SECONDS
 from lifesign.errors import InvalidValue
@@ -28,6 +28,7 @@ from lifesign.registry import run_server
 from lifesign.registry.errors import UnknownKey
 from lifesign.registry.settings import RegistrySettings
 from lifesign.serving.errors import CannotListen
+from lifesign.storage.engine.database import read_url
 from lifesign.storage.errors import DatabaseInUse, SchemaOutdated, SchemaUnknown
 
 REPOSITORY = Path(__file__).parents[1]
@@ -147,6 +148,10 @@ def printed_messages(tmp_path: Path) -> Iterator[str]:
     yield str(DatabaseInUse("sqlite:///registry.db"))
     yield str(UnknownKey())
     yield str(UnknownHost("registry.example"))
+    yield str(UnconfirmedForm(has_secret=True))
+    with pytest.raises(InvalidValue) as refused:
+        read_url("postgresql://u:a@b@host/db")
+    yield str(refused.value)
     no_directory = tmp_path / "file"
     no_directory.touch()
     with pytest.raises(InvalidValue) as refused:
