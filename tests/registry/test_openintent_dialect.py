@@ -205,7 +205,7 @@ async def test_invalid_resource_is_refused_with_its_place(api: RegistryApi, scop
     assert isinstance(answer.json()["errors"], list)
 
 
-@pytest.mark.parametrize("intent_id", ["..", "a b", "'"])
+@pytest.mark.parametrize("intent_id", ["..", "a b", "'", "i" * 129])
 async def test_invalid_intent_is_refused(api: RegistryApi, intent_id: str) -> None:
     key = await registered(api)
     assert (await acquired(api, key, intent_id)).status == 400

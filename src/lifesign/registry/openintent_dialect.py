@@ -162,6 +162,8 @@ def _set_status(transaction: Transaction, call: Call) -> OperationReply:
 
 def _acquire(transaction: Transaction, call: Call) -> OperationReply | LifesignError:
     body = call.body_as(OpenIntentLeaseRequest)
+    # Leases of an id that the list refuses could not be listed.
+    checked(LeaseListing, {"intent_id": call.path["intent_id"]})
     resource = intent_scope_resource(call.path["intent_id"], body.scope)
     answer = _run_operation(
         transaction, call, Acquire(digest=call.digest, resource=resource, ttl_s=body.duration_seconds)
