@@ -1,5 +1,7 @@
 import asyncio
 import json
+import os
+import socket
 import traceback
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -50,6 +52,7 @@ from lifesign.client.registry_errors import (
     Unreachable,
 )
 from lifesign.errors import InvalidValue
+from lifesign.http_client.loopback_listener import TABLES
 
 URL = "https://registry.example"
 KEY = "ahk_a-key-that-nobody-may-see"
@@ -537,6 +540,34 @@ async def test_a_client_closes_what_it_opened() -> None:
             session = client._connection._own_session
             assert session is not None
         assert session.closed
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not TABLES[0].exists(),
+    reason="NOT RUN: only root on Linux can listen as another user",
+)
+async def test_key_is_not_sent_to_the_server_of_another_user_than_before(waits: list[float]) -> None:
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    async with serving({"/api/v1/thing": as_json({"size": 1})}) as server:
+        connection = RegistryConnection(server.url, key=KEY, sleep=sleep)
+        assert (await connection.ask(POST)).status == 200
+    os.seteuid(65_534)
+    try:
+        other = socket.create_server(("127.0.0.1", connection.url.port or 0))
+    finally:
+        os.seteuid(0)
+    with other:
+        other.settimeout(10)
+        with pytest.raises(Unreachable, match="user 65534") as refused:
+            await connection.ask(POST)
+        assert not refused.value.was_sent
+        for _ in range(MAX_TRIES):
+            accepted, _ = other.accept()
+            with accepted:
+                assert await asyncio.to_thread(accepted.recv, 1) == b""
+    await connection.close()
 
 
 def test_stream_ends_after_three_missing_keep_alives() -> None:

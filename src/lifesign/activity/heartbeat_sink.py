@@ -14,6 +14,7 @@ from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.domain.activity.passive_heartbeat import DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
+from lifesign.http_client.loopback_listener import IN_THIS_PROCESS
 
 if TYPE_CHECKING:
     import aiohttp
@@ -70,7 +71,9 @@ class RegistryHeartbeatSink:
 
     async def __aenter__(self) -> Self:
         # One for all: a thousand agents need no thousand pools of connections.
-        self._session = counting_session(ByteCountingConnector(limit=MAX_CONNECTIONS))
+        self._session = counting_session(
+            ByteCountingConnector(limit=MAX_CONNECTIONS, listeners=IN_THIS_PROCESS)
+        )
         try:
             for agent_id, key in self._keys.items():
                 self._clients[agent_id] = RegistryClient(

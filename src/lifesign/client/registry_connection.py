@@ -49,6 +49,7 @@ from lifesign.http_client.failures import (
     classify_failure,
 )
 from lifesign.http_client.headers import media_type, retry_after_seconds
+from lifesign.http_client.loopback_listener import IN_THIS_PROCESS, ListenerChanged
 
 NOT_RUNNING_HINT = (
     "check that a registry runs there (lifesign serve), or give another URL with --registry or "
@@ -358,7 +359,8 @@ class RegistryConnection:
         if self._given_session is not None:
             return self._given_session
         if self._own_session is None:
-            self._own_session = counting_session(ByteCountingConnector(limit=MAX_CONNECTIONS))
+            connector = ByteCountingConnector(limit=MAX_CONNECTIONS, listeners=IN_THIS_PROCESS)
+            self._own_session = counting_session(connector)
         return self._own_session
 
 
@@ -411,7 +413,9 @@ def _failure(url: URL, error: BaseException, scrubber: Scrubber) -> RegistryErro
     reason = scrubber.clean_cut(classify_failure(url, error)[1])
     if isinstance(error, aiohttp.ClientResponseError | TooManyBytes):
         return InvalidAnswer(reason)
-    is_before = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError)
+    is_before = isinstance(
+        error, aiohttp.ClientConnectorError | aiohttp.InvalidURL | UnicodeError | ListenerChanged
+    )
     unreachable = Unreachable(reason, was_sent=not is_before)
     unreachable.hint = _hint(url, error)
     return unreachable

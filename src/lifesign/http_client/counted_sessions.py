@@ -13,6 +13,7 @@ import aiohttp
 
 from lifesign.http_client.byte_counter import READ_BYTES, ByteCounter
 from lifesign.http_client.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
+from lifesign.http_client.loopback_listener import ListenerChanged, LoopbackListeners
 from lifesign.http_client.system_resolver import SystemResolver
 
 if TYPE_CHECKING:
@@ -43,9 +44,18 @@ class ByteCountingConnector(aiohttp.TCPConnector):
     """Connector for aiohttp whose connections count the received bytes of each request."""
 
     def __init__(
-        self, *, limit: int, resolver: "AbstractResolver | None" = None, use_dns_cache: bool = True
+        self,
+        *,
+        limit: int,
+        resolver: "AbstractResolver | None" = None,
+        use_dns_cache: bool = True,
+        listeners: LoopbackListeners | None = None,
     ) -> None:
-        """`limit`: maximum of connections. The resolver is closed with the connector."""
+        """`limit`: maximum of connections. The resolver is closed with the connector.
+
+        `listeners` checks each new connection, for requests with a secret.
+        """
+        self._listeners = listeners
         self._names = SystemResolver() if resolver is None else resolver
         super().__init__(limit=limit, resolver=self._names, use_dns_cache=use_dns_cache)
 
@@ -63,8 +73,21 @@ class ByteCountingConnector(aiohttp.TCPConnector):
     ) -> "Connection":
         """Return a connection that counts all received bytes."""
         connection = await super().connect(req, traces, timeout)
+        if self._listeners is not None:
+            self._check_listener(connection, self._listeners)
         _count(connection)
         return connection
+
+    def _check_listener(self, connection: "Connection", listeners: LoopbackListeners) -> None:
+        transport = connection.transport
+        if transport is None or isinstance(transport.get_protocol(), _CountingProtocol):
+            # An earlier request has used it.
+            return
+        try:
+            listeners.check(transport)
+        except ListenerChanged:
+            connection.close()
+            raise
 
 
 class Response(Protocol):

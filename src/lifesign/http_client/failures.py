@@ -12,6 +12,7 @@ from yarl import URL
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.address_guard import PrivateAddressRefused
 from lifesign.http_client.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
+from lifesign.http_client.loopback_listener import ListenerChanged
 from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
 MAX_HEADER_LINE_BYTES: Final = MAX_HEADER_BYTES // 2
@@ -83,7 +84,7 @@ def classify_failure(url: URL, error: BaseException) -> tuple[ResultClass, str]:
     match error:
         case TimeoutError():
             found = ResultClass.TIMEOUT, f"no complete answer from {place} in time"
-        case PrivateAddressRefused() | TooManyBytes():
+        case PrivateAddressRefused() | TooManyBytes() | ListenerChanged():
             found = error.result, str(error)
         case aiohttp.ClientConnectorDNSError() | UnicodeError():
             found = ResultClass.DNS_FAILURE, f"the host name {url.raw_host!a} has no address"
