@@ -13,7 +13,7 @@ Answer = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 @dataclass
 class StreamServer:
-    """Opens an event stream for a GET of /sse, and answers POSTs of /messages in it."""
+    """Opens an event stream for a GET of /sse, and answers POSTs of .../messages in it."""
 
     answer: Answer
     endpoint: str
@@ -47,7 +47,7 @@ class StreamServer:
                 return
             length = int(head.lower().partition("content-length: ")[2].partition("\r\n")[0] or 0)
             message = json.loads(await reader.readexactly(length)) if length else {}
-            if path != "/messages":
+            if not path.endswith("/messages"):
                 self.asked.append(f"{path} {message.get('method')}")
                 writer.write(b"HTTP/1.1 405 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                 return

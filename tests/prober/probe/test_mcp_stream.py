@@ -198,9 +198,10 @@ async def test_endpoint_that_repeats_the_key_is_requested_as_it_is(monkeypatch: 
     assert "key-0123456789" not in observation.model_dump_json()
 
 
+@pytest.mark.parametrize("path", [None, "/sse/messages"])
 @pytest.mark.parametrize("encode", [str, quote, lambda text: b64encode(text.encode()).decode()])
 async def test_a_secret_in_an_event_is_removed_before_the_event_is_read(
-    tmp_path: Path, encode: Callable[[str], str]
+    tmp_path: Path, encode: Callable[[str], str], path: str | None
 ) -> None:
     secret = "canary/" + "s3cr3t+" * 40
     (tmp_path / "token").touch(mode=0o600)
@@ -215,9 +216,11 @@ async def test_a_secret_in_an_event_is_removed_before_the_event_is_read(
             reply["result"]["serverInfo"]["name"] = encode(secret)
         return reply
 
-    async with streaming(echoing) as serving:
+    async with streaming(echoing, path or "/messages") as serving:
         origin = serving.url.removesuffix("/sse")
-        credential = {"name": "acme", "origin": origin, "bearer": {"file": str(tmp_path / "token")}}
+        place = {"path": path} if path else {}
+        bearer = {"file": str(tmp_path / "token")}
+        credential = {"name": "acme", "origin": origin, **place, "bearer": bearer}
         target = {"url": serving.url, "kind": "mcp", "ask": ASK}
         async with probing(targets=[target], credentials=[credential]) as probes:
             report = await probes.report(serving.url)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 from lifesign.domain.credentials.request_scope import Purpose
@@ -28,9 +27,7 @@ class StreamExchange(McpExchange):
     def __init__(self, visit: ProbeSession) -> None:
         """`visit` sends them."""
         super().__init__(visit)
-        # The stream arrives in pieces, and is read before the fetcher removes secrets from the whole.
-        url = visit.given.url
-        self.stream = McpEventStream(url, partial(visit.without_sent_secrets, url))
+        self.stream = McpEventStream(visit.given.url, self._without_secrets)
 
     async def send(
         self,
@@ -66,6 +63,15 @@ class StreamExchange(McpExchange):
             ),
             reply,
         )
+
+    def _without_secrets(self, data: bytes) -> bytes:
+        """Return a message of the stream without the secrets that the server has received.
+
+        The stream arrives in pieces, and is read before the fetcher removes secrets from the whole. The
+        credential of the endpoint may be another one than that of the stream.
+        """
+        urls = (self._visit.given.url, self.stream.endpoint)
+        return self._visit.without_sent_secrets([url for url in urls if url is not None], data)
 
 
 Get = asyncio.Task[Fetched | None]

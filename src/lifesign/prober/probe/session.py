@@ -5,7 +5,7 @@ requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_a
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import REJECTED, SENDING, Purpose, Sending
-from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED
+from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED, united
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -460,10 +460,11 @@ class ProbeSession:
             return False
         return any(each.fetched.is_altered for each in self.exchanges)
 
-    def without_sent_secrets(self, url: URL, data: bytes) -> bytes:
-        """Return a part of an interface's answer without the secrets that the request to `url` has sent."""
-        credential, _ = self._credential_for(url, Purpose.INTERFACE)
-        return data if credential is None else credential.scrubber.clean_shown(data)
+    def without_sent_secrets(self, urls: Iterable[URL], data: bytes) -> bytes:
+        """Return a part of an interface's answer without the secrets that requests to these URLs send."""
+        credentials = [self._credential_for(url, Purpose.INTERFACE)[0] for url in urls]
+        scrubber = united(each.scrubber for each in credentials if each is not None)
+        return scrubber.clean_shown(data) if scrubber else data
 
     def keep(self, body: bytes) -> str | None:
         """Store bytes as evidence if the prober keeps it; return their SHA-256."""
