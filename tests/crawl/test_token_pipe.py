@@ -139,15 +139,32 @@ async def test_only_the_token_owner_waits_for_the_end_of_a_fault(caplog: pytest.
             assert not await source.prepare(SECONDS)
             assert source.fault is not None
             assert (source.fault.kind, source.fault.reason) == ("refused", "HTTP 503")
-            assert source.retry_in_s == 600
+            assert source.retry_in_s <= 1
+        clock.now_s += 599
+        for source in crew.sources():
+            assert not await source.prepare(SECONDS)
         assert endpoint.requests == 1
         endpoint.fault = None
-        clock.now_s += 600
+        clock.now_s += 1
         for source in crew.sources():
             assert await source.prepare(SECONDS)
     assert endpoint.requests == 2
     # One warning for the fault and one for its end.
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+async def test_changed_secret_ends_the_wait_of_all_processes() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    endpoint.fault = TokenFault(kind=TokenFaultKind.REFUSED, reason="HTTP 503", retry_after_s=600.0)
+    async with workers(endpoint, clock) as crew:
+        for source in crew.sources():
+            assert not await source.prepare(SECONDS)
+        endpoint.fault = None
+        crew.owner.named("acme").change("another-client-secret")
+        clock.now_s += 1
+        for source in crew.sources():
+            assert await source.prepare(SECONDS)
+    assert endpoint.requests == 2
 
 
 async def test_credentials_of_the_same_client_share_their_tokens() -> None:

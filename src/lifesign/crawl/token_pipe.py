@@ -57,7 +57,8 @@ class TokenOwner:
         if (value := tokens.token) is not None:
             return AccessToken(value=value, lifetime_s=tokens.left_s)
         fault = tokens.fault or TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="no answer yet")
-        return replace(fault, retry_after_s=tokens.retry_in_s)
+        # The other process soon asks again: the wait, which a changed secret ends, is this one's.
+        return replace(fault, retry_after_s=None)
 
     @contextmanager
     def answering(self, pipe: Connection) -> Iterator[None]:
