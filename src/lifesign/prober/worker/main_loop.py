@@ -124,7 +124,7 @@ class ProbeWorker:
             news=self._apply_witness_news,
             interval_s=interval_s,
             chance=chance,
-            flush_s=min(definition.results.flush_seconds, interval_s / 2),
+            flush_s=definition.results.flush_seconds,
         )
         self._dispatch = Dispatch(
             prober,
