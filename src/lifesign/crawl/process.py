@@ -7,7 +7,6 @@ progress to the process that started it, and every line of its log; if that proc
 import asyncio
 import gc
 import logging
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -16,6 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, TypeVar
 
 from lifesign.client import RegistryClient
+from lifesign.crawl.pipe_reader import add_pipe_reader
 from lifesign.crawl.prober_assembly import open_prober
 from lifesign.crawl.status_sender import StatusSender
 from lifesign.crawl.token_pipe import TokenPipe
@@ -195,9 +195,7 @@ async def _run_until_stopped(
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     # The parent never writes: the pipe becomes readable when the parent is gone.
-    loop.add_reader(pipe.fileno(), stop.set)
-    # uvloop makes it non-blocking: a message that does not fit would be cut off.
-    os.set_blocking(pipe.fileno(), True)
+    add_pipe_reader(loop, pipe, stop.set)
 
     token_pipe = None if tokens is None else TokenPipe(tokens)
     try:

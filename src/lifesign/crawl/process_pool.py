@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from lifesign.crawl.errors import CrawlStopped
+from lifesign.crawl.pipe_reader import add_pipe_reader
 from lifesign.crawl.process import run_worker, run_worker_process
 from lifesign.crawl.progress_display import CrawlState
 from lifesign.crawl.token_pipe import TokenOwner
@@ -260,9 +261,7 @@ class _ProcessSlot:
             pipe.close()
         # Its end of the pipe is closed when it has ended. The sentinel can be ready before, see EXIT_UNKNOWN.
         ended = asyncio.Event()
-        loop.add_reader(ours.fileno(), self._receive_status, ours, ended)
-        # uvloop makes it non-blocking: a message whose end has not come yet would be an error.
-        os.set_blocking(ours.fileno(), True)
+        add_pipe_reader(loop, ours, self._receive_status, ours, ended)
         stopping = asyncio.create_task(_request_end(process, stop, ended))
         try:
             with answering:

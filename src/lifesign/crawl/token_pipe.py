@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Final
 
+from lifesign.crawl.pipe_reader import add_pipe_reader
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
@@ -79,7 +80,7 @@ class TokenOwner:
             except (EOFError, OSError):
                 loop.remove_reader(pipe.fileno())
 
-        loop.add_reader(pipe.fileno(), receive)
+        add_pipe_reader(loop, pipe, receive)
         try:
             yield
         finally:
@@ -124,7 +125,7 @@ class TokenPipe:
         self._loop = asyncio.get_running_loop()
         self._asked: dict[int, asyncio.Future[TokenReply]] = {}
         self._number = 0
-        self._loop.add_reader(pipe.fileno(), self._receive)
+        add_pipe_reader(self._loop, pipe, self._receive)
 
     async def request(self, credential: Credential, rejected: str | None) -> AccessToken | TokenFault:
         """Obtain a token for a credential. `rejected`: the token that an agent rejected, or None."""
