@@ -573,6 +573,22 @@ async def test_key_is_not_sent_to_the_target_of_a_redirect(fetcher: Fetcher) -> 
         assert len((await reader.snapshot()).entries) == 2
 
 
+async def test_key_is_not_sent_to_another_folder(fetcher: Fetcher) -> None:
+    replies = {
+        "/a/list": as_json(catalog(nested("/b/own.json"), nested("/a/moved.json"), nested("/a/away.json"))),
+        "/b/own.json": as_json(catalog(card("https://a.example/"))),
+        "/a/moved.json": redirect("/a/new.json"),
+        "/a/new.json": as_json(catalog(card("https://b.example/"))),
+        "/a/away.json": redirect("/b/new.json"),
+    }
+    async with serving(replies) as server:
+        found = await Reader(fetcher, server).snapshot("/a/list", key="secret")
+        assert server.asked("/a/new.json")["authorization"] == "Bearer secret"
+        assert "authorization" not in server.asked("/b/own.json")
+        assert len(server.heads) == 5
+    assert len(found.entries) == 2
+
+
 @pytest.mark.parametrize(
     "reply",
     [

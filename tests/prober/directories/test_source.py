@@ -75,6 +75,15 @@ def test_key_is_sent_only_to_its_own_origin() -> None:
         assert source.request_for(url).key is None
 
 
+@pytest.mark.parametrize("place", ["/a/list", "/a/"])
+def test_key_is_sent_only_below_the_folder_of_the_directory(place: str) -> None:
+    source = ListSource(url=f"{ORIGIN}{place}", key="secret")
+    for path in (place, f"{place}?cursor=x", "/a/other", "/a/b/c"):
+        assert source.request_for(f"{ORIGIN}{path}").key == "secret"
+    for path in ("/", "/b/list", "/ab", "/a/../b", "/a/%2e%2e/b", "/a%2fb", "/a/..;/b"):
+        assert source.request_for(f"{ORIGIN}{path}").key is None
+
+
 def test_key_is_never_shown() -> None:
     source = ListSource(url=ORIGIN, key="secret")
     assert "secret" not in repr(source) + repr(source.request_for(ORIGIN)) + source.settings(ORIGIN)

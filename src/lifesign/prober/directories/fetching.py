@@ -26,6 +26,10 @@ def fetching_with(fetcher: Fetcher) -> Get:
     """Return a function that requests documents of directories through a fetcher, with its `TIMEOUTS`."""
 
     async def get(wanted: WantedDocument) -> Fetched:
+        async def kept_out(url: URL) -> str | None:
+            is_in_scope = wanted.key_scope is None or wanted.key_scope.covers(str(url))
+            return None if is_in_scope else "the key of the directory is not sent"
+
         return await fetcher.fetch(
             Request(
                 url=URL(wanted.url, encoded=True),
@@ -35,8 +39,9 @@ def fetching_with(fetcher: Fetcher) -> Get:
                 max_bytes=wanted.max_bytes,
                 deadline_s=asyncio.get_running_loop().time() + wanted.timeout_s,
                 own_secret=wanted.key,
-                # Directories move, but a key is only sent to its own origin.
+                # Directories move, but their key does not move with them.
                 may_leave_origin=wanted.key is None,
+                kept_out=kept_out,
                 accept=ACCEPTED,
             )
         )

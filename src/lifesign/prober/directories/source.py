@@ -10,6 +10,7 @@ from urllib.parse import urljoin, urlsplit
 from yarl import URL
 
 from lifesign.client.secret_file import check_key
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.net.allowed_addresses import AddressRefused, Network, without_password
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import is_in_the_clear, read_target
@@ -106,7 +107,9 @@ class WantedDocument:
 
     url: str
     key: str | None = field(default=None, repr=False)
-    """Sent as Bearer, and never to another origin."""
+    """Sent as Bearer."""
+    key_scope: CredentialScope | None = None
+    """Where a redirect may lead with the key; None without one."""
     etag: str | None = None
     """ETag of the known version; the answer may be that nothing changed."""
     modified_since: str | None = None
@@ -135,7 +138,7 @@ class ListSource:
     format: str = AUTO
     """The name of a format; `auto` recognises it by the content."""
     key: str | None = field(default=None, repr=False)
-    """Sent as Bearer to the URL's own origin, and nowhere else."""
+    """Sent as Bearer to the URL and to others below its folder, and nowhere else."""
     kinds: frozenset[Kind] = PROBED_KINDS
     """Kinds of entries that become targets; MCP servers only if they are named here."""
     max_entries: int = MAX_ENTRIES
@@ -171,16 +174,20 @@ class ListSource:
         return places if chosen is not None else (*places, self.url)
 
     def request_for(self, url: str) -> WantedDocument:
-        """Return the request for a document. The key is included if the URL may get it."""
-        is_own = self.url is not None and _origin(url) == _origin(self.url)
-        return WantedDocument(url=url, key=self.key if is_own else None)
+        """Return the request for a document, with the key if the URL may get it.
+
+        Entries name further documents. Those elsewhere on the origin may be on servers of others.
+        """
+        if self.url is None or self.key is None:
+            return WantedDocument(url=url)
+        parts = urlsplit(self.url)
+        origin, folder = f"{parts.scheme}://{parts.netloc}", parts.path.rpartition("/")[0]
+        scope = CredentialScope(name="key_file", origin=origin, path=folder)
+        if url != self.url and not scope.covers(url):
+            return WantedDocument(url=url)
+        return WantedDocument(url=url, key=self.key, key_scope=scope)
 
     def settings(self, place: str) -> str:
         """Return a digest of the settings that decide which targets this list gives."""
         text = "\n".join((place, self.format, *sorted(self.kinds)))
         return sha256(text.encode()).hexdigest()[:16]
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
