@@ -550,6 +550,21 @@ def test_answer_of_another_url_after_a_change_does_not_end_a_rejection(
     assert len(caplog.records) == 1
 
 
+def test_rejection_at_a_url_ends_whatever_its_query_and_for_each_target_apart(tmp_path: Path) -> None:
+    write_secret(tmp_path / "lab.token", "first-secret")
+    store = store_of(tmp_path / "lab.token", lambda: 0.0)
+    messages = URL("https://lab.example/messages")
+    for target in ("one", "two"):
+        rejected = CredentialState.CREDENTIALS_REJECTED
+        store.note_use(messages.with_query(session="1"), rejected, "lab", target=target)
+    for target, state in (
+        ("one", CredentialState.CREDENTIALS_REJECTED),
+        ("two", CredentialState.WORKS),
+    ):
+        store.note_use(messages.with_query(session="2"), CredentialState.WORKS, "lab", target=target)
+        assert [each.state for each in store.states] == [state]
+
+
 def test_former_secret_that_is_part_of_the_new_one_hides_nothing(tmp_path: Path) -> None:
     file, now = tmp_path / "lab.token", [0.0]
     write_secret(file, "Sommer/2026")

@@ -50,7 +50,6 @@ class _Fault:
     state: CredentialState
     at_s: float
     detail: str | None
-    target: str | None
 
 
 class CredentialUse:
@@ -64,8 +63,8 @@ class CredentialUse:
         """`clock`: monotonic seconds; `interval_s`: of the crawl."""
         self._clock = clock
         self._kept_s = max(MIN_KEPT_SECONDS, KEPT_INTERVALS * interval_s)
-        self._faults: dict[str, _Fault] = {}
-        """By URL, the newest last."""
+        self._faults: dict[tuple[str, str | None], _Fault] = {}
+        """By URL and probed target, the newest last."""
         self._worked_at_s: float | None = None
         self._fault_began_s = 0.0
         """Begin of the present fault; without a meaning if there is none."""
@@ -89,20 +88,20 @@ class CredentialUse:
         now_s = self._clock()
         if self.state not in FAULTS:
             self._fault_began_s = now_s
-        self._faults.pop(url, None)
+        self._faults.pop((url, target), None)
         if state is CredentialState.WORKS:
             self._worked_at_s = now_s
             return
         shown = None if not detail else _NOT_SHOWN.sub("?", detail)[:MAX_DETAIL_CHARS]
-        self._faults[url] = _Fault(state, now_s, shown, target)
+        self._faults[url, target] = _Fault(state, now_s, shown)
         if len(self._faults) > MAX_PLACES:
             del self._faults[next(iter(self._faults))]
 
     def forget_targets(self, targets: Collection[str]) -> None:
         """Remove the faults that probes of these targets have shown."""
-        for url, fault in list(self._faults.items()):
-            if fault.target in targets:
-                del self._faults[url]
+        for url, target in list(self._faults):
+            if target in targets:
+                del self._faults[url, target]
 
     def note_change(self) -> None:
         """Record that the secret has changed: each place that refused the former one must accept this one."""
@@ -112,10 +111,10 @@ class CredentialUse:
     def state(self) -> CredentialState | None:
         """Present state of the credential; None if there was no answer lately."""
         oldest_s = self._clock() - self._kept_s
-        for url, fault in list(self._faults.items()):
+        for place, fault in list(self._faults.items()):
             if fault.at_s >= oldest_s:
                 break
-            del self._faults[url]
+            del self._faults[place]
         if self._faults:
             return next(reversed(self._faults.values())).state
         has_worked = self._worked_at_s is not None and self._worked_at_s >= oldest_s

@@ -307,7 +307,8 @@ class CredentialStore:
                 # Nearly all answers: no place has to be remembered, and nothing has changed.
                 use.note_success()
                 return
-            use.note(str(url), state, detail, target)
+            # A query may differ in each probe: that of an old MCP server's endpoint names a session.
+            use.note(str(url.with_query(None)), state, detail, target)
             self._log_change(scope, use.state)
 
     def forget_targets(self, targets: Collection[str]) -> None:
