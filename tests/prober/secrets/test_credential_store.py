@@ -31,7 +31,7 @@ from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.disguise import MAX_ENTITIES
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import CredentialScope
-from lifesign.domain.credentials.secret import REMOVED
+from lifesign.domain.credentials.secret import NO_SECRETS, REMOVED
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
@@ -228,7 +228,7 @@ async def test_secret_is_sent_over_plain_http_only_to_allowed_private_networks()
     async with fetching(wanted, store) as fetcher:
         credential = store.for_url("http://127.0.0.1/")
         request = Request(url=URL("http://127.0.0.1/"), max_bytes=1, deadline_s=0, credential=credential)
-        hop = _Hop(request.url, request, 0, 0, [], request.credential)
+        hop = _Hop(request.url, request, 0, 0, NO_SECRETS, request.credential)
         sent = {
             address: fetcher._credential_for(hop, ip_address(address)) is not None
             for address in ("127.0.0.1", "8.8.8.8", "10.0.0.1")
@@ -457,6 +457,33 @@ async def test_answers_without_the_credential_are_not_compared_with_its_secret()
     assert report.observation.reported_agent_id == TOKEN
     assert report.interface is not None
     assert report.interface.form["name"] == TOKEN
+
+
+@pytest.mark.parametrize("path", ["/", "/moved"])
+async def test_answer_at_the_path_of_another_credential_is_not_compared_with_the_secret(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target of the whole origin leads there by its card, or by a redirect."""
+    monkeypatch.setenv("OTHER_TOKEN", "token-of-the-other-path")
+    body = f'"{TOKEN} token-of-the-other-path"'
+    async with serving({"/other/rpc": as_json(body), "/moved": redirect("/other/rpc")}) as server:
+        given = settings(server.url)
+        other = {"name": "other", "path": "/other", "origin": server.url, "bearer": {"env": "OTHER_TOKEN"}}
+        wanted = definition(credentials=[*given["credentials"], other])
+        store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+        url = URL(server.url + (path if path != "/" else "/other/rpc"))
+        async with fetching(wanted, store) as fetcher:
+            fetched = await fetcher.fetch(
+                Request(
+                    url=url,
+                    max_bytes=1_000,
+                    deadline_s=float("inf"),
+                    credential=store.for_url(str(url)),
+                    target_credential=store.named("lab"),
+                )
+            )
+    assert TOKEN in fetched.body.decode()
+    assert ("token-of-the-other-path" in fetched.body.decode()) == (path == "/moved")
 
 
 async def test_answer_that_cannot_be_searched_for_secrets_is_not_measured() -> None:

@@ -8,7 +8,7 @@ of the peer is a `ResultClass`, never an exception.
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from time import perf_counter
 from types import TracebackType
@@ -85,10 +85,12 @@ class _Hop:
     """Deadline on the event loop's clock."""
     began_s: float
     """Start of the first hop, by the performance counter."""
-    sent: list[Scrubber]
-    """Removes the secrets that were sent so far, also before redirects: a server may pass them on."""
+    own_secret: Scrubber
+    """Removes the secret in the request's headers."""
     credential: Credential | None = None
     """The request's credential, if it is the one for `url`."""
+    sent: list[Credential] = field(default_factory=list)
+    """The credentials that were sent so far, also before redirects."""
     is_withheld: bool = False
     """Whether an earlier URL did not get the credential: later ones do not get it either."""
 
@@ -99,7 +101,7 @@ class _Hop:
     def note_sent(self, credential: Credential | None) -> None:
         """Note that the server at `url` receives this credential, None for none."""
         if credential is not None:
-            self.sent.append(credential.scrubber)
+            self.sent.append(credential)
 
 
 class Fetcher:
@@ -159,7 +161,7 @@ class Fetcher:
         handles it.
         """
         deadline_s = min(request.deadline_s, self._loop.time() + self._timeouts.total_seconds)
-        hop = _Hop(request.url, request, deadline_s, perf_counter(), [scrubber_of(request.own_secret)])
+        hop = _Hop(request.url, request, deadline_s, perf_counter(), scrubber_of(request.own_secret))
         followed = 0
         redirected_by: Address | None = None
         tried: tuple[Address, ...] = ()
@@ -176,7 +178,7 @@ class Fetcher:
             if request.credential is not None and fetched.credential is None and fetched.status is not None:
                 fetched = replace(fetched, withheld=_why_withheld(hop, request.credential))
                 hop.is_withheld = True
-            if scrubber := fetched.scrubber or _scrubber_at(hop):
+            if scrubber := fetched.scrubber or self._scrubber_at(hop):
                 fetched = scrubbed(fetched, scrubber)
             if location is None:
                 return fetched
@@ -254,6 +256,19 @@ class Fetcher:
             return None
         is_best = not hop.is_redirect or self._credentials.for_url(url) is given
         return given if is_best else None
+
+    def _scrubber_at(self, hop: _Hop) -> Scrubber:
+        """Return what removes the secrets that the server at the present URL receives.
+
+        It receives the target's credential with another request, if that is the one for this URL. A server
+        that redirects may pass on what it got, but not to a place with a credential of its own: the server
+        there could guess the secrets of another one.
+        """
+        own, known = self._credentials.for_url(str(hop.url)), hop.request.target_credential
+        received = [each for each in hop.sent if own is None or each is own or each is hop.credential]
+        if known is not None and known is own:
+            received.append(known)
+        return united([hop.own_secret, *(each.scrubber for each in received)])
 
     async def _open(
         self, hop: _Hop, target: TargetUrl, credential: Credential | None
@@ -347,7 +362,7 @@ class Fetcher:
             credential=None if credential is None else credential.name,
             is_certificate_refused=is_certificate_refused,
             is_head_too_large=reply.status in HEAD_TOO_LARGE or is_header_page(page),
-            scrubber=_scrubber_at(hop),
+            scrubber=self._scrubber_at(hop),
             **read_head(reply),
         )
         return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
@@ -390,14 +405,6 @@ class Fetcher:
             known = header, header_fields(dict([header]), f"credentials.{name}")
             self._credential_fields[name] = known
         return known[1]
-
-
-def _scrubber_at(hop: _Hop) -> Scrubber:
-    """Return what removes the secrets that the server at the present URL has received, or receives anyway."""
-    known = hop.request.target_credential
-    if known is None or not known.scope.covers(str(hop.url)):
-        return united(hop.sent)
-    return united([*hop.sent, known.scrubber])
 
 
 def _why_withheld(hop: _Hop, credential: Credential) -> str:
