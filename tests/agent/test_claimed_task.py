@@ -89,8 +89,8 @@ async def test_refused_repetition_of_a_lost_write_keeps_its_key(
         monkeypatch.setattr(holder.own.tasks, "delegate_subtask", fail_first)
         for error in [*lost, refused]:
             with pytest.raises(type(error)):
-                await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
-        child = await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+                await task.delegate("a part", role_id="no-such-role", budget={"tokens": 4})
+        child = await task.delegate("a part", role_id="no-such-role", budget={"tokens": 4})
         children = [child.task_id for child in (await holder.admin.tasks.get(holder.task_id)).children]
     assert children == [child]
 
@@ -113,9 +113,9 @@ async def test_two_concurrent_writes_with_lost_answers_are_repeated_as_two(
 async def test_refused_write_gets_a_new_key(registry: RegistryServer) -> None:
     async with claimed(registry, "refused") as (holder, task):
         with pytest.raises(RegistryRefusal, match="budget"):
-            await task.delegate("a part", role_id="nobody", budget={"tokens": 11})
+            await task.delegate("a part", role_id="no-such-role", budget={"tokens": 11})
         await holder.admin.tasks.top_up(holder.task_id, tokens=1)
-        assert await task.delegate("a part", role_id="nobody", budget={"tokens": 11})
+        assert await task.delegate("a part", role_id="no-such-role", budget={"tokens": 11})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ async def test_writes_are_repeated_while_the_lease_is_held(
         for write in ("report_progress", "delegate_subtask", "request_human_help"):
             monkeypatch.setattr(tasks, write, losing_answers(getattr(tasks, write), error, 3))
         assert [await task.report_progress(text) for text in ("one", "two")] == [1, 2]
-        child = await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+        child = await task.delegate("a part", role_id="no-such-role", budget={"tokens": 4})
         await task.request_help("which logo?")
         shown = await holder.admin.tasks.get(holder.task_id)
         assert ([one.task_id for one in shown.children], shown.status) == ([child], "handoff")
@@ -158,8 +158,8 @@ async def test_refusal_after_an_unanswered_write_keeps_its_key(
 
         monkeypatch.setattr(tasks, "delegate_subtask", fail_twice)
         with pytest.raises(NotPermitted):
-            await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
-        child = await task.delegate("a part", role_id="nobody", budget={"tokens": 4})
+            await task.delegate("a part", role_id="no-such-role", budget={"tokens": 4})
+        child = await task.delegate("a part", role_id="no-such-role", budget={"tokens": 4})
         children = [one.task_id for one in (await holder.admin.tasks.get(holder.task_id)).children]
     assert children == [child]
 
@@ -173,7 +173,7 @@ async def test_wait_that_a_proxy_requests_is_bounded(
         waits_s.append(wait_s)
         return now_s
 
-    async with claimed(registry, "told-to-wait", is_held=True) as (holder, task):
+    async with claimed(registry, "asked-to-wait", is_held=True) as (holder, task):
         tasks, error = holder.own.tasks, Unavailable("HTTP 503", status=503, retry_after_s=3600)
         monkeypatch.setattr(tasks, "report_progress", losing_answers(tasks.report_progress, error, 1))
         monkeypatch.setattr(claimed_task, "next_try_s", note_wait)

@@ -27,7 +27,7 @@ class EndRequest:
 
 
 def _ignore(_request: EndRequest) -> None:
-    """Forget the request."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class ToolProxyContext:
     is_held: Callable[[], bool]
     """Whether the lease is held now, by the holder's own deadline; if not, nothing is executed."""
     ending: Callable[[EndRequest], None] = _ignore
-    """Told each call that shall end the run, before it is sent, and again if it is refused."""
+    """Called for each call that shall end the run, before it is sent, and again if it is refused."""
     ended: Callable[[str], None]
     """Told `mark_complete` or `request_human_help` once that tool has ended the run."""
     budget_gone: Callable[[], None]
