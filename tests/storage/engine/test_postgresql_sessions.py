@@ -1,3 +1,4 @@
+import asyncio
 import time
 from pathlib import Path
 
@@ -49,6 +50,79 @@ async def test_page_cost_of_the_database_is_kept(tmp_path: Path) -> None:
     name = make_url(url).database
     postgresql_server().psql(f"ALTER DATABASE {name} SET random_page_cost = 2.5")
     assert await _costs_of_pages(url) == ["2.5", "2.5"]
+
+
+class ForgetfulFirewall:
+    """A relay between a TCP port and PostgreSQL's Unix socket, which can forget its connections.
+
+    A forgotten connection stays open, and its bytes are lost.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url)
+        self._known: set[asyncio.StreamWriter] = set()
+        self._all: list[asyncio.StreamWriter] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> str:
+        """Return the URL of the database behind the relay."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        url = self._url.difference_update_query(["host", "port"]).set(host="127.0.0.1", port=port)
+        return url.render_as_string(hide_password=False)
+
+    def forget(self) -> None:
+        self._known.clear()
+
+    async def stop(self) -> None:
+        self._server.close()
+        for writer in self._all:
+            writer.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        socket = f"{self._url.query['host']}/.s.PGSQL.5432"
+        server_reader, server_writer = await asyncio.open_unix_connection(socket)
+        self._all += [writer, server_writer]
+        self._known |= {writer, server_writer}
+        for source, sink in ((reader, server_writer), (server_reader, writer)):
+            task = asyncio.create_task(self._pass_on(source, sink))
+            self._tasks.add(task)
+
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            if sink in self._known:
+                sink.write(data)
+        if sink in self._known:
+            sink.close()
+
+
+async def test_connection_that_a_firewall_forgot_is_soon_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lifesign.storage.engine.postgresql_sessions.PING_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr("lifesign.storage.engine.postgresql_sessions.PING_SECONDS", 0.2)
+    firewall = ForgetfulFirewall(empty_url("postgresql", tmp_path))
+    database = open_database(await firewall.start())
+    try:
+        await database.write(_add_row)
+        firewall.forget()
+        async with asyncio.timeout(10):
+            assert await database.read(_rows) == [1]
+    finally:
+        await database.close()
+        await firewall.stop()
+
+
+async def test_server_is_asked_for_keepalive_packets_each_minute(tmp_path: Path) -> None:
+    database = open_database(empty_url("postgresql", tmp_path))
+    try:
+        # On a Unix socket, SHOW returns 0.
+        assert await database.read(lambda transaction: transaction.connection.scalar(text(
+            "SELECT reset_val FROM pg_settings WHERE name = 'tcp_keepalives_idle'"
+        ))) == "60"  # fmt: skip
+    finally:
+        await database.close()
 
 
 @pytest.mark.parametrize("idle_s", [0.0, 3600.0])
