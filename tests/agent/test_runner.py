@@ -579,3 +579,52 @@ def test_agent_can_be_stopped_from_another_thread(registry: RegistryServer) -> N
     assert asyncio.run(live()) is AgentEnd.FINISHED
     # The event loop of the runner is closed now.
     leave[0]()
+
+
+@in_virtual_time
+async def test_next_run_in_the_process_waits_for_the_work_of_the_former() -> None:
+    desk, next_desk = Desk(), Desk()
+    async with scripted_registry() as registry:
+        former, following, last = [runner_at(registry, each) for each in (desk, Desk(), next_desk)]
+        former.start()
+        await former.registered()
+        work = asyncio.create_task(former.assign("work"))
+        await asyncio.sleep(1)
+        following.start()
+        last.start()
+        await asyncio.sleep(5)
+        assert (former.is_leaving, following.is_leaving, last.incarnation) == (True, True, None)
+        assert registry.functions().count("POST") == 1
+        desk.may_end.set()
+        assert await work == "work"
+        assert await former.wait() is AgentEnd.FINISHED
+        await last.registered()
+        last.drain()
+        await last.wait()
+        await following.wait()
+        assert registry.functions().count("POST") == 2
+
+
+def test_next_run_in_another_thread_waits_for_the_former(registry: RegistryServer) -> None:
+    order: list[str] = []
+    is_registered = threading.Event()
+
+    async def live(name: str) -> None:
+        runner = AgentRunner("run-twice", registry=registry.url, key=KEYS[Role.ADMIN])
+        runner.start()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await runner.registered()
+            order.append(f"{name} began")
+            if is_registered.is_set():
+                runner.drain()
+            is_registered.set()
+            await runner.wait()
+        order.append(f"{name} ended")
+
+    with ThreadPoolExecutor() as threads:
+        former = threads.submit(asyncio.run, live("former"))
+        assert is_registered.wait(PATIENCE_SECONDS)
+        threads.submit(asyncio.run, live("next")).result()
+        former.result()
+    assert order.index("former ended") < order.index("next ended")
+    assert sorted(order) == ["former began", "former ended", "next began", "next ended"]

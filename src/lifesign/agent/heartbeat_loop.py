@@ -40,6 +40,8 @@ from lifesign.errors import InvalidValue
 
 MAX_COMMANDS_KNOWN: Final = 64
 """A registry keeps at most 16 commands for one agent."""
+POLL_SECONDS: Final = 0.25
+"""Interval at which an agent that may not register yet checks whether it may."""
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -71,6 +73,7 @@ class HeartbeatLoop:
         *,
         renew_leases: Callable[[], None] | None = None,
         is_sender: Callable[[], bool] | None = None,
+        may_register: Callable[[], bool] = lambda: True,
         is_automatic: bool = True,
         wall_s: Callable[[], float] = time.time,
         chance: Callable[[], float] = random.random,
@@ -84,12 +87,16 @@ class HeartbeatLoop:
 
         `is_sender` is called before each registration and heartbeat. False ends the loop: another process
         sends them now.
+
+        `may_register` is called before each registration. If it returns False, the loop calls it again after
+        POLL_SECONDS.
         """
         self._place = place
         self._on_reply = on_reply
         self._load = load
         self._renew_leases = renew_leases
         self._is_sender = is_sender
+        self._may_register = may_register
         self._is_automatic = is_automatic
         self._wall_s = wall_s
         self._chance = chance
@@ -179,6 +186,8 @@ class HeartbeatLoop:
             # There is nothing to end, and no incarnation is begun to end it.
             self.has_left.set()
             return _now_s()
+        elif not self._may_register():
+            return _now_s() + POLL_SECONDS
         else:
             due_s = await self._register()
         self._note_answer()

@@ -71,7 +71,8 @@ class RegistrySession:
         self.incarnation: int | None = None
         """Incarnation of this process; None while there is none."""
         self._keys = keys
-        self._url = registry
+        self.registry = registry
+        """URL of the registry."""
         self._allows_plain_http = allow_plain_http
         self._works_tasks = works_tasks
         self._has_fixed_id = has_fixed_id
@@ -187,7 +188,7 @@ class RegistrySession:
         """Return a client of the registry that sends the agent's current key with each request."""
         interval_s = self.profile.rhythm.interval_seconds
         return RegistryClient(
-            self._url,
+            self.registry,
             key=self._keys,
             timeout_seconds=min(TIMEOUT_SECONDS, max(MIN_TIMEOUT_SECONDS, interval_s)),
             allow_plain_http=self._allows_plain_http,

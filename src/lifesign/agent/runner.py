@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from lifesign.agent.drain import AgentEnd, DrainContext, leave
 from lifesign.agent.errors import InvalidAgent, WorkRefused
 from lifesign.agent.handler import Handler
 from lifesign.agent.heartbeat_loop import HeartbeatLoop
+from lifesign.agent.local_runs import LocalRun
 from lifesign.agent.profile import AgentProfile, ProfileSettings, drain_work_s, given_profile
 from lifesign.agent.registration import RegistrySession
 from lifesign.agent.settings_validation import check_key_file, check_kinds
@@ -108,6 +110,7 @@ class AgentRunner:
             self,
             self._work.load,
             renew_leases=self._source.renew_leases if isinstance(self._source, TaskSource) else None,
+            may_register=self._may_register,
             is_automatic=auto_heartbeat,
         )
         self._drain_s = self.profile.drain_s
@@ -115,6 +118,7 @@ class AgentRunner:
         self._hurry = asyncio.Event()
         self._living: asyncio.Task[AgentEnd] | None = None
         self._home: asyncio.AbstractEventLoop | None = None
+        self._run: LocalRun | None = None
 
     @classmethod
     def of(cls, agent: object, **settings: Any) -> Self:
@@ -143,11 +147,21 @@ class AgentRunner:
         return self._leaves.is_set()
 
     def start(self) -> None:
-        """Start the agent in the background; returns at once, also if the registry is unreachable."""
+        """Start the agent in the background; returns at once, also if the registry is unreachable.
+
+        If another runner of the agent runs in this process, that one drains. This one registers after it.
+        """
         if self._living is not None:
             raise InvalidAgent(self.agent_id, "one start per runner: create a new one to start again")
         self._home = asyncio.get_running_loop()
         self._living = asyncio.create_task(self._live(), name=f"agent {self.agent_id}")
+        self._run = run = LocalRun(self._place.registry, self.agent_id, self._give_way)
+        self._living.add_done_callback(lambda _: run.end())
+        if run.begin():
+            _log.warning(
+                "agent %s runs in this process already; that run drains, and then the new one registers",
+                self.agent_id,
+            )
 
     async def registered(self) -> None:
         """Wait until the agent is registered."""
@@ -203,11 +217,8 @@ class AgentRunner:
         A second call ends the agent without waiting. May be called from any thread.
         """
         if self._home is not None and _running_loop() is not self._home:
-            # A loop that is closed already has nothing to leave.
-            with suppress(RuntimeError):
-                self._home.call_soon_threadsafe(self.drain, why)
-            return
-        if self._leaves.is_set():
+            self._call_at_home(self.drain, why)
+        elif self._leaves.is_set():
             _log.warning("agent %s ends at once, without a drain: %s", self.agent_id, why)
             self._hurry.set()
         else:
@@ -246,6 +257,20 @@ class AgentRunner:
         """Start no work, and refuse waiting work, while another process is registered as this agent."""
         self._work.pause()
         self._handed_in.refuse_waiting(_DISPLACED)
+
+    def _may_register(self) -> bool:
+        return self._run is None or self._run.is_first()
+
+    def _give_way(self) -> None:
+        """Drain, in whatever thread a later run of the agent is started."""
+        self._call_at_home(self.on_drain_requested, "the agent is started again in this process", None)
+
+    def _call_at_home(self, function: Callable[..., None], *arguments: object) -> None:
+        """Call a function in the event loop of the agent."""
+        # A loop that is closed already has nothing to leave.
+        with suppress(RuntimeError):
+            if self._home is not None:
+                self._home.call_soon_threadsafe(function, *arguments)
 
     def _check_loop(self) -> None:
         """Raise InvalidAgent in another event loop: the agent could not wake the caller."""
