@@ -21,7 +21,7 @@ from lifesign.prober.registry_exchange.ledger import (
     ShardBatch,
     WitnessNews,
 )
-from lifesign.prober.worker.outbox import Outbox, Result
+from lifesign.prober.worker.outbox import MAX_QUEUED_SECONDS, Outbox, Result
 from lifesign.prober.worker.reporting import MAX_BAD, MAX_BATCH, Reporter
 from lifesign.prober.worker.shards import OwnedShards, TargetSlot
 
@@ -193,6 +193,73 @@ async def test_results_keep_their_order_when_a_call_fails_half_way_and_count_onc
     assert len(seen) == 20
     assert seen == sorted(seen)
     assert desk.reporter.outage is None
+
+
+class NarrowLink(MemoryLedger):
+    """Takes `result_s` per result and `call_s` per call; a call fails after 5 s."""
+
+    result_s = 0.0
+    call_s = 0.0
+    failures = 0
+
+    async def report(self, batches: Sequence[ShardBatch], interval_s: float) -> ReportAnswer:
+        try:
+            async with asyncio.timeout(5):
+                await asyncio.sleep(
+                    self.call_s + self.result_s * sum(len(batch.reports) for batch in batches)
+                )
+        except TimeoutError:
+            self.is_unreachable = True
+            self.failures += 1
+        try:
+            return await super().report(batches, interval_s)
+        finally:
+            self.is_unreachable = False
+
+
+@in_virtual_time
+async def test_backlog_passes_a_link_that_is_too_narrow_for_a_full_batch() -> None:
+    desk = Desk(ledger := NarrowLink(virtual_loop().clock))
+    ledger.result_s = 0.04
+    slots = await desk.hold(*urls_of(1_300))
+    async with desk.open():
+        for slot in slots:
+            desk.add(slot)
+        await asyncio.sleep(1_300 * 0.04 + 30)
+        assert desk.reporter.reported == 1_300
+    # 500, 250 and 125
+    assert ledger.failures == 3
+
+
+@in_virtual_time
+@pytest.mark.parametrize("call_s", [0.0, 1.5])
+async def test_batches_are_full_again_some_time_after_an_outage(call_s: float) -> None:
+    desk = Desk(ledger := NarrowLink(virtual_loop().clock))
+    ledger.call_s = 5.0
+    slots = await desk.hold(*urls_of(20_000))
+    async with desk.open():
+        for slot in slots:
+            desk.add(slot)
+        await asyncio.sleep(300)
+        assert ledger.calls == []
+        ledger.call_s = call_s
+        await asyncio.sleep(180)
+        assert desk.reporter.reported == 20_000
+    assert ledger.calls[0] == 1
+    assert MAX_BATCH in ledger.calls
+
+
+@in_virtual_time
+async def test_old_results_are_dropped_while_a_slow_ledger_takes_others() -> None:
+    desk = Desk(ledger := NarrowLink(virtual_loop().clock))
+    ledger.result_s = 0.5
+    slots = await desk.hold(*urls_of(3_000))
+    async with desk.open():
+        for slot in slots:
+            desk.add(slot)
+        await asyncio.sleep(MAX_QUEUED_SECONDS + 10)
+        assert len(desk.outbox) == 0
+    assert 1_000 < desk.reporter.reported < 3_000
 
 
 @in_virtual_time

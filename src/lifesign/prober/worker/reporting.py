@@ -1,7 +1,8 @@
 """Reporter of a worker: delivers results to the ledger completely, once, and in time.
 
-Calls run one after the other, so that results of one target keep their order. A call whose outcome is unknown
-is repeated unchanged. A batch that the ledger cannot process is dropped and delays no other.
+Calls run one after the other, so that results of one target keep their order. Results of a call whose outcome
+is unknown are sent again, fewer at once. A batch that the ledger cannot process is dropped and delays no
+other.
 """
 
 import asyncio
@@ -26,13 +27,35 @@ from lifesign.prober.worker.pending_interfaces import PendingInterfaces
 from lifesign.prober.worker.shards import Shard
 
 MAX_BATCH: Final = 500
-"""Results in one call, of any shards."""
+"""Maximum number of results in one call, of any shards."""
+QUICK_SECONDS: Final = 1.0
+"""Duration of a full call below which the next one may have twice as many results."""
+SLOW_SECONDS: Final = 2.5
+"""Duration of a full call from which the next one has no more results. A try of a call ends after 5 s."""
 MAX_BAD: Final = 10
 """Maximum number of results of one call that are tested one by one; if there are more, the results are not
 the cause.
 """
 
 _log = logging.getLogger("lifesign.prober")
+
+
+class BatchSize:
+    """Number of results in the next call, so that a narrow link or a slow ledger can take them in time."""
+
+    def __init__(self) -> None:
+        self.most = MAX_BATCH
+
+    def failed(self, count: int) -> None:
+        """Record that a call with so many results failed."""
+        self.most = max(1, count // 2)
+
+    def succeeded(self, count: int, took_s: float) -> None:
+        """Record that a call with so many results succeeded."""
+        if count < self.most or took_s >= SLOW_SECONDS:
+            return
+        more = self.most if took_s < QUICK_SECONDS else 1 + self.most // 10
+        self.most = min(MAX_BATCH, self.most + more)
 
 
 class Reporter:
@@ -67,6 +90,7 @@ class Reporter:
         self._interval_s = interval_s
         self._flush_s = flush_s
         self._away = Backoff(chance)
+        self._size = BatchSize()
         self._wake = asyncio.Event()
         self._is_hurrying = False
         """Whether the waiting results are to be sent at once."""
@@ -105,16 +129,26 @@ class Reporter:
         """Send all results that may be sent now. Raises LedgerUnreachable."""
         self._is_hurrying = False
         try:
-            while results := self._outbox.take(MAX_BATCH, self._may_be_removed):
+            while results := self._outbox.take(self._size.most, self._may_be_removed):
                 self.in_hand = len(results)
+                began_s = asyncio.get_running_loop().time()
                 await self._hand_over(results)
+                self._size.succeeded(len(results), asyncio.get_running_loop().time() - began_s)
+                self._drop_old()
+        except LedgerUnreachable:
+            self._size.failed(self.in_hand)
+            raise
         finally:
             self.in_hand = 0
-            if given_up := self._outbox.give_up(self._clock.boot_s()):
-                _log.warning(
-                    "%d results are dropped, as too many or too old: the registry or database is unreachable",
-                    given_up,
-                )
+            self._drop_old()
+
+    def _drop_old(self) -> None:
+        if given_up := self._outbox.give_up(self._clock.boot_s()):
+            _log.warning(
+                "%d results are dropped, as too many or too old: "
+                "the registry or database is unreachable or slow",
+                given_up,
+            )
 
     def _may_be_removed(self, shard: Shard) -> bool:
         return shard.is_owned(self._clock.boot_s())
