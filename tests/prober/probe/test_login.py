@@ -190,6 +190,27 @@ async def test_a_secret_in_the_challenge_is_not_shown(monkeypatch: pytest.Monkey
     assert "canary" not in observation.model_dump_json() + memory
 
 
+async def test_card_and_metadata_are_not_compared_with_the_secret_of_the_interface(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server of the root could otherwise guess a secret that it never receives."""
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
+    async with serving({}) as server:
+        gate(server)
+        schemes = {"a": {"type": "apiKey", "in": "header", "name": "canary-of-the-lab"}}
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC, securitySchemes=schemes))
+        server.replies[AT_RPC] = as_json(metadata(server, scopes_supported=["canary-of-the-lab"]))
+        lab = {"name": "lab", "origin": server.url, "path": RPC, "bearer": {"env": "LAB_TOKEN"}}
+        async with probing(ask={}, credentials=[lab]) as probes:
+            login = (await probes.see(server.url)).login
+        assert "authorization" in server.asked(RPC)
+    assert login is not None
+    assert login.schemes == ("bearer",)
+    assert login.card_schemes == ("apiKey header canary-of-the-lab",)
+    assert login.metadata is not None
+    assert login.metadata.scopes == ("canary-of-the-lab",)
+
+
 async def test_metadata_of_an_interface_at_the_root_has_one_place() -> None:
     async with serving({}) as server:
         gate(server)
