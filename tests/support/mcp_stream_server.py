@@ -27,6 +27,7 @@ class StreamServer:
     port: int = 0
     asked: list[str] = field(default_factory=list)
     queries: list[str] = field(default_factory=list)
+    heads: list[str] = field(default_factory=list)
     has_ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the client has ended an event stream."""
     _streams: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -38,6 +39,7 @@ class StreamServer:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            self.heads.append(head)
             method, target, _ = head.split(" ", 2)
             path, _, query = target.partition("?")
             self.queries.append(query)

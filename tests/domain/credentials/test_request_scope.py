@@ -21,7 +21,7 @@ def test_only_requests_behind_a_login_carry_a_credential() -> None:
         sending: {purpose.value for purpose in Purpose if SENDING[purpose] is sending} for sending in Sending
     }
     assert by_sending == {
-        "always": {"interface", "message", "path"},
+        "always": {"endpoint", "interface", "message", "path"},
         "after_refusal": {"card", "health"},
         "never": {"other"},
     }

@@ -74,7 +74,7 @@ async def test_fetched_answer_has_status_headers_timing_and_address(
 async def test_event_that_is_cut_off_is_left_out() -> None:
     stream = answer(200, b"data: 1\n\ndata: half a sec", Content_Type="text/event-stream")
     async with serving({"/": stream}) as server, asking() as asker:
-        fetched = await asker.get(f"{server.url}/", is_enough=lambda piece: b"\n\n" in piece)
+        fetched = await asker.get(f"{server.url}/", is_enough=lambda piece, _: b"\n\n" in piece)
     assert (fetched.body, fetched.is_part) == (b"data: 1\n\n", True)
 
 

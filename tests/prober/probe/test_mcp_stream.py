@@ -198,7 +198,7 @@ async def test_endpoint_that_repeats_the_key_is_requested_as_it_is(monkeypatch: 
     assert "key-0123456789" not in observation.model_dump_json()
 
 
-@pytest.mark.parametrize("path", [None, "/sse/messages"])
+@pytest.mark.parametrize("path", [None, "/sse"])
 @pytest.mark.parametrize("encode", [str, quote, lambda text: b64encode(text.encode()).decode()])
 async def test_a_secret_in_an_event_is_removed_before_the_event_is_read(
     tmp_path: Path, encode: Callable[[str], str], path: str | None
@@ -216,7 +216,7 @@ async def test_a_secret_in_an_event_is_removed_before_the_event_is_read(
             reply["result"]["serverInfo"]["name"] = encode(secret)
         return reply
 
-    async with streaming(echoing, path or "/messages") as serving:
+    async with streaming(echoing, "/sse/messages") as serving:
         origin = serving.url.removesuffix("/sse")
         place = {"path": path} if path else {}
         bearer = {"file": str(tmp_path / "token")}
@@ -228,3 +228,36 @@ async def test_a_secret_in_an_event_is_removed_before_the_event_is_read(
     assert report.interface is None
     for shown in (report.observation.model_dump_json(), report.memory.to_json()):
         assert encode(secret)[8:16] not in shown
+
+
+async def test_stream_is_not_compared_with_the_secret_of_an_endpoint_that_it_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server of the stream could otherwise guess a secret that it never receives."""
+    monkeypatch.setenv("STREAM_KEY", "key-0123456789")
+
+    def guessing(message: dict[str, Any]) -> dict[str, Any] | None:
+        reply = old(message)
+        if reply is not None and message["method"] == "initialize":
+            reply["result"]["serverInfo"]["name"] = "key-0123456789"
+        return reply
+
+    async with streaming(guessing, "/sse/messages") as serving:
+        origin, key = serving.url.removesuffix("/sse"), {"env": "STREAM_KEY"}
+        credential = {"name": "acme", "origin": origin, "path": "/sse/messages", "bearer": key}
+        observation = await probe_once(serving, credentials=[credential])
+        assert not any("key-0123456789" in head for head in serving.heads)
+    assert layer(observation.discovery).reason == "MCP 2024-11-05: key-0123456789"
+
+
+async def test_endpoint_with_a_credential_that_the_stream_lacks_is_gated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STREAM_KEY", "key-0123456789")
+    async with streaming(old, "/sse/messages") as serving:
+        serving.status = "401 Unauthorized"
+        origin, key = serving.url.removesuffix("/sse"), {"env": "STREAM_KEY"}
+        credential = {"name": "acme", "origin": origin, "path": "/sse/messages", "bearer": key}
+        observation = await probe_once(serving, credentials=[credential])
+    assert results(observation) == {"discovery": "gated", "transport": "gated"}
+    assert "credential acme" in layer(observation.discovery).reason

@@ -31,7 +31,7 @@ from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.disguise import MAX_ENTITIES
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import CredentialScope
-from lifesign.domain.credentials.secret import NO_SECRETS, REMOVED
+from lifesign.domain.credentials.secret import NO_SECRETS, REMOVED, Scrubber
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
@@ -406,16 +406,48 @@ async def test_echo_of_every_header_leaves_no_secret(status: int) -> None:
         assert TOKEN.lower() not in text.lower()
 
 
-async def test_secret_that_comes_back_after_a_redirect_is_removed() -> None:
-    evidence = Bodies()
-    echo = as_json({"jsonrpc": "2.0", "id": 1, "error": {"code": -32603, "message": TOKEN}})
-    async with serving({RPC: redirect("/open", 307), "/open": echo}) as server:
-        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
-        given = settings(server.url, path=RPC) | {"ask": {"message": {"text": "hello"}}}
-        observation = await probed(server, evidence, **given)
-    assert "/open" in server.paths
-    assert not leaks(observation.model_dump_json())
-    assert not any(leaks(body.decode()) for body in evidence.kept.values())
+@pytest.mark.parametrize(("target", "is_compared"), [("/rpc/moved", True), ("/open", False)])
+async def test_answer_after_a_redirect_is_compared_with_the_secret_if_its_request_carried_it(
+    target: str, *, is_compared: bool
+) -> None:
+    """The agent at another path could otherwise guess a secret that it does not receive."""
+    stream = answer(200, f"data: {TOKEN}\n\n".encode(), Content_Type="text/event-stream")
+    pieces: list[str] = []
+
+    def keep(piece: bytes, scrubber: Scrubber) -> bool:
+        pieces.append(scrubber.clean_text(piece.decode()))
+        return False
+
+    async with serving({RPC: redirect(target, 307), target: stream}) as server:
+        wanted = definition(**settings(server.url, path=RPC))
+        store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+        async with fetching(wanted, store) as fetcher:
+            fetched = await fetcher.fetch(
+                Request(
+                    url=URL(server.url + RPC),
+                    max_bytes=1_000,
+                    deadline_s=float("inf"),
+                    credential=store.named("lab"),
+                    target_credential=store.named("lab"),
+                    is_enough=keep,
+                )
+            )
+    assert (f"GET {target}" in carried(server)) is is_compared
+    for text in (fetched.body.decode(), "".join(pieces)):
+        assert (TOKEN not in text) is is_compared
+
+
+@pytest.mark.parametrize(("address", "is_compared"), [("127.0.0.1", True), ("8.8.8.8", False)])
+async def test_answer_from_a_place_that_gets_no_secret_is_not_compared_with_it(
+    address: str, *, is_compared: bool
+) -> None:
+    wanted = definition(**settings("http://lab.example"), networks={"allow": ["127.0.0.0/8"]})
+    store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
+    async with fetching(wanted, store) as fetcher:
+        url, own = URL("http://lab.example/"), store.named("lab")
+        request = Request(url=url, max_bytes=1, deadline_s=0, target_credential=own)
+        hop = _Hop(url, request, 0, 0, NO_SECRETS)
+        assert bool(fetcher._scrubber_at(hop, ip_address(address))) is is_compared
 
 
 async def test_interface_on_another_origin_sends_back_no_secret() -> None:

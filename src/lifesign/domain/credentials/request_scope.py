@@ -34,6 +34,11 @@ class Purpose(StrEnum):
 
     INTERFACE = "interface"
     """The interface of an agent or an MCP server."""
+    ENDPOINT = "endpoint"
+    """The URL for requests that the event stream of an MCP server names.
+
+    The answers arrive in the stream, whose sender must have received the secrets of the requests.
+    """
     MESSAGE = "message"
     PATH = "path"
     """A path that the definition names."""
@@ -56,6 +61,7 @@ class Sending(StrEnum):
 # A public document is measured as the public sees it.
 SENDING: Final[Mapping[Purpose, Sending]] = MappingProxyType({
     Purpose.INTERFACE: Sending.ALWAYS,
+    Purpose.ENDPOINT:  Sending.ALWAYS,
     Purpose.MESSAGE:   Sending.ALWAYS,
     Purpose.PATH:      Sending.ALWAYS,
     Purpose.CARD:      Sending.AFTER_REFUSAL,

@@ -7,7 +7,7 @@ of the peer is a `ResultClass`, never an exception.
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from time import perf_counter
@@ -178,7 +178,7 @@ class Fetcher:
             if request.credential is not None and fetched.credential is None and fetched.status is not None:
                 fetched = replace(fetched, withheld=_why_withheld(hop, request.credential))
                 hop.is_withheld = True
-            if scrubber := fetched.scrubber or self._scrubber_at(hop):
+            if scrubber := fetched.scrubber or self._scrubber_at(hop, fetched.address):
                 fetched = scrubbed(fetched, scrubber)
             if location is None:
                 return fetched
@@ -257,16 +257,16 @@ class Fetcher:
         is_best = not hop.is_redirect or self._credentials.for_url(url) is given
         return given if is_best else None
 
-    def _scrubber_at(self, hop: _Hop) -> Scrubber:
-        """Return what removes the secrets that the server at the present URL receives.
+    def _scrubber_at(self, hop: _Hop, address: Address | None) -> Scrubber:
+        """Return what removes the secrets that the server at the present URL receives, and no others.
 
         It receives the target's credential with another request, if that is the one for this URL. A server
-        that redirects may pass on what it got, but not to a place with a credential of its own: the server
-        there could guess the secrets of another one.
+        that receives none of them could guess the secrets of another one. So nothing is searched for what was
+        sent before a redirect only.
         """
         own, known = self._credentials.for_url(str(hop.url)), hop.request.target_credential
-        received = [each for each in hop.sent if own is None or each is own or each is hop.credential]
-        if known is not None and known is own:
+        received = [each for each in hop.sent if each is own or each is hop.credential]
+        if known is not None and known is own and self._keeps_secrets(hop.url, address):
             received.append(known)
         return united([hop.own_secret, *(each.scrubber for each in received)])
 
@@ -328,7 +328,7 @@ class Fetcher:
                 body, is_part = await read_beginning(reply, request.max_bytes, reply.counter)
             elif (result is ResultClass.OK or is_wanted) and not request.is_head_enough:
                 if request.is_enough is not None and media_type(reply.headers) == EVENT_STREAM:
-                    is_enough = request.is_enough
+                    is_enough = partial(self._is_enough, hop, line.address, request.is_enough)
                     body, is_part = await read_until(reply, request.max_bytes, reply.counter, is_enough)
                 else:
                     body = await read_bounded(reply, request.max_bytes, reply.counter)
@@ -362,10 +362,16 @@ class Fetcher:
             credential=None if credential is None else credential.name,
             is_certificate_refused=is_certificate_refused,
             is_head_too_large=reply.status in HEAD_TOO_LARGE or is_header_page(page),
-            scrubber=self._scrubber_at(hop),
+            scrubber=self._scrubber_at(hop, line.address),
             **read_head(reply),
         )
         return fetched, reply.headers.get("Location") if reply.status in REDIRECTS else None
+
+    def _is_enough(
+        self, hop: _Hop, address: Address, is_enough: Callable[[bytes, Scrubber], bool], piece: bytes
+    ) -> bool:
+        # A token may change while the stream is open.
+        return is_enough(piece, self._scrubber_at(hop, address))
 
     def _credential_for(self, hop: _Hop, address: Address) -> Credential | None:
         """Return the credential that goes to this place, over TLS or to an allowed private network."""
@@ -374,9 +380,9 @@ class Fetcher:
             return None
         return credential if self._keeps_secrets(hop.url, address) else None
 
-    def _keeps_secrets(self, url: URL, address: Address) -> bool:
+    def _keeps_secrets(self, url: URL, address: Address | None) -> bool:
         """Return whether a secret may be sent there: over TLS, or to an allowed private network."""
-        return url.scheme == "https" or self._is_private(address)
+        return url.scheme == "https" or (address is not None and self._is_private(address))
 
     def _written(self, hop: _Hop, credential: Credential | None) -> bytes:
         """Return a request in its wire form; InvalidValue for invalid headers."""

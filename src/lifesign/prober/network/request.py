@@ -9,6 +9,7 @@ from typing import Final, Literal
 from yarl import URL
 
 from lifesign.domain.common.fast_dataclass import fast_dataclass
+from lifesign.domain.credentials.secret import Scrubber
 from lifesign.errors import InvalidValue
 from lifesign.prober.secrets.client_tls import ClientTls
 from lifesign.prober.secrets.credential_store import Credential
@@ -52,8 +53,11 @@ class Request:
     """Whether a GET reads the body with every status except redirects; else only if the result is `ok`."""
     is_part_enough: bool = False
     """Whether the beginning of a body is enough: its first `max_bytes`, or the bytes until it broke off."""
-    is_enough: Callable[[bytes], bool] | None = None
-    """Called with each piece of an event stream: whether nothing more need be read; None: all is read."""
+    is_enough: Callable[[bytes, Scrubber], bool] | None = None
+    """Called with each piece of an event stream: whether nothing more need be read; None: all is read.
+
+    The scrubber removes the secrets that the sender of the stream receives.
+    """
     deadline_s: float
     """Deadline on the event loop's clock; `total_seconds` from now if that is sooner."""
     may_leave_origin: bool = False
@@ -62,7 +66,7 @@ class Request:
     credential: Credential | None = None
     """Sent if its scope covers `url`; after a redirect, only if no other one has a longer path for that."""
     target_credential: Credential | None = None
-    """Credential that the target receives: an answer from a URL of its scope is searched for its secrets."""
+    """Credential that the target receives: answers of the URLs that it is for are searched for its secret."""
     card_schemes: Sequence[str] = ()
     """Security schemes of the agent card, which name the place of an API key."""
     own_secret: str | None = None

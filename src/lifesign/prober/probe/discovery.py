@@ -23,6 +23,7 @@ from lifesign.client.candidate_urls import (
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.a2a.interfaces import MAX_URL_CHARS, AgentInterface, askable
 from lifesign.domain.credentials.request_scope import Purpose
+from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, LayerResult, ResultClass
 from lifesign.domain.observation.served_body import classify_card, is_absent
 from lifesign.domain.text.safe_text import harmless
@@ -79,7 +80,7 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
     return first
 
 
-def _is_anything(_piece: bytes) -> bool:
+def _is_anything(_piece: bytes, _scrubber: Scrubber) -> bool:
     return True
 
 

@@ -35,20 +35,15 @@ class McpExchange:
         self._last_id += 1
         return self._last_id
 
-    async def send(
-        self,
-        request: McpRequest,
-        *,
-        max_bytes: int = MAX_ANSWER_BYTES,
-        purpose: Purpose = Purpose.INTERFACE,
-    ) -> McpAnswer | None:
+    async def send(self, request: McpRequest, *, max_bytes: int = MAX_ANSWER_BYTES) -> McpAnswer | None:
         """Send a request and return its answer; None if nothing could be sent."""
-        fetched = await self._post(self._visit.given.url, request, max_bytes, purpose)
+        fetched = await self._post(self._visit.given.url, request, max_bytes, Purpose.INTERFACE)
         if fetched is None:
             return None
         return McpAnswer(fetched, read_reply(fetched.content_type, fetched.body, request.request_id))
 
     async def _post(self, url: URL, request: McpRequest, max_bytes: int, purpose: Purpose) -> Fetched | None:
+        reader = ReplyReader(request.request_id)
         return await self._visit.ask(
             url,
             method="POST",
@@ -56,6 +51,6 @@ class McpExchange:
             headers=request.headers,
             accept=ACCEPT,
             max_bytes=max_bytes,
-            is_enough=ReplyReader(request.request_id).feed,
+            is_enough=lambda piece, _: reader.feed(piece),
             purpose=purpose,
         )

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from lifesign.domain.credentials.request_scope import Purpose
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 from lifesign.domain.mcp.conversation import EVENT_STREAM, NO_REPLY, McpRequest
 from lifesign.domain.mcp.tools import MAX_LIST_BYTES
 from lifesign.domain.observation.results import ResultClass
@@ -28,14 +29,18 @@ class StreamExchange(McpExchange):
         """`visit` sends them."""
         super().__init__(visit)
         self.stream = McpEventStream(visit.given.url, self._without_secrets)
+        self._scrubber = NO_SECRETS
+        """Removes the secrets that the sender of the stream receives."""
 
-    async def send(
-        self,
-        request: McpRequest,
-        *,
-        max_bytes: int = MAX_ANSWER_BYTES,
-        purpose: Purpose = Purpose.INTERFACE,
-    ) -> McpAnswer | None:
+    def feed(self, piece: bytes, scrubber: Scrubber) -> bool:
+        """Process a piece of the stream; return whether no more has to be read.
+
+        It is read before the fetcher removes secrets from the whole.
+        """
+        self._scrubber = scrubber
+        return self.stream.feed(piece)
+
+    async def send(self, request: McpRequest, *, max_bytes: int = MAX_ANSWER_BYTES) -> McpAnswer | None:
         """Send a request and wait for its answer in the stream; None if nothing could be sent.
 
         Body and latency are those of the answer in the stream, the status is that of the request.
@@ -43,7 +48,7 @@ class StreamExchange(McpExchange):
         if self.stream.endpoint is None:
             return None
         self.stream.expect(None if request.is_notification else request.request_id)
-        fetched = await self._post(self.stream.endpoint, request, max_bytes, purpose)
+        fetched = await self._post(self.stream.endpoint, request, max_bytes, Purpose.ENDPOINT)
         if fetched is None or fetched.status not in ACCEPTED or request.is_notification:
             return None if fetched is None else McpAnswer(fetched, NO_REPLY)
         loop = asyncio.get_running_loop()
@@ -59,19 +64,14 @@ class StreamExchange(McpExchange):
                 codec=UTF_8,
                 is_body_unread=False,
                 is_altered=self.stream.is_reply_altered,
+                scrubber=self._scrubber,
                 latency_ms=fetched.latency_ms + in_ms(loop.time() - accepted_at_s),
             ),
             reply,
         )
 
     def _without_secrets(self, data: bytes) -> bytes:
-        """Return a message of the stream without the secrets that the server has received.
-
-        The stream arrives in pieces, and is read before the fetcher removes secrets from the whole. The
-        credential of the endpoint may be another one than that of the stream.
-        """
-        urls = (self._visit.given.url, self.stream.endpoint)
-        return self._visit.without_sent_secrets([url for url in urls if url is not None], data)
+        return self._scrubber.clean_shown(data) if self._scrubber else data
 
 
 Get = asyncio.Task[Fetched | None]
@@ -90,7 +90,7 @@ async def open_stream(visit: ProbeSession) -> AsyncIterator[tuple[StreamExchange
             visit.given.url,
             accept=EVENT_STREAM,
             max_bytes=MAX_STREAM_BYTES,
-            is_enough=exchange.stream.feed,
+            is_enough=exchange.feed,
             purpose=Purpose.INTERFACE,
         )
     )

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.mcp.conversation import EVENT_STREAM, McpSession
 from lifesign.domain.mcp.tools import (
     MAX_LIST_BYTES,
@@ -134,7 +133,7 @@ async def _call(
     tool: Mapping[str, Any] | None,
 ) -> LayerResult:
     request = call_request(session, call.tool, call.arguments, tool, request_id=exchange.next_id())
-    answer = await exchange.send(request, purpose=Purpose.MESSAGE)
+    answer = await exchange.send(request)
     if answer is None:
         return not_measured("no time was left" if visit.is_late else "nothing was sent")
     visit.tool_result = answer.reply.result

@@ -5,7 +5,7 @@ requested again, and the whole probe ends at one deadline.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_a
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import REJECTED, SENDING, Purpose, Sending
-from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED, united
+from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED, Scrubber
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
     MAX_REASON_CHARS,
@@ -237,7 +237,7 @@ class ProbeSession:
         is_part_enough: bool = False,
         is_aside: bool = False,
         despite_timeouts: bool = False,
-        is_enough: Callable[[bytes], bool] | None = None,
+        is_enough: Callable[[bytes, Scrubber], bool] | None = None,
         purpose: Purpose = Purpose.OTHER,
     ) -> Fetched | None:
         """Send a request; None if robots.txt forbids it or no time is left.
@@ -286,6 +286,8 @@ class ProbeSession:
         if credential is None:
             name = self._credentials.name_of_withheld(str(url))
             return None, None if name is None else f"credential {name} is not sent to such a path"
+        if purpose is Purpose.ENDPOINT and credential is not self._credentials.for_url(str(self.given.url)):
+            return None, f"credential {credential.name} is not that of the event stream"
         # The definition chooses paths; cards and servers choose the other URLs.
         base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
         if credential.scope.is_for_target(base) or credential is self._credentials.for_url(base):
@@ -313,7 +315,7 @@ class ProbeSession:
         is_part_enough: bool,
         is_aside: bool,
         despite_timeouts: bool,
-        is_enough: Callable[[bytes], bool] | None,
+        is_enough: Callable[[bytes, Scrubber], bool] | None,
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request as it is."""
@@ -459,12 +461,6 @@ class ProbeSession:
         if REMOVED[:MIN_SECRET_CHARS].lower() not in text.lower():
             return False
         return any(each.fetched.is_altered for each in self.exchanges)
-
-    def without_sent_secrets(self, urls: Iterable[URL], data: bytes) -> bytes:
-        """Return a part of an interface's answer without the secrets that requests to these URLs send."""
-        credentials = [self._credential_for(url, Purpose.INTERFACE)[0] for url in urls]
-        scrubber = united(each.scrubber for each in credentials if each is not None)
-        return scrubber.clean_shown(data) if scrubber else data
 
     def keep(self, body: bytes) -> str | None:
         """Store bytes as evidence if the prober keeps it; return their SHA-256."""
