@@ -62,6 +62,24 @@ async def test_connection_closed_by_the_peer_is_not_pooled() -> None:
 
 
 @on_both_loops
+async def test_connection_that_is_used_again_and_again_has_a_maximum_age(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving({"/": kept()}, keeps_alive=True) as server, asking() as asker:
+        url = f"{server.url}/"
+        assert (await asker.get(url)).result is ResultClass.OK
+        first = waiting(asker, url)
+        assert first is not None
+        asker.fetcher._lines.give_back(first)
+        assert (await asker.get(url)).result is ResultClass.OK
+        assert waiting(asker, url) is first
+        asker.fetcher._lines.give_back(first)
+        monkeypatch.setattr(connection_pool, "MAX_AGE_SECONDS", 0.0)
+        assert (await asker.get(url)).result is ResultClass.OK
+        assert waiting(asker, url) is None
+
+
+@on_both_loops
 async def test_open_connections_are_closed_at_the_end() -> None:
     names: Names = {f"h{number}.example": HERE for number in range(6)}
     async with serving({"/": kept()}, keeps_alive=True) as server:

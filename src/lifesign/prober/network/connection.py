@@ -64,6 +64,8 @@ class HttpConnection(ResponseHandler):
         """Begin of its answer; None if there is none."""
         self.is_late = False
         """Whether the request was cancelled at its deadline."""
+        self.made_at_s = loop.time()
+        """Time at which it was made, on the loop's clock."""
         self.waits_since_s = 0.0
         """Time since which it waits for another request, on the loop's clock."""
         self._counter: ByteCounter | None = ByteCounter(MAX_HEADER_BYTES)

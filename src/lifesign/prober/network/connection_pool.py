@@ -7,6 +7,8 @@ from lifesign.prober.network.connection import HttpConnection, Place
 
 WAIT_SECONDS: Final = 2.0
 """Minimum time that a connection waits for the next request of its probe; up to twice as long."""
+MAX_AGE_SECONDS: Final = 60.0
+"""Age from which a connection takes no further request: the name of its host may lead elsewhere now."""
 MAX_WAITING: Final = 200
 """Maximum number of idle connections; the oldest one is closed first."""
 CLOSE_SECONDS: Final = 1.0
@@ -44,13 +46,14 @@ class ConnectionPool:
         return None
 
     def give_back(self, line: HttpConnection) -> None:
-        """Keep a connection for another request, unless the peer ends it, after its answer was read."""
+        """Keep a connection after its answer was read, unless it is too old or the peer ends it."""
         line.expire_at(None)
         line.rest()
-        if not _is_usable(line):
+        now_s = self._loop.time()
+        if not _is_usable(line) or now_s - line.made_at_s >= MAX_AGE_SECONDS:
             self._close(line)
             return
-        line.waits_since_s = self._loop.time()
+        line.waits_since_s = now_s
         self._waiting[line] = None
         self._waiting_at.setdefault(line.place, []).append(line)
         if len(self._waiting) > MAX_WAITING:
