@@ -164,11 +164,13 @@ async def test_recorder_failure_does_not_hide_an_exception_of_the_app() -> None:
     assert error.__context__ is None
 
 
-@pytest.mark.parametrize("broken", ["self_report", "open_windows", "WindowWriter"])
+@pytest.mark.parametrize(
+    "broken", ["health_reporter.self_report", "recorder.open_windows", "recorder.WindowWriter"]
+)
 async def test_failure_to_build_the_document_is_served_as_unknown(
     broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(f"lifesign.middleware.recorder.{broken}", fail)
+    monkeypatch.setattr(f"lifesign.middleware.{broken}", fail)
     middleware = agent()
     assert (await ask(middleware, "/ask")).body == b"{}"
     for accept in (b"application/json", b"application/health+json"):

@@ -205,7 +205,7 @@ async def test_thousands_of_concurrent_requests_compute_one_document(monkeypatch
         made.append(args)
         return self_report(*args, **given_)
 
-    monkeypatch.setattr("lifesign.middleware.recorder.self_report", counted)
+    monkeypatch.setattr("lifesign.middleware.health_reporter.self_report", counted)
     clock = HandClock()
     middleware = agent(clock=clock)
     for times in (1, 2):

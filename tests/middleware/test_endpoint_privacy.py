@@ -18,7 +18,7 @@ from tests.support.scripted import app_of, final, start
 
 import lifesign
 from lifesign import AgentHealthMiddleware, Outcome
-from lifesign.middleware import recorder
+from lifesign.middleware import health_reporter
 
 HEALTH = "/.well-known/agent-health"
 FORM = b"application/health+json"
@@ -247,7 +247,7 @@ async def test_no_response_contains_internal_details(
         with pytest.raises(ValueError, match=SECRET_TEXT):
             await ask(middleware, SECRET_PATH, client=(SECRET_ADDRESS, 50_123))
     if is_broken:
-        monkeypatch.setattr(recorder, "self_report", fail_to_report)
+        monkeypatch.setattr(health_reporter, "self_report", fail_to_report)
     for request, name in requests_of_every_kind():
         answer = await ask(middleware, HEALTH, client=(SECRET_ADDRESS, 50_123), **request)
         result = answer.body + b"\n".join(b": ".join(pair) for pair in answer.headers)

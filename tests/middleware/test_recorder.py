@@ -1,14 +1,12 @@
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from tests.support.hand_clock import START_WALL_NS, HandClock
-from tests.support.recording import AGENT_ID, agent, outcomes, p99_ms, published, samples
+from tests.support.recording import agent, outcomes, p99_ms, published, samples
 
 from lifesign import AgentHealth
 from lifesign.domain.health.document import HealthStatus
@@ -142,153 +140,13 @@ def test_first_byte_latency_of_streams_has_its_own_percentiles(health: AgentHeal
     assert p99_ms(health) == pytest.approx(900, rel=0.01)
 
 
-# --- document and published -------------------------------------------------------------------------------
-
-
-def test_document_is_current_and_published_document_is_of_the_last_refresh(
-    health: AgentHealth, clock: HandClock
-) -> None:
-    before = published(health)
-    clock.advance(1)
-    health.record(latency_ms=5)
-    assert samples(health) == 1
-    assert health.document().timestamp == NOW + timedelta(seconds=1)
-    assert published(health) == before
-    clock.advance(59)
-    assert published(health).timestamp == NOW + timedelta(seconds=60)
-    assert published(health).calibration == health.document().calibration
-
-
-def test_published_bytes_are_identical_for_refresh_seconds(health: AgentHealth, clock: HandClock) -> None:
-    first = health.published(clock.monotonic_ns())
-    clock.advance(60 - 1e-9)
-    assert health.published(clock.monotonic_ns()).document is first.document
-    clock.advance(1e-9)
-    assert health.published(clock.monotonic_ns()).document != first.document
-
-
-def test_document_is_computed_once_for_thousands_of_requests(clock: HandClock) -> None:
-    computed: list[int] = []
-    health = agent(clock, model_changed_at=lambda: computed.append(1))
-
-    def ask(_: int) -> bytes:
-        return health.published(clock.monotonic_ns()).document
-
-    for refresh in range(1, 4):
-        with ThreadPoolExecutor(8) as threads:
-            assert len(set(threads.map(ask, range(2_000)))) == 1
-        assert len(computed) == refresh
-        for _ in range(100):
-            health.record(latency_ms=5)
-        assert len(computed) == refresh
-        clock.advance(60)
-
-
-def test_thread_waiting_during_a_refresh_gets_the_new_document(clock: HandClock) -> None:
-    answers: list[bytes] = []
-    threads: list[Thread] = []
-
-    def ask_meanwhile() -> None:
-        threads.append(
-            Thread(target=lambda: answers.append(recorded.published(clock.monotonic_ns()).document))
-        )
-        threads[-1].start()
-        # Long enough for an answer that does not wait for the refresh.
-        threads[-1].join(0.1)
-
-    recorded = agent(clock, model_changed_at=ask_meanwhile)
-    for _ in range(2):
-        document = recorded.published(clock.monotonic_ns()).document
-        threads[-1].join()
-        assert answers[-1] == document
-        recorded.record(latency_ms=5)
-        clock.advance(60)
-
-
-def test_seconds_to_the_next_refresh_are_rounded_down(health: AgentHealth, clock: HandClock) -> None:
-    health.published(clock.monotonic_ns())
-    for passed_s in (0, 0.5, 1, 30, 59, 59.9, 60, 1000):
-        at_ns = clock.monotonic_ns() + round(passed_s * 1e9)
-        remaining_s = max(0, 60 - passed_s)
-        assert remaining_s - 1 < health.seconds_to_refresh(at_ns) <= remaining_s
-
-
-# --- timestamps -------------------------------------------------------------------------------------------
-
-TOKYO = timezone(timedelta(hours=9))
-LONG_AGO = (NOW - timedelta(days=3, hours=23)).astimezone(TOKYO)
-
-
-@pytest.mark.parametrize("moment", [LONG_AGO, lambda: LONG_AGO])
-def test_moments_are_utc_and_ages_whole_days(clock: HandClock, moment: Any) -> None:
-    decay = agent(clock, model_changed_at=moment, capabilities_updated_at=moment).document().decay
-    assert decay is not None
-    assert decay.days_since_model_change == 3
-    assert decay.last_capability_update == LONG_AGO
-    assert decay.last_capability_update.tzinfo is UTC
-
-
-def test_setting_given_as_a_function_is_called_for_each_document(clock: HandClock) -> None:
-    moments = [LONG_AGO, NOW]
-    health = agent(clock, capabilities_updated_at=moments.pop)
-    for moment in (NOW, LONG_AGO):
-        decay = health.document().decay
-        assert decay is not None
-        assert decay.last_capability_update == moment
-
-
-def _broken() -> datetime:
-    raise RuntimeError("no database")
-
-
-def _naive() -> datetime:
-    return NOW.replace(tzinfo=None)
-
-
-def _text() -> Any:
-    return "2025-11-20T12:00:00Z"
-
-
-@pytest.mark.parametrize("function", [_broken, _naive, _text])
-@pytest.mark.parametrize(
-    ("name", "member"),
-    [("model_changed_at", "days_since_model_change"), ("capabilities_updated_at", "last_capability_update")],
-)
-def test_function_that_returns_no_time_is_omitted_and_logged_once_a_minute(
-    clock: HandClock, complaints: Callable[[], list[str]], name: str, member: str, function: Any
-) -> None:
-    health = agent(clock, **{name: function})
-    for _ in range(10):
-        health.record(latency_ms=5)
-    for minute in (1, 2):
-        for _ in range(5):
-            document = health.document()
-            assert document.health.status is HealthStatus.HEALTHY
-            assert getattr(document.decay, member) is None
-        assert len(complaints()) == minute
-        assert name in complaints()[-1]
-        clock.advance(61)
-    assert b"no database" not in health.document().to_json()
+# --- settings ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("wrong", [NOW.replace(tzinfo=None), "2025-11-20", 5])
 def test_a_moment_without_a_zone_is_refused_at_once(clock: HandClock, wrong: Any) -> None:
     with pytest.raises(InvalidValue, match="capabilities_updated_at"):
         agent(clock, capabilities_updated_at=wrong)
-
-
-def test_function_of_a_setting_may_record_and_read_the_document(clock: HandClock) -> None:
-    asked: list[bytes] = []
-
-    def changed_at() -> datetime:
-        agent_itself.record(latency_ms=5)
-        asked.append(agent_itself.published(clock.monotonic_ns()).document)
-        return LONG_AGO
-
-    agent_itself = agent(clock, model_changed_at=changed_at)
-    assert published(agent_itself).health.status is HealthStatus.UNKNOWN
-    # Once per refresh, for any number of callers.
-    assert len(asked) == 1
 
 
 # --- failures ---------------------------------------------------------------------------------------------
@@ -310,28 +168,6 @@ def test_broken_recorder_fails_no_request_and_is_logged_once_a_minute(
                 pass
         assert len(complaints()) == minute
         clock.advance(61)
-
-
-def test_document_is_unknown_until_it_can_be_built_again(
-    health: AgentHealth,
-    clock: HandClock,
-    monkeypatch: pytest.MonkeyPatch,
-    complaints: Callable[[], list[str]],
-) -> None:
-    for _ in range(10):
-        health.record(latency_ms=5)
-    with monkeypatch.context() as patched:
-        patched.setattr(recorder, "self_report", fail)
-        for _ in range(10):
-            document = published(health)
-            assert document.health.status is HealthStatus.UNKNOWN
-            assert document.agent_id == AGENT_ID
-            assert document.timestamp == NOW
-            assert document.calibration is None
-            assert b"secret" not in document.to_json()
-    assert len(complaints()) == 1
-    clock.advance(60)
-    assert published(health).health.status is HealthStatus.HEALTHY
 
 
 def test_unreadable_windows_fail_no_request(

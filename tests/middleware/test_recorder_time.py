@@ -1,24 +1,21 @@
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.hand_clock import START_WALL_NS, HandClock
 from tests.support.recording import (
     agent,
-    calibration,
     outcomes,
     p99_ms,
-    published,
     record,
     samples,
     served,
-    status,
     trend,
 )
 
 from lifesign import AgentHealth
-from lifesign.domain.health.document import HealthStatus, Trend
+from lifesign.domain.health.document import Trend
 
 WINDOW_S = 2400
 SLOT_S = WINDOW_S / 24
@@ -93,162 +90,12 @@ def test_idle_time_of_any_length_leaves_nothing_behind(clock: HandClock, idle_s:
     assert trend(health) is Trend.STABLE
 
 
-def test_an_empty_window_has_no_ratio_and_no_percentile(clock: HandClock) -> None:
-    health = windowed(clock)
-    record(health, 100)
-    clock.advance(WINDOW_S + SLOT_S)
-    document = health.document()
-    assert document.health.status is HealthStatus.UNKNOWN
-    assert calibration(health).model_dump(exclude_unset=True).keys() == {
-        "measurement_window_seconds",
-        "sample_count",
-    }
-
-
-@pytest.mark.parametrize(
-    ("answered", "failed", "expected"),
-    [
-        (9, 0, HealthStatus.UNKNOWN),
-        (10, 0, HealthStatus.HEALTHY),
-        (95, 5, HealthStatus.HEALTHY),
-        (9499, 501, HealthStatus.DEGRADED),
-        (50, 50, HealthStatus.DEGRADED),
-        (4999, 5001, HealthStatus.UNHEALTHY),
-        (0, 9, HealthStatus.UNKNOWN),
-        (0, 10, HealthStatus.UNHEALTHY),
-    ],
-)
-def test_the_status_follows_the_samples(
-    clock: HandClock, answered: int, failed: int, expected: HealthStatus
-) -> None:
-    health = windowed(clock)
-    record(health, answered)
-    record(health, failed, "server_fault")
-    assert status(health) is expected
-    ratio, errors = calibration(health).response_ratio, calibration(health).error_ratio
-    assert ratio is not None
-    assert errors is not None
-    assert ratio + errors == pytest.approx(1)
-    assert ratio == pytest.approx(answered / (answered + failed), abs=1e-6)
-
-
-def test_a_p99_of_more_than_three_declared_baselines_is_degraded(clock: HandClock) -> None:
-    for latency_ms, expected in ((295, HealthStatus.HEALTHY), (305, HealthStatus.DEGRADED)):
-        health = agent(clock, baseline_p99_ms=100)
-        record(health, 100, latency_ms=latency_ms)
-        assert status(health) is expected
-        extensions = health.document().extensions or {}
-        assert extensions["io.github.lifesign.baseline"] == {"latency_p99_ms": 100}
-
-
 @given(st.lists(st.floats(-HOUR_S, 10 * HOUR_S), min_size=1, max_size=60))
 def test_every_latency_is_in_the_histogram_once(latencies_s: list[float]) -> None:
     health = agent(HandClock())
     for latency_s in latencies_s:
         health.record(latency_ms=latency_s * 1000)
     assert sum(health._latencies) == samples(health) == len(latencies_s)
-
-
-# --- the trend --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        (90, 80, Trend.STABLE),
-        (90, 79, Trend.DECLINING),
-        (80, 90, Trend.STABLE),
-        (79, 90, Trend.IMPROVING),
-    ],
-)
-def test_trend_compares_the_current_and_the_previous_window(
-    clock: HandClock, before: int, after: int, expected: Trend
-) -> None:
-    health = windowed(clock)
-    for answered in (before, after):
-        clock.advance(WINDOW_S)
-        record(health, answered)
-        record(health, 100 - answered, "server_fault")
-    assert trend(health) is expected
-
-
-def test_trend_is_absent_without_enough_samples_in_the_previous_window(clock: HandClock) -> None:
-    health = windowed(clock)
-    record(health, 9)
-    assert trend(health) is Trend.STABLE
-    clock.advance(WINDOW_S)
-    record(health, 100, "server_fault")
-    assert trend(health) is Trend.STABLE
-
-
-# --- last_healthy_at --------------------------------------------------------------------------------------
-
-
-def degrade(health: AgentHealth, clock: HandClock) -> None:
-    """Be healthy for an hour without a request for the document, then degraded."""
-    for _ in range(60):
-        record(health, 1)
-        clock.advance(60)
-    record(health, 1000, "server_fault")
-
-
-def test_last_healthy_at_advances_without_requests(clock: HandClock) -> None:
-    health = agent(clock)
-    degrade(health, clock)
-    healthy_at = health.document().health.last_healthy_at
-    assert healthy_at is not None
-    assert now(clock) - timedelta(seconds=60) <= healthy_at <= now(clock)
-    for _ in range(100):
-        clock.advance(60)
-        record(health, 1, "server_fault")
-        document = published(health)
-        assert document.health.status is HealthStatus.UNHEALTHY
-        assert document.health.last_healthy_at == healthy_at
-
-
-@given(st.integers(0, 50 * 365 * 86_400_000))
-@example(426_556_860_002)  # in 2039, when the seconds since 1970 need one bit more
-def test_last_healthy_at_keeps_millisecond_precision_while_degraded(later_ms: int) -> None:
-    clock = HandClock()
-    clock.step_wall(later_ms / 1000)
-    health = agent(clock)
-    record(health, 10)
-    healthy_at = published(health).health.last_healthy_at
-    record(health, 1000, "server_fault")
-    for _ in range(5):
-        clock.advance(60)
-        assert published(health).health.last_healthy_at == healthy_at
-
-
-def test_last_healthy_at_never_decreases_in_documents(clock: HandClock) -> None:
-    health = agent(clock)
-    record(health, 10)
-    healthy_at = health.document().health.last_healthy_at
-    assert healthy_at == now(clock)
-    clock.advance(1)
-    record(health, 1000, "server_fault")
-    assert health.document().health.last_healthy_at == healthy_at
-
-
-def test_last_healthy_at_is_absent_before_the_first_healthy_state(clock: HandClock) -> None:
-    health = agent(clock)
-    record(health, 9)
-    assert b"last_healthy_at" not in served(health)
-    record(health, 100, "server_fault")
-    clock.advance(60)
-    assert b"last_healthy_at" not in served(health)
-
-
-@pytest.mark.parametrize("step_s", [-HOUR_S, -30 * 24 * HOUR_S])
-def test_last_healthy_at_is_never_in_the_future(clock: HandClock, step_s: int) -> None:
-    health = agent(clock)
-    degrade(health, clock)
-    clock.step_wall(step_s)
-    for _ in range(3):
-        for document in (health.document(), published(health)):
-            assert document.health.last_healthy_at is not None
-            assert document.health.last_healthy_at <= document.timestamp
-        clock.advance(60)
 
 
 # --- the two clocks ---------------------------------------------------------------------------------------
@@ -284,14 +131,6 @@ def test_wall_clock_change_during_an_interaction_does_not_change_its_latency(clo
             clock.advance(0.2)
             clock.step_wall(step_s)
     assert p99_ms(health) == pytest.approx(200, rel=0.01)
-
-
-def test_uptime_is_the_monotonic_time_since_the_window_was_opened(clock: HandClock) -> None:
-    health = agent(clock)
-    health.open()
-    clock.advance(HOUR_S)
-    clock.step_wall(HOUR_S)
-    assert health.document().health.uptime_seconds == HOUR_S
 
 
 def test_test_clock_begins_at_its_stated_time(clock: HandClock) -> None:

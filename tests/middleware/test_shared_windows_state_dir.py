@@ -229,7 +229,7 @@ def test_status_is_unknown_once_the_files_were_removed(
 ) -> None:
     """A worker that has not read the file of a failing one must not publish only its own good answers."""
     failing, good = agent(clock, state_dir=tmp_path), agent(clock, state_dir=tmp_path)
-    failing.is_on_grid = good.is_on_grid = is_on_grid
+    failing.publisher.is_on_grid = good.publisher.is_on_grid = is_on_grid
     record(failing, 20, "server_fault")
     record(good, 1)
     assert samples(failing) == 21

@@ -111,9 +111,9 @@ class AgentHealthMiddleware:
             clock=clock,
         )
         """The recorder, for interactions that do not come over HTTP."""
-        self.health.is_inspecting = settings.max_inspected_bytes > 0
+        self.health.reporter.is_inspecting = settings.max_inspected_bytes > 0
         # The numbers of a full document show each refresh; a coarse one must not reveal it.
-        self.health.is_on_grid = settings.detail == "coarse"
+        self.health.publisher.is_on_grid = settings.detail == "coarse"
         self._path = settings.path
         self._pages = {settings.path: HealthEndpoint(self.health, settings).answer}
         """Paths that the middleware answers itself."""
@@ -124,7 +124,7 @@ class AgentHealthMiddleware:
         self._own_mark = _WELL_KNOWN if all(_WELL_KNOWN in path for path in self._own_paths) else ""
         self._is_excluded = settings.excludes()
         self._in_flight: set[RequestExchange] = set()
-        self.health.count_overdue = self._count_overdue
+        self.health.reporter.count_overdue = self._count_overdue
         # Members that an exchange looks up several times for each request.
         self.now_ns = self.health.clock.monotonic_ns
         self.count = self.health.count

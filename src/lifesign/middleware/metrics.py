@@ -18,7 +18,8 @@ from lifesign.domain.health.inspection import Inspection, read_inspection
 from lifesign.domain.health.outcome import Outcome
 from lifesign.middleware.body import Message
 from lifesign.middleware.exchange import Scope
-from lifesign.middleware.recorder import AgentHealth, living_recorders
+from lifesign.middleware.process_recorders import living_recorders
+from lifesign.middleware.recorder import AgentHealth
 
 PREFIX = "lifesign_agent_"
 _REASONS = [reason.name.lower() for reason in Inspection if reason is not Inspection.INSPECTED]

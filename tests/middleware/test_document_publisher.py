@@ -1,19 +1,147 @@
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 import pytest
-from tests.support.hand_clock import HandClock
-from tests.support.recording import agent, outcomes, published, record, served
+from tests.support.hand_clock import START_WALL_NS, HandClock
+from tests.support.recording import AGENT_ID, agent, outcomes, published, record, samples, served
 from tests.support.scripted import Server, http_scope
 
 from lifesign import AgentHealth, AgentHealthMiddleware
 from lifesign.domain.health.document import HealthStatus
+from lifesign.middleware import health_reporter
 
+NOW = datetime.fromtimestamp(START_WALL_NS / 1e9, UTC)
 TEAM = 4
+
+
+@pytest.fixture
+def clock() -> HandClock:
+    return HandClock()
+
+
+@pytest.fixture
+def health(clock: HandClock) -> AgentHealth:
+    return agent(clock)
+
+
+# --- one worker -------------------------------------------------------------------------------------------
+
+
+def test_document_is_current_and_published_document_is_of_the_last_refresh(
+    health: AgentHealth, clock: HandClock
+) -> None:
+    before = published(health)
+    clock.advance(1)
+    health.record(latency_ms=5)
+    assert samples(health) == 1
+    assert health.document().timestamp == NOW + timedelta(seconds=1)
+    assert published(health) == before
+    clock.advance(59)
+    assert published(health).timestamp == NOW + timedelta(seconds=60)
+    assert published(health).calibration == health.document().calibration
+
+
+def test_published_bytes_are_identical_for_refresh_seconds(health: AgentHealth, clock: HandClock) -> None:
+    first = health.published(clock.monotonic_ns())
+    clock.advance(60 - 1e-9)
+    assert health.published(clock.monotonic_ns()).document is first.document
+    clock.advance(1e-9)
+    assert health.published(clock.monotonic_ns()).document != first.document
+
+
+def test_document_is_computed_once_for_thousands_of_requests(clock: HandClock) -> None:
+    computed: list[int] = []
+    health = agent(clock, model_changed_at=lambda: computed.append(1))
+
+    def ask(_: int) -> bytes:
+        return health.published(clock.monotonic_ns()).document
+
+    for refresh in range(1, 4):
+        with ThreadPoolExecutor(8) as threads:
+            assert len(set(threads.map(ask, range(2_000)))) == 1
+        assert len(computed) == refresh
+        for _ in range(100):
+            health.record(latency_ms=5)
+        assert len(computed) == refresh
+        clock.advance(60)
+
+
+def test_thread_waiting_during_a_refresh_gets_the_new_document(clock: HandClock) -> None:
+    answers: list[bytes] = []
+    threads: list[Thread] = []
+
+    def ask_meanwhile() -> None:
+        threads.append(
+            Thread(target=lambda: answers.append(recorded.published(clock.monotonic_ns()).document))
+        )
+        threads[-1].start()
+        # Long enough for an answer that does not wait for the refresh.
+        threads[-1].join(0.1)
+
+    recorded = agent(clock, model_changed_at=ask_meanwhile)
+    for _ in range(2):
+        document = recorded.published(clock.monotonic_ns()).document
+        threads[-1].join()
+        assert answers[-1] == document
+        recorded.record(latency_ms=5)
+        clock.advance(60)
+
+
+def test_seconds_to_the_next_refresh_are_rounded_down(health: AgentHealth, clock: HandClock) -> None:
+    health.published(clock.monotonic_ns())
+    for passed_s in (0, 0.5, 1, 30, 59, 59.9, 60, 1000):
+        at_ns = clock.monotonic_ns() + round(passed_s * 1e9)
+        remaining_s = max(0, 60 - passed_s)
+        assert remaining_s - 1 < health.seconds_to_refresh(at_ns) <= remaining_s
+
+
+def test_function_of_a_setting_may_record_and_read_the_document(clock: HandClock) -> None:
+    asked: list[bytes] = []
+
+    def changed_at() -> datetime:
+        agent_itself.record(latency_ms=5)
+        asked.append(agent_itself.published(clock.monotonic_ns()).document)
+        return NOW
+
+    agent_itself = agent(clock, model_changed_at=changed_at)
+    assert published(agent_itself).health.status is HealthStatus.UNKNOWN
+    # Once per refresh, for any number of callers.
+    assert len(asked) == 1
+
+
+def test_document_is_unknown_until_it_can_be_built_again(
+    health: AgentHealth,
+    clock: HandClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(*_: object, **__: object) -> Any:
+        raise RuntimeError("secret of the inside")
+
+    for _ in range(10):
+        health.record(latency_ms=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(health_reporter, "self_report", fail)
+        for _ in range(10):
+            document = published(health)
+            assert document.health.status is HealthStatus.UNKNOWN
+            assert document.agent_id == AGENT_ID
+            assert document.timestamp == NOW
+            assert document.calibration is None
+            assert b"secret" not in document.to_json()
+    assert len(caplog.records) == 1
+    clock.advance(60)
+    assert published(health).health.status is HealthStatus.HEALTHY
+
+
+# --- several workers --------------------------------------------------------------------------------------
 
 
 class Team:
@@ -140,7 +268,7 @@ def test_worker_that_cannot_build_the_document_publishes_nothing(
         record(worker, 10)
     served(others[0])
     team.clock.advance(60)
-    monkeypatch.setattr(broken, "_declared", fail)
+    monkeypatch.setattr(broken.reporter, "_declared", fail)
     assert published(broken).health.status is HealthStatus.UNKNOWN
     for worker in others:
         assert published(worker).health.status is HealthStatus.HEALTHY

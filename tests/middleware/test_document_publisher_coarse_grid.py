@@ -282,7 +282,7 @@ async def test_failed_document_is_also_dated_to_the_grid_point(
         raise RuntimeError
 
     agent = coarse(clock)
-    monkeypatch.setattr("lifesign.middleware.recorder.self_report", fail)
+    monkeypatch.setattr("lifesign.middleware.health_reporter.self_report", fail)
     for _ in range(10):
         answer = await ask(agent, HEALTH)
         assert answer.json()["health"] == {"status": "unknown"}
