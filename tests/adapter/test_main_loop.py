@@ -333,6 +333,7 @@ async def test_adapter_without_room_for_a_workspace_claims_no_task(
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not any("No space" in text for _, text in messages()):  # noqa: ASYNC110 - events say nothing of texts
                 await asyncio.sleep(0.02)
+    assert any("workspaces of failed" in text for _, text in messages())
     now = await world.now()
     assert (now.status, now.runs) == ("queued", [])
 

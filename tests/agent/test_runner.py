@@ -543,6 +543,16 @@ async def test_call_in_the_wrong_state_is_reported() -> None:
             runner.start()
 
 
+def test_start_outside_of_asyncio_is_refused() -> None:
+    runner = AgentRunner("a", registry="http://127.0.0.1:1", key=KEY)
+    with pytest.raises(InvalidAgent, match="event loop of asyncio"):
+        runner.start()
+    # trio and other frameworks call coroutines without an event loop of asyncio.
+    running = runner.run()
+    with pytest.raises(InvalidAgent, match="event loop of asyncio"):
+        running.send(None)
+
+
 @in_virtual_time
 async def test_work_from_another_event_loop_is_refused() -> None:
     async with scripted_registry() as registry:

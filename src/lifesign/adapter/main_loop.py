@@ -5,6 +5,7 @@ under the lease of one task after another.
 """
 
 import asyncio
+import errno
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -37,6 +38,7 @@ DRAIN_SECONDS: Final = 120.0
 SLACK_SECONDS: Final = 30.0
 """Time beyond drain and grace to report the end of the run to the registry."""
 PRUNE_EVERY_SECONDS: Final = 86_400.0
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _log = logging.getLogger("lifesign.adapter")
 T = TypeVar("T")
@@ -245,7 +247,10 @@ class Adapter:
             except OSError as error:
                 failures += 1
                 if failures == 1:
-                    what = f"claims no task: could not create a workspace: {error}"
+                    hint = ""
+                    if error.errno in _NO_SPACE:
+                        hint = f"; hint: remove workspaces of failed runs from {self._workspaces.root}"
+                    what = f"claims no task: could not create a workspace: {error}{hint}"
                     self._report(RunEventKind.WAITING, what)
             else:
                 return True

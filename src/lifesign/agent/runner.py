@@ -153,7 +153,9 @@ class AgentRunner:
         """
         if self._living is not None:
             raise InvalidAgent(self.agent_id, "one start per runner: create a new one to start again")
-        self._home = asyncio.get_running_loop()
+        self._home = _running_loop()
+        if self._home is None:
+            raise InvalidAgent(self.agent_id, "a running event loop of asyncio; trio is not supported")
         self._living = asyncio.create_task(self._live(), name=f"agent {self.agent_id}")
         self._run = run = LocalRun(self._place.registry, self.agent_id, self._give_way)
         self._living.add_done_callback(lambda _: run.end())
@@ -172,9 +174,9 @@ class AgentRunner:
 
         Starts the agent if it was not started. Signals are handled only in the main thread.
         """
+        if self._living is None:
+            self.start()
         with catching_signals(self.drain):
-            if self._living is None:
-                self.start()
             return await self.wait()
 
     async def wait(self) -> AgentEnd:
