@@ -259,6 +259,7 @@ async def test_heartbeats_are_dropped_not_delayed_while_the_registry_is_unreacha
         assert tried == 11
         heart.ending.clear()
         await seen.until(WatchEventKind.REGISTRY_BACK)
+        await seen.until(WatchEventKind.HEARTBEAT, times=2)
         assert len(heart.beats) == tried + 1
         (unreachable,) = seen.texts(WatchEventKind.REGISTRY_UNREACHABLE)
         assert unreachable.endswith(": no connection")
@@ -312,7 +313,9 @@ async def test_start_waits_for_an_unreachable_registry() -> None:
     async with opencode(ses_1="idle") as (_, url), watching(url, {"a": []}, heart) as seen:
         await asyncio.sleep(100)
         heart.ending.clear()
-        await seen.until(WatchEventKind.HEARTBEAT)
+        await asyncio.sleep(MIN_GAP_S)
+        assert len(seen.texts(WatchEventKind.REGISTRY_BACK)) == 1
+        assert len(seen.texts(WatchEventKind.HEARTBEAT)) == 1
 
 
 @in_virtual_time

@@ -1,7 +1,8 @@
 """Watcher: follows the server, sends due heartbeats, and reconnects.
 
 Three loops follow the stream, send heartbeats when they are due, and read once a minute the heartbeat
-interval of each agent and the sessions in its registration.
+interval of each agent and the sessions in its registration. If the registry does not answer, the third loop
+reads them again within seconds.
 """
 
 import asyncio
@@ -92,11 +93,14 @@ class Watcher:
         self._beats = PassiveHeartbeats()
         self._once = Once(self._emit)
         self._notified_on = emit
+        self._chance = chance
         self._away = Backoff(chance)
         self._moved = asyncio.Event()
         self._intervals_s: dict[str, float] = {}
         self._was_heard = False
         self._is_streaming = False
+        self._is_behind = False
+        """Whether the last attempt to read the records got no answer."""
         self._dropped = 0
 
     async def run(self) -> None:
@@ -221,7 +225,8 @@ class Watcher:
             self._dropped += 1
             self._registry_unreachable(ending.why)
             return
-        self._registry_answers(due.agent_id)
+        self._once.is_over("refused", due.agent_id)
+        self._registry_answers()
         why = f"{due.session_id}: {due.source or 'idle, and the server answers'}"
         message = (
             ""
@@ -258,16 +263,21 @@ class Watcher:
             ),
         )
 
-    def _registry_answers(self, agent_id: str) -> None:
-        self._once.is_over("refused", agent_id)
+    def _registry_answers(self) -> None:
         if self._once.is_over("registry"):
             self._emit(WatchEvent(what=WatchEventKind.REGISTRY_BACK, text="the registry answers again"))
 
     # ── records of the registry ──
 
     async def _keep_learning(self) -> None:
+        # An agent of which nothing is known yet can miss a heartbeat with each wait.
+        away = Backoff(self._chance, max_wait_s=MIN_GAP_S)
         while True:
-            await asyncio.sleep(RECORD_EVERY_SECONDS)
+            if self._is_behind:
+                await asyncio.sleep(away.wait_s())
+            else:
+                away.over()
+                await asyncio.sleep(RECORD_EVERY_SECONDS)
             await self._learn(is_first=False)
             if self._is_streaming and self._beats.unchecked_sessions():
                 with suppress(OpencodeUnreachable, NotOpencode):
@@ -277,6 +287,7 @@ class Watcher:
     async def _learn(self, *, is_first: bool) -> None:
         for agent_id in self._mapped:
             record = await self._heart.record(agent_id)
+            self._is_behind = isinstance(record, Dropped)
             if isinstance(record, Dropped):
                 self._registry_unreachable(record.why)
                 # All have the same registry.
@@ -290,6 +301,7 @@ class Watcher:
                 )
                 continue
             self._once.is_over("record", agent_id)
+            self._registry_answers()
             self._know(agent_id, record, is_first=is_first)
 
     def _know(self, agent_id: str, record: AgentRecord, *, is_first: bool) -> None:
