@@ -52,6 +52,24 @@ def test_cards_are_requested_below_the_prefix_and_then_at_the_root(path: str, ex
 
 
 @pytest.mark.parametrize(
+    ("path", "base"),
+    [
+        (CARD, ""),
+        ("/a" + CARD, "/a"),
+        ("/a" + OLD_CARD, "/a"),
+        ("/a" + HEALTH, "/a"),
+        ("/a/", "/a"),
+        # A gateway may forward all that begins with `/a` to one agent.
+        ("/a.json", "/a.json"),
+        ("/a.well-known/agent.json?x=1", "/a.well-known/agent.json"),
+        ("/a/card.json", "/a/card.json"),
+    ],
+)
+def test_owner_of_a_card_need_not_own_its_folder(path: str, base: str) -> None:
+    assert parse_agent_url(ORIGIN + path).base == ORIGIN + base
+
+
+@pytest.mark.parametrize(
     ("path", "found", "announced", "expected"),
     [
         ("", None, None, [HEALTH]),

@@ -41,8 +41,12 @@ class ParsedAgentUrl:
 
     @property
     def base(self) -> str:
-        """Origin and path prefix of the agent."""
-        return f"{self.url.origin()}{self.prefix}"
+        """Origin and path of the agent, as far as the given URL shows that it owns them.
+
+        The owner of `/a.json` need not own its folder: many gateways forward all that begins with `/a`.
+        """
+        is_elsewhere = self.is_card and not self.url.raw_path.endswith(CARD_PATHS)
+        return f"{self.url.origin()}{self.url.raw_path if is_elsewhere else self.prefix}"
 
     def is_at_root(self, card_url: URL) -> bool:
         """Return whether a card is at the root of the origin and the agent is below: it may be another's."""

@@ -58,6 +58,7 @@ def test_path_and_all_below_it_are_covered(url: str) -> None:
         "https://agents.acme.example/billing/x%23y",
         "https://agents.acme.example/billing/..%5cadmin",
         "https://agents.acme.example/billing/%252e%252e/admin",
+        "https://agents.acme.example/%62illing",
         "https://agents.acme.example/%2562illing",
         "https://agents.acme.example/billing/%2561dmin",
         "https://agents.acme.example/billing/%25252525252e/admin",
@@ -103,6 +104,7 @@ def test_credential_with_the_longest_matching_path_is_used() -> None:
         "/BILLING/x",
         "/billing%20/x",
         "/billing.",
+        "/%62illing/x",
     ],
 )
 def test_url_at_the_path_of_another_credential_on_some_servers_gets_none(path: str) -> None:
@@ -110,6 +112,16 @@ def test_url_at_the_path_of_another_credential_on_some_servers_gets_none(path: s
     assert scope_for([WHOLE, BILLING], url) is None
     assert ScopeIndex([WHOLE, BILLING]).find(url) is None
     assert scope_for([WHOLE], url) is WHOLE
+
+
+def test_escaped_character_of_the_path_belongs_to_no_scope() -> None:
+    """A gateway that compares paths as they are written sends the URL to another agent."""
+    scope = CredentialScope(name="ops", origin=WHOLE.origin, path="/ops+team")
+    assert scope_for([scope], f"{WHOLE.origin}/ops+team/rpc") is scope
+    assert scope_for([scope, WHOLE], f"{WHOLE.origin}/ops%2Bteam/rpc") is None
+    assert ScopeIndex([scope, WHOLE]).find_ambiguous(f"{WHOLE.origin}/ops%2Bteam/rpc") is scope
+    assert not scope.covers(f"{WHOLE.origin}/ops%2Bteam/rpc")
+    assert not scope.is_for_target(f"{WHOLE.origin}/ops%2Bteam")
 
 
 def test_paths_that_differ_in_case_only_have_a_credential_each() -> None:
@@ -123,7 +135,7 @@ def test_paths_that_differ_in_case_only_have_a_credential_each() -> None:
         ("", True),
         ("/", True),
         ("/billing", True),
-        ("/%62illing", True),
+        ("/%62illing", False),
         ("/billing/eu", False),
         ("/orders", False),
         ("/bill", False),

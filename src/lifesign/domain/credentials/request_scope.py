@@ -96,15 +96,15 @@ class CredentialScope:
         """Return whether the credential may be sent to a URL.
 
         A path with dot segments, an encoded slash or a parameter of a segment is covered by the whole origin
-        only: servers resolve such paths differently.
+        only: servers resolve such paths differently. For the same reason, the URL must have the path of the
+        scope as it is written: gateways may look for `/a+b`, but not for `/a%2Bb`.
         """
         if not is_on_origin_of(url, self.origin):
             return False
         scope = self.path.rstrip("/")
         if not scope:
             return True
-        path = _plain_path(url)
-        return path is not None and _is_below(path, scope)
+        return _plain_path(url) is not None and _is_below(_raw_path(url), scope)
 
     def is_for_target(self, target: str) -> bool:
         """Return whether probes of this target may send the credential to URLs that the target names.
@@ -115,15 +115,15 @@ class CredentialScope:
         """
         if not is_on_origin_of(target, self.origin):
             return any(is_on_origin_of(target, origin) for origin in self.card_origins)
-        path = _plain_path(target)
-        return path is not None and _is_below(self.place[1], path.rstrip("/"))
+        return _plain_path(target) is not None and _is_below(self.place[1], _raw_path(target).rstrip("/"))
 
 
 def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | None:
     """Return the scope with the longest path that covers a URL.
 
-    None if none does, or if a server may find the URL at a longer path: one that ignores case, or resolves
-    dot segments or double slashes. The agent behind that path would get the credential of another path.
+    None if none does, or if a server may find the URL at a longer path: one that ignores case, decodes the
+    path, or resolves dot segments or double slashes. The agent behind that path would get the credential of
+    another path.
     """
     of_origin = [scope for scope in scopes if is_on_origin_of(url, scope.origin)]
     if not any(scope.place[1] for scope in of_origin):
@@ -131,7 +131,7 @@ def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | 
     path = _plain_path(url)
     if path is None:
         return None
-    covering = [scope for scope in of_origin if _is_below(path, scope.place[1])]
+    covering = [scope for scope in of_origin if _is_below(_raw_path(url), scope.place[1])]
     if not covering:
         return None
     longest = max(covering, key=_path_length)
@@ -189,10 +189,15 @@ def _is_below(path: str, other: str) -> bool:
     return path == other or path.startswith(f"{other}/")
 
 
+def _raw_path(url: str) -> str:
+    """Return the path of a URL as it is written."""
+    return f"/{url.partition('#')[0].partition('?')[0].partition('://')[2].partition('/')[2]}"
+
+
 @lru_cache(maxsize=1_024)  # of the targets that are probed at once
 def _plain_path(url: str) -> str | None:
     """Return the path of a URL, decoded; None if two servers may read two paths there."""
-    path = f"/{url.partition('#')[0].partition('?')[0].partition('://')[2].partition('/')[2]}"
+    path = _raw_path(url)
     slashes = path.count("/")
     path = unquote(path)
     if unquote(path) != path:
