@@ -105,13 +105,21 @@ def test_credential_with_the_longest_matching_path_is_used() -> None:
         "/billing%20/x",
         "/billing.",
         "/%62illing/x",
+        "/billing2",
+        "/Billing.json",
     ],
 )
 def test_url_at_the_path_of_another_credential_on_some_servers_gets_none(path: str) -> None:
     url = f"https://agents.acme.example{path}"
     assert scope_for([WHOLE, BILLING], url) is None
     assert ScopeIndex([WHOLE, BILLING]).find(url) is None
+    assert ScopeIndex([WHOLE, BILLING]).find_ambiguous(url) is BILLING
     assert scope_for([WHOLE], url) is WHOLE
+
+
+def test_path_that_only_begins_with_that_of_a_credential_needs_none() -> None:
+    """Nothing is withheld there: its failures count."""
+    assert ScopeIndex([BILLING]).find_ambiguous("https://agents.acme.example/billing2") is None
 
 
 def test_escaped_character_of_the_path_belongs_to_no_scope() -> None:

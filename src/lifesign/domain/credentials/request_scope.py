@@ -122,8 +122,8 @@ def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | 
     """Return the scope with the longest path that covers a URL.
 
     None if none does, or if a server may find the URL at a longer path: one that ignores case, decodes the
-    path, or resolves dot segments or double slashes. The agent behind that path would get the credential of
-    another path.
+    path, resolves dot segments or double slashes, or looks only at the beginning of a path, so that `/bx` is
+    the agent of `/b`. The agent behind that path would get the credential of another path.
     """
     of_origin = [scope for scope in scopes if is_on_origin_of(url, scope.origin)]
     if not any(scope.place[1] for scope in of_origin):
@@ -135,7 +135,7 @@ def scope_for(scopes: Iterable[CredentialScope], url: str) -> CredentialScope | 
     if not covering:
         return None
     longest = max(covering, key=_path_length)
-    others = (scope for scope in of_origin if _is_below(_folded(path), _folded(scope.place[1])))
+    others = (scope for scope in of_origin if _folded(path).startswith(_folded(scope.place[1])))
     return longest if _path_length(longest) == max(map(_path_length, others)) else None
 
 
@@ -174,8 +174,11 @@ class ScopeIndex:
         if scopes is None or self.find(url) is not None:
             return None
         path = _plain_path(url)
-        folded = None if path is None else _folded(path)
-        found = (each for each in scopes if folded is None or _is_below(folded, _folded(each.place[1])))
+        folded = "" if path is None else _folded(path)
+        # Below no scope, a path that only begins with that of one needs no credential.
+        is_below_one = any(_is_below(_raw_path(url), each.place[1]) for each in scopes)
+        is_found = str.startswith if is_below_one else _is_below
+        found = (each for each in scopes if path is None or is_found(folded, _folded(each.place[1])))
         return max(found, key=_path_length, default=None)
 
 
