@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -551,6 +552,31 @@ def test_start_outside_of_asyncio_is_refused() -> None:
     running = runner.run()
     with pytest.raises(InvalidAgent, match="running event loop"):
         running.send(None)
+
+
+PROGRAM_WITH_A_POOL = """
+import asyncio, multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from lifesign.agent import AgentRunner
+
+async def main():
+    async with AgentRunner("pooled", registry="http://127.0.0.1:1", key="ahk_of_a_test"):
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context({method!r})) as pool:
+            await asyncio.get_running_loop().run_in_executor(pool, abs, -1)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_process_of_a_pool_that_imports_the_program_starts_no_agent(method: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM_WITH_A_POOL.format(method=method))
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert ended.returncode == 1
+    assert "InvalidAgent: pooled" in ended.stderr
 
 
 @in_virtual_time

@@ -5,6 +5,7 @@
 
 import asyncio
 import logging
+import multiprocessing
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -153,6 +154,12 @@ class AgentRunner:
         """
         if self._living is not None:
             raise InvalidAgent(self.agent_id, "one start per runner: create a new one to start again")
+        if _is_importing_main():
+            raise InvalidAgent(
+                self.agent_id,
+                "a start in the main process, but a child process of multiprocessing imports the program; "
+                'hint: start the agent below `if __name__ == "__main__":`',
+            )
         self._home = _running_loop()
         if self._home is None:
             raise InvalidAgent(self.agent_id, "a running event loop of asyncio; trio is not supported")
@@ -323,6 +330,15 @@ class AgentRunner:
             await _ended(work)
             await _ended(loop)
             await self._place.close()
+
+
+def _is_importing_main() -> bool:
+    """Return whether this process of a pool imports the main module of the program that has started it.
+
+    An agent that this import starts would supersede that of the program.
+    """
+    # The attribute by which Python itself refuses to start processes during that import.
+    return getattr(multiprocessing.current_process(), "_inheriting", False)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
