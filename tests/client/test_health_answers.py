@@ -1,8 +1,8 @@
 import json
 
 import pytest
-from tests.support.agent_check import card, check, document
-from tests.support.hostile_server import HEALTH_PATH, as_json, serving
+from tests.support.agent_check import card, check, document, names
+from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, redirect, serving
 from yarl import URL
 
 from lifesign.client import fetch_health
@@ -53,6 +53,9 @@ def test_body_decides_about_a_good_answer() -> None:
     ("url", "is_root", "is_sent"),
     [
         ("https://agent.example/a/health", False, True),
+        ("https://agent.example/a", False, True),
+        ("https://agent.example/b/health", False, False),
+        ("https://agent.example/ab", False, False),
         ("https://agent.example/health", True, False),
         ("https://agent.example:8443/a/health", False, False),
         ("http://agent.example/a/health", False, False),
@@ -76,6 +79,26 @@ async def test_an_invalid_document_lists_its_faults() -> None:
     assert checked.document_result is ResultClass.INVALID_DOCUMENT
     assert {"/health/status", "/timestamp"} <= {finding.pointer for finding in checked.findings}
     assert checked.decision.status is HealthStatus.UNKNOWN
+
+
+async def test_card_at_the_root_that_claims_a_path_gets_no_token_of_its_agent() -> None:
+    async with serving({"/b/health": as_json(document())}) as server:
+        link = f'<{server.url}/b/health>; rel="status"'
+        server.replies[CARD_PATH] = as_json(card(url=server.url + "/a"), Link=link)
+        checked = await fetch_health(server.url + "/a", detail_token="secret12")
+    assert checked.document is not None
+    assert "authorization" not in server.asked("/b/health")
+    assert "token_not_sent" in names(checked)
+
+
+@pytest.mark.parametrize(("moved", "is_followed"), [("/a/moved", True), ("/b/x", False)])
+async def test_redirect_to_another_path_is_not_followed_with_a_token(
+    moved: str, *, is_followed: bool
+) -> None:
+    async with serving({"/a" + HEALTH_PATH: redirect(moved), moved: as_json(document())}) as server:
+        checked = await fetch_health(server.url + "/a", detail_token="secret12")
+    assert (moved in server.paths) is is_followed
+    assert (checked.document is not None) is is_followed
 
 
 async def test_token_for_one_agent_is_not_sent_to_the_root_of_its_origin() -> None:

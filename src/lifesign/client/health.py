@@ -131,10 +131,10 @@ async def fetch_health(
     server beside it gets them anyway, unless the document names the URL or `kind` is `a2a`.
 
     `timeout_seconds` (above 0, at most 300) is for all requests together. `detail_token` is sent as Bearer to
-    the health document on the origin of `url`, and nowhere else. If the answer contains it, the result has
-    `REMOVED-SECRET` in its place (of tokens with 8 characters or more). With a token, `url` needs https,
-    unless its host is this machine, or an address in `allowed_networks`. A session of the caller keeps its
-    cookies, proxies and default headers, and only sends the requests to the origin of `url`; the default
+    the health document at or below the path of `url` (of an MCP server: of the path's parent), and nowhere
+    else. If the answer contains it, the result has `REMOVED-SECRET` in its place. With a token, `url` needs
+    https, unless its host is this machine, or an address in `allowed_networks`. A session of the caller keeps
+    its cookies, proxies and default headers, and only sends the requests to the origin of `url`; the default
     session has none. With a session of the caller, only aiohttp's limits apply to the header of an answer.
 
     The host of `url` may be anywhere, since the caller chose it. The agent chooses other hosts: they are only
@@ -298,6 +298,7 @@ async def _find_health(get: Get, visit: CheckRequest, places: Iterable[Candidate
             max_bytes=MAX_DOCUMENT_BYTES,
             deadline_s=visit.deadline_s,
             token=visit.token if may_get_token(visit, place) else None,
+            token_scope=visit.token_scope,
         )
         found = assess_document(place, await get(place.url, ask))
         first = first or found
@@ -340,7 +341,12 @@ async def _ask_server_health(get: Get, visit: CheckRequest) -> HealthAnswer:
     is_known = visit.kind == TargetKind.MCP
     place = CandidateUrl(server_health_url(visit.given.url), is_root=not is_known)
     token = visit.token if may_get_token(visit, place) else None
-    ask = Ask(max_bytes=MAX_DOCUMENT_BYTES, deadline_s=visit.deadline_s, token=token)
+    ask = Ask(
+        max_bytes=MAX_DOCUMENT_BYTES,
+        deadline_s=visit.deadline_s,
+        token=token,
+        token_scope=visit.token_scope,
+    )
     return assess_document(place, await get(place.url, ask))
 
 

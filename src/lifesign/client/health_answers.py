@@ -7,12 +7,13 @@ from lifesign.client.candidate_urls import ANOTHERS_DOCUMENT, CandidateUrl, Pars
 from lifesign.client.server_detection import DetectedServer
 from lifesign.domain.a2a.agent_card import AgentCard
 from lifesign.domain.common.finding import Finding
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.credentials.secret import Scrubber, scrubber_of
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.observation.served_body import classify_card, classify_document
+from lifesign.domain.targets.target import TargetKind
 from lifesign.http_client.answer import Answer
-from lifesign.http_client.redirects import is_same_origin
 
 CARD_SHARE: Final = 0.5
 """Share of the time for the card: a slow one must not hide the health document."""
@@ -29,6 +30,17 @@ class CheckRequest:
     token: str | None
     kind: str | None
     identify: bool
+
+    @property
+    def token_scope(self) -> CredentialScope:
+        """URLs to which the token may be sent: the given path and all below it.
+
+        A server's document is below the parent of its path.
+        """
+        path = self.given.prefix
+        if self.kind == TargetKind.MCP:
+            path = self.given.url.raw_path.rstrip("/").rpartition("/")[0]
+        return CredentialScope(name="token", origin=str(self.given.url.origin()), path=path)
 
     @property
     def scrubber(self) -> Scrubber:
@@ -82,8 +94,11 @@ def with_document_at_root(own: HealthAnswer) -> HealthAnswer:
 
 
 def may_get_token(visit: CheckRequest, place: CandidateUrl) -> bool:
-    """Return whether the token may be sent to this URL: it must be of the given URL's origin."""
-    return is_same_origin(place.url, visit.given.url) and not place.is_root
+    """Return whether the token may be sent to this URL.
+
+    A card at the origin's root may claim the path of another agent, and name a URL of its own.
+    """
+    return not place.is_root and visit.token_scope.covers(str(place.url))
 
 
 def assess_card(answer: Answer) -> CardAnswer:

@@ -81,7 +81,7 @@ def _access_findings(visit: CheckRequest, health: HealthAnswer) -> Iterator[Find
         message = "the basic state must be readable without credentials"
         yield Finding("health_is_gated", "", message, "draft 4.1")
     if visit.token is not None and not has_sent_token:
-        message = "the document is not at the URL for which the token is meant"
+        message = "the token is sent only at or below the path of the given URL; the document is elsewhere"
         yield Finding("token_not_sent", "", message)
 
 

@@ -15,6 +15,7 @@ import aiohttp
 from yarl import URL
 
 from lifesign.domain.common.project import project_suffix
+from lifesign.domain.credentials.request_scope import CredentialScope
 from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.answer import Answer, classify_status, in_ms, read_head, unread_coding
@@ -35,6 +36,7 @@ from lifesign.http_client.redirects import REDIRECTS, next_hop
 EVENT_STREAM: Final = "text/event-stream"
 # It may never end.
 _UNREQUESTED_STREAM: Final = (ResultClass.NOT_AN_AGENT, "an event stream, which was not requested")
+TOKEN_NOT_SENT: Final = "redirected to a URL to which the token is not sent"  # noqa: S105 - a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Ask:
     """When to give up, on the event loop's clock: for all hops and the whole body together."""
     token: str | None = None
     """Sent as Bearer, and never to another origin."""
+    token_scope: CredentialScope | None = None
+    """URLs that get the token: a redirect with it to another URL is not followed. None: all of its origin."""
     body: bytes | None = None
     """Body of a POST, which follows no redirect, and whose answer is read at any status."""
     is_delete: bool = False
@@ -101,6 +105,9 @@ async def bounded_get(sessions: GuardedSessions, url: URL, ask: Ask) -> Answer:
             may_leave_origin=ask.may_leave_origin,
             scrubber=ask.scrubber,
         )
+        scope = None if ask.token is None else ask.token_scope
+        if isinstance(target, URL) and scope is not None and not scope.covers(str(target)):
+            target = TOKEN_NOT_SENT
         if isinstance(target, str):
             return replace(answer, result=ResultClass.REDIRECT_REFUSED, reason=target)
         url = target

@@ -78,7 +78,8 @@ def check(
             metavar="FILE",
             help=(
                 f"File with the token for the agent's full health document. Without it: ${TOKEN_VARIABLE}. "
-                "URL then needs https, unless its host is this machine or an address in --allow-network."
+                "It is sent only at or below URL, which then needs https, unless its host is this machine or "
+                "an address in --allow-network."
             ),
         ),
     ] = None,
