@@ -17,6 +17,7 @@ DECLARATIONS: Final = (
     "errors.py",
     "domain/models/*.py",
     "domain/events/*_payloads.py",
+    "middleware/observer.py",
     "middleware/published_document.py",
 )
 """Source files without decisions of their own: what uses them tests them."""

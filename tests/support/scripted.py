@@ -238,3 +238,29 @@ async def play(
         if isinstance(error, asyncio.CancelledError) and (task := asyncio.current_task()):
             task.uncancel()
     return played
+
+
+def event(data: bytes, name: bytes = b"") -> bytes:
+    return (b"event: %s\r\n" % name if name else b"") + b"data: %s\r\n\r\n" % data
+
+
+def working(text: str = "...") -> bytes:
+    update = {"artifactUpdate": {"artifact": {"parts": [{"text": text}]}}}
+    return event(json.dumps({"jsonrpc": "2.0", "id": 1, "result": update}).encode())
+
+
+async def answered(
+    body: bytes | list[bytes],
+    headers: dict[str, str],
+    *,
+    asked: Any = None,
+    status: int = 200,
+    scope: Any = None,
+    **settings: Any,
+) -> str:
+    """Count one answer whose body comes in one message, or in several with an empty last one."""
+    bodies: list[Step] = [final(body)] if isinstance(body, bytes) else [*map(chunk, body), final()]
+    steps: list[Step] = [RECEIVE, start(status, headers), *bodies]
+    played = await play(steps, server=Server(asked or call()), scope=scope, **settings)
+    assert played.error is None
+    return played.outcome

@@ -1,22 +1,17 @@
 """Classification of a request by its answer, once the answer has ended or broken off (protocol section 2)."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from lifesign.domain.a2a.response_outcome import (
     FAILED_TOOL,
     GOOD_ANSWER,
     MALFORMED_ANSWER,
     REST_ANSWER,
-    SENDING_METHODS,
     SENDING_PATHS,
     STREAMING_METHODS,
     STREAMING_PATH,
     JsonAnswer,
     classify_json,
-    expects_rpc_answer,
-    is_poll,
-    is_rest_path,
     may_lack_result,
     method_of,
 )
@@ -31,15 +26,11 @@ from lifesign.domain.health.outcome import (
 )
 from lifesign.domain.mcp.answer_outcome import (
     CLASSIFIED_BY_CODE,
-    calls_mcp,
     classify_as_mcp,
-    is_failed_handshake,
-    is_interaction,
-    is_mcp,
     operation_of,
     outcome_of_mcp_status,
 )
-from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_or_none
+from lifesign.domain.parsing.bounded_json import NotJson, TooComplex
 from lifesign.middleware.body import (
     EVENTS,
     GOOD,
@@ -53,7 +44,6 @@ from lifesign.middleware.body import (
     EventsBody,
     JsonBody,
     Message,
-    RequestBody,
     StreamedBody,
     classified,
     content_of,
@@ -64,6 +54,8 @@ from lifesign.middleware.body import (
     read_json,
 )
 from lifesign.middleware.cancellation import is_from_outside
+from lifesign.middleware.observer import Observer
+from lifesign.middleware.request_facts import RequestFacts
 
 NO_JSON = JsonAnswer(Outcome.MALFORMED)
 """Content that claims JSON and is none."""
@@ -75,61 +67,7 @@ that arrives in another stream.
 _ACCEPTED = frozenset({202, 204})
 
 
-class Observer(Protocol):
-    """What the code that follows a request needs from the middleware: settings, clock and counters."""
-
-    timeout_ns: int
-    quick_ns: int
-    max_inspected_bytes: int
-    streams_by_first_byte: bool
-    now_ns: Callable[[], int]
-    noting: "Noting | None"
-    """This observer, if the request counts as `unfinished` should its worker be killed; else None."""
-
-    @property
-    def sends_may_raise(self) -> bool | None:
-        """Whether `send` of this server may raise OSError; None before the first request."""
-
-    def count(
-        self,
-        outcome: int,
-        latency_ns: int | None,
-        first_byte_ns: int | None,
-        now_ns: int,
-        inspection: int | None = None,
-    ) -> None:
-        """Count one interaction. If `latency_ns` is None, it has no latency. May raise."""
-
-    def count_quick_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good answer with nothing to inspect that took less than `quick_ns`. May raise."""
-
-    def count_inspected_answer(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good answer that was inspected, and took less than `quick_ns`. May raise."""
-
-    def count_tool_result(self, latency_ns: int, now_ns: int) -> None:
-        """Count one good result of an MCP tool that took less than `quick_ns`. May raise."""
-
-    def note_compressed(self, encoding: str) -> None:
-        """Log once that an answer could not be inspected because the app compressed it."""
-
-    def note_uncounted(self) -> None:
-        """Log the current exception, because of which a request is not counted."""
-
-    def log_failure(self, what: str) -> None:
-        """Log the current exception. `what` says what failed."""
-
-
-class Noting(Observer, Protocol):
-    """Observer that counts a request as `unfinished` if the worker is killed before the end."""
-
-    def suspended(self) -> Observer:
-        """Note that the request waits for its caller; return the observer to use until it continues."""
-
-    def resumed(self, scope: Message) -> Observer:
-        """Note that the request continues; return the observer to use from now on."""
-
-
-class AnswerClassification:
+class AnswerClassification(RequestFacts):
     """Collects what is known of one request and its answer, and determines the outcome."""
 
     __slots__ = (
@@ -143,15 +81,10 @@ class AnswerClassification:
         "_left_ns",
         "_observer",
         "_read",
-        "_request",
-        "_scope",
         "_start",
     )  # fmt: skip
 
     _observer: Observer
-    _scope: Message
-    _request: bytes | RequestBody | None
-    """The request's body: whole if it came in one short message."""
     _start: Message | None
     _headers: Any
     """Headers of the answer as the app sent them."""
@@ -281,10 +214,6 @@ class AnswerClassification:
             return Outcome.UNFINISHED, INSPECTED
         return None
 
-    def _expects_events(self) -> bool:
-        """Return whether an event stream without an event is an invalid answer to this request."""
-        return self._scope["path"].endswith(STREAMING_PATH) or self._expects_rpc_answer()
-
     def _classify_events(self, end: StreamEnd) -> Classified:
         if end.is_session and self._scope["method"] == "GET":
             return NO_INTERACTION
@@ -341,60 +270,11 @@ class AnswerClassification:
         content = content_of(start)
         return UNCLAIMED if content is OTHER and self._may_expect_json() else content
 
-    def _may_expect_json(self) -> bool:
-        """Return whether `_expects_json` may be true, without parsing the request."""
-        scope = self._scope
-        return scope["method"] == "POST" and (
-            self._may_be_rpc_request() or scope["path"].endswith(SENDING_PATHS)
-        )
-
-    def _expects_json(self) -> bool:
-        """Return whether only JSON or events can answer the request: a JSON-RPC call, or a REST send."""
-        return self._scope["path"].endswith(SENDING_PATHS) or self._expects_rpc_answer()
-
-    def _may_be_rpc_request(self) -> bool:
-        """Return whether the request may be JSON-RPC, without parsing it."""
-        request = self._request
-        if request is None:
-            return False
-        return not isinstance(request, bytes) or b'"jsonrpc"' in request
-
-    def _expects_rpc_answer(self) -> bool:
-        """Return whether the request is a JSON-RPC call. A call to a path of the REST binding is not."""
-        scope = self._scope
-        return (
-            scope["method"] == "POST"
-            and not is_rest_path(scope["path"])
-            and expects_rpc_answer(self._parsed_call())
-        )
-
-    def _is_rpc_send(self) -> bool:
-        """Return whether the request is a JSON-RPC call of A2A that sends a message."""
-        return self._expects_rpc_answer() and method_of(self._parsed_call()) in SENDING_METHODS
-
     def _read_json(self, kept: JsonBody | None, last: bytes) -> JsonAnswer | Inspection:
         try:
             return read_json(last, self._observer.max_inspected_bytes) if kept is None else kept.read(last)
         except NotJson:
             return NO_JSON
-
-    def _is_mcp(self) -> bool:
-        """Return whether the request belongs to MCP, by its headers or by the method that it calls.
-
-        Not called for a certain A2A request: the headers take 0.5 µs.
-        """
-        scope = self._scope
-        return is_mcp(scope["method"], scope.get("headers") or ()) or calls_mcp(self._parsed_call())
-
-    def _mcp_operation(self) -> str:
-        return operation_of(self._scope.get("headers") or (), self._parsed_call())
-
-    def _is_no_interaction(self, outcome: Outcome) -> bool:
-        """Return whether the request belongs to MCP and counts in no ratio if it ends with this outcome."""
-        if not self._is_mcp():
-            return False
-        method, operation = self._scope["method"], self._mcp_operation()
-        return not (is_interaction(method, operation) or is_failed_handshake(method, operation, outcome))
 
     def _reclassify_as_mcp(self, read: JsonAnswer, status: int = 200) -> JsonAnswer:
         call = self._parsed_call()
@@ -438,16 +318,6 @@ class AnswerClassification:
         # on: it may be a failure. Without an id it is lost. A caller can end the stream, too, by ending the
         # session.
         return UNINSPECTED if end.is_resumable else classified(FAILED_TOOL)
-
-    def _is_poll(self) -> bool | None:
-        return is_poll(self._scope["method"], self._scope["path"], self._parsed_call())
-
-    def _parsed_call(self) -> object:
-        """Return the caller's parsed call; None if it is unknown."""
-        request = self._request
-        if isinstance(request, RequestBody):
-            return request.call()
-        return parse_or_none(request) if request else None
 
 
 def _has_route(scope: Message) -> bool:

@@ -18,8 +18,8 @@ from lifesign.middleware.settings import MiddlewareSettings, Moment
 from lifesign.middleware.window_storage import RecorderClock
 
 if TYPE_CHECKING:
-    from lifesign.middleware.answer_classification import Noting
     from lifesign.middleware.metrics import MetricsPage
+    from lifesign.middleware.observer import Noting
 
 # As wide as frameworks need it: each types scope and messages in its own way.
 App = Callable[[Any, Any, Any], Awaitable[None]]

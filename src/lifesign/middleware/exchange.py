@@ -17,11 +17,8 @@ from lifesign.domain.a2a.response_outcome import (
     REST_ANSWER,
     UNNAMED_RESULT,
 )
-from lifesign.domain.health.outcome import (
-    ANSWERED,
-    Outcome,
-)
-from lifesign.middleware.answer_classification import AnswerClassification, Observer
+from lifesign.domain.health.outcome import ANSWERED, Outcome
+from lifesign.middleware.answer_classification import AnswerClassification
 from lifesign.middleware.body import (
     EVENTS,
     NO_INTERACTION,
@@ -33,6 +30,7 @@ from lifesign.middleware.body import (
     content_of,
     header,
 )
+from lifesign.middleware.observer import Observer
 
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from lifesign.middleware.answer_classification import Noting, Observer
 from lifesign.middleware.body import Message
+from lifesign.middleware.observer import Noting, Observer
 from lifesign.middleware.recorder import AgentHealth
 
 
