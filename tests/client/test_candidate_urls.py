@@ -60,9 +60,9 @@ def test_cards_are_requested_below_the_prefix_and_then_at_the_root(path: str, ex
         ("/a" + HEALTH, "/a"),
         ("/a/", "/a"),
         # A gateway may forward all that begins with `/a` to one agent.
-        ("/a.json", "/a.json"),
-        ("/a.well-known/agent.json?x=1", "/a.well-known/agent.json"),
-        ("/a/card.json", "/a/card.json"),
+        ("/a.json", "/a"),
+        ("/a.well-known/agent.json?x=1", "/a.well-known/agent"),
+        ("/a/card.json", "/a/card"),
     ],
 )
 def test_owner_of_a_card_need_not_own_its_folder(path: str, base: str) -> None:

@@ -46,7 +46,9 @@ class ParsedAgentUrl:
         The owner of `/a.json` need not own its folder: many gateways forward all that begins with `/a`.
         """
         is_elsewhere = self.is_card and not self.url.raw_path.endswith(CARD_PATHS)
-        return f"{self.url.origin()}{self.url.raw_path if is_elsewhere else self.prefix}"
+        return (
+            f"{self.url.origin()}{self.url.raw_path.removesuffix('.json') if is_elsewhere else self.prefix}"
+        )
 
     def is_at_root(self, card_url: URL) -> bool:
         """Return whether a card is at the root of the origin and the agent is below: it may be another's."""
