@@ -56,13 +56,13 @@ class Browser:
     def __init__(self) -> None:
         self.opened: list[str] = []
         self.inherited: list[str | None] = []
-        """Values of the variable with the client's secret."""
+        """Values of variables with secrets."""
         self._statuses: list[int] = []
         self._has_ended = threading.Event()
 
     def open(self, url: str) -> bool:
         self.opened.append(url)
-        self.inherited.append(os.environ.get("CLIENT_SECRET"))
+        self.inherited += [os.environ.get(name) for name in ("CLIENT_SECRET", "LIFESIGN_DETAIL_TOKEN")]
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE_SECONDS) as answer:  # noqa: S310 - of a test
                 self._statuses.append(answer.status)
@@ -85,6 +85,7 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> Browser:
     # Absent now and after the test, whatever a login does.
     monkeypatch.setenv("CLIENT_SECRET", "")
     monkeypatch.delenv("CLIENT_SECRET")
+    monkeypatch.setenv("LIFESIGN_DETAIL_TOKEN", "token-of-an-agent")
     return given
 
 
@@ -130,7 +131,7 @@ def test_a_login_stores_a_refresh_token_that_works(
     assert stat.S_IMODE(place.file.stat().st_mode) == 0o600
     assert place.file.read_text().strip() == given.refresh_tokens[-1]
     assert browser.statuses == [200]
-    assert browser.inherited == [None]
+    assert browser.inherited == [None, None]
     (form,) = given.forms
     assert (form["grant_type"], len(form["code_verifier"])) == ("authorization_code", 43)
     assert "scope" not in form

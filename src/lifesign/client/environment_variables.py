@@ -1,6 +1,8 @@
-"""Environment variables with the registry's URL and key."""
+"""Environment variables of lifesign, with the registry's URL and key."""
 
 from typing import Final
 
-URL_VARIABLE: Final = "LIFESIGN_REGISTRY"
-KEY_VARIABLE: Final = "LIFESIGN_KEY"
+VARIABLE_PREFIX: Final = "LIFESIGN_"
+"""Prefix of lifesign's own variables: settings, databases, keys. Other programs do not get them."""
+URL_VARIABLE: Final = f"{VARIABLE_PREFIX}REGISTRY"
+KEY_VARIABLE: Final = f"{VARIABLE_PREFIX}KEY"

@@ -1,5 +1,6 @@
 """A login at an OAuth provider: a person's consent gives the prober a refresh token."""
 
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -7,7 +8,7 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from lifesign.client.environment_variables import KEY_VARIABLE
+from lifesign.client.environment_variables import VARIABLE_PREFIX
 from lifesign.crawl.prober_assembly import open_token_endpoints
 from lifesign.domain.credentials.authorization import AuthorizationRequest, RedirectFault, read_redirect
 from lifesign.domain.net.allowed_addresses import Network, is_in
@@ -76,8 +77,9 @@ async def log_in(
     credential = _credential(chosen, client, complain)
     tls = token_tls(client, definition.credentials, complain)
     credential.token_tls = lambda: tls
-    # A browser is a child process, and would inherit them.
-    forget_variables(definition.credentials, others=[KEY_VARIABLE])
+    # A browser is a child process, and would inherit them. It needs none of lifesign's own.
+    own = [name for name in os.environ if name.startswith(VARIABLE_PREFIX)]
+    forget_variables(definition.credentials, others=own)
     file = RefreshTokenFile(client.token_file)
     try:
         if (fault := file.claim()) is not None:

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
+from lifesign.client.environment_variables import VARIABLE_PREFIX
 from lifesign.domain.models.tasks import TaskGrant
 from lifesign.domain.text.times import utc_text
-
-VARIABLE_PREFIX: Final = "LIFESIGN_"
-"""Prefix of lifesign's own variables: settings, databases, keys. They are not passed on."""
 
 RUN_ID_VARIABLE: Final = f"{VARIABLE_PREFIX}RUN_ID"
 """Variable that identifies the run of a process, unless the agent removes it."""
