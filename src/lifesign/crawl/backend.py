@@ -23,7 +23,7 @@ from lifesign.crawl.directory_import import TakesLists
 from lifesign.crawl.local_registry import LocalDirectories, LocalRegistry, LocalTargets
 from lifesign.crawl.local_sweeps import local_sweeper
 from lifesign.crawl.process import registry_client
-from lifesign.crawl.worker_config import RegistryAddress, WorkerConfig, worker_name
+from lifesign.crawl.worker_config import RegistryAddress, WorkerConfig, is_predecessor, worker_name
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.common.clock_skew import is_in_future, last_not_ahead
 from lifesign.domain.models.census import MAX_NOT_READ, Deadlines
@@ -329,6 +329,18 @@ class RegistryBackend:
             taken = titled(await census_at(self._client, None), self._place.url)
             await write_report(taken, self._client.targets, report.directory)
 
+    async def clear(self) -> None:
+        """Release the leases of a crawl on this machine that was killed. Raises RegistryError.
+
+        Otherwise each restart of a crawl that is killed again and again leaves a share of the targets without
+        a prober until the leases expire.
+        """
+        for prober in (await self._client.shards.show()).probers:
+            name = prober.holder.rpartition("/")[2]
+            if is_predecessor(name):
+                # Nothing happens to a worker of another key.
+                await self._client.shards.leave(name)
+
 
 @asynccontextmanager
 async def open_registry_backend(
@@ -351,6 +363,7 @@ async def open_registry_backend(
         # A key without permission to probe is refused before anything is read; no pass has this name.
         await client.shards.leave(worker_name(0, is_alone=False))
         home = RegistryBackend(place, client, report)
+        await home.clear()
         yield home
         await home.write_report()
 

@@ -1,8 +1,12 @@
 """Configuration of one process of a crawl, and its messages."""
 
+import hashlib
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Final
 
 from lifesign.prober.definition.models import ProbeDefinition
@@ -14,8 +18,10 @@ EXIT_UNFINISHED: Final = 2
 """Exit code of a process that was stopped before its census was complete."""
 EXIT_SHARDS_WITHHELD: Final = 5
 """Exit code of a process that could store no result for too long: a successor could not either."""
-MAX_HOST_CHARS: Final = 24
+MAX_HOST_CHARS: Final = 20
 """Maximum length of this machine's name in the name of a worker."""
+_MACHINE_FILES: Final = ("/etc/machine-id", "/proc/sys/kernel/random/boot_id")
+"""Files that differ between machines whose host names are equal. A container or a service may lack either."""
 _RUN: Final = secrets.token_hex(3)
 """Part of the names of this crawl's workers: two containers can have the same host name and process ids."""
 
@@ -68,6 +74,37 @@ def worker_name(number: int, *, is_alone: bool) -> str:
     """
     if is_alone:
         return f"worker-{number}"
+    return f"{_host()}-{os.getpid()}-{_RUN}-{number}"
+
+
+def is_predecessor(name: str) -> bool:
+    """Return whether a worker's name is of a crawl on this machine, or in this container, that has ended."""
+    host, *rest = name.rsplit("-", 3)
+    if host != _host() or len(rest) != 3 or not rest[0].isdecimal():
+        return False
+    pid, run = int(rest[0]), rest[1]
+    # A container that is started again has the same process ids.
+    return run != _RUN and (pid == os.getpid() or not _is_running(pid))
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@cache
+def _host() -> str:
+    """Return this machine's name, or the container's, with a digest that other machines do not share."""
     name = os.uname().nodename
+    facts = [name.encode()]
+    for file in _MACHINE_FILES:
+        with suppress(OSError):
+            facts.append(Path(file).read_bytes())
     host = "".join(character for character in name if character.isascii() and character.isalnum())
-    return f"{host[:MAX_HOST_CHARS] or 'host'}-{os.getpid()}-{_RUN}-{number}"
+    digest = hashlib.sha256(b"\0".join(facts)).hexdigest()
+    return f"{host[:MAX_HOST_CHARS] or 'host'}-{digest[:6]}"
