@@ -128,7 +128,8 @@ def test_systemd_unit_runs_an_existing_command(unit: Path) -> None:
     check_command(words)
     # The server raises its limit of open files; this filter would kill it for that.
     assert "@resources" not in unit.read_text()
-    # A wrong setting is not tried again, whatever else fails is, however often.
+    # A wrong setting is not tried again. After any other end, SIGHUP included, the program starts again.
+    assert "\nRestart=always\n" in unit.read_text()
     assert f"\nRestartPreventExitStatus={ExitCode.USAGE.value}\n" in unit.read_text()
     assert "\nStartLimitIntervalSec=0\n" in unit.read_text()
 
