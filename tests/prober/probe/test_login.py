@@ -190,6 +190,23 @@ async def test_a_secret_in_the_challenge_is_not_shown(monkeypatch: pytest.Monkey
     assert "canary" not in observation.model_dump_json() + memory
 
 
+async def test_metadata_is_compared_with_the_secret_that_its_origin_got(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-the-lab")
+    async with serving({}, host="127.0.0.2") as other, serving({}) as server:
+        gate(other)
+        server.replies[CARD_PATH] = as_json(card(url=other.url + RPC))
+        other.replies[AT_RPC] = as_json(metadata(other, scopes_supported=["canary-of-the-lab"]))
+        lab = {"name": "lab", "origin": other.url, "bearer": {"env": "LAB_TOKEN"}}
+        async with probing(ask={}, credentials=[lab | {"card_origins": [server.url]}]) as probes:
+            login = (await probes.see(server.url)).login
+            memory = probes.memory.to_json()
+    assert login is not None
+    assert login.metadata is not None
+    assert "canary" not in login.model_dump_json() + memory
+
+
 async def test_card_and_metadata_are_not_compared_with_the_secret_of_the_interface(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -428,7 +428,7 @@ async def test_answer_after_a_redirect_is_compared_with_the_secret_if_its_reques
                     max_bytes=1_000,
                     deadline_s=float("inf"),
                     credential=store.named("lab"),
-                    target_credential=store.named("lab"),
+                    known_credentials=[store.named("lab")],
                     is_enough=keep,
                 )
             )
@@ -445,7 +445,7 @@ async def test_answer_from_a_place_that_gets_no_secret_is_not_compared_with_it(
     store = CredentialStore(wanted.credentials, read_secrets(wanted.credentials))
     async with fetching(wanted, store) as fetcher:
         url, own = URL("http://lab.example/"), store.named("lab")
-        request = Request(url=url, max_bytes=1, deadline_s=0, target_credential=own)
+        request = Request(url=url, max_bytes=1, deadline_s=0, known_credentials=[own])
         hop = _Hop(url, request, 0, 0, NO_SECRETS)
         assert bool(fetcher._scrubber_at(hop, ip_address(address))) is is_compared
 
@@ -511,7 +511,7 @@ async def test_answer_at_the_path_of_another_credential_is_not_compared_with_the
                     max_bytes=1_000,
                     deadline_s=float("inf"),
                     credential=store.for_url(str(url)),
-                    target_credential=store.named("lab"),
+                    known_credentials=[store.named("lab")],
                 )
             )
     assert TOKEN in fetched.body.decode()

@@ -260,14 +260,14 @@ class Fetcher:
     def _scrubber_at(self, hop: _Hop, address: Address | None) -> Scrubber:
         """Return what removes the secrets that the server at the present URL receives, and no others.
 
-        It receives the target's credential with another request, if that is the one for this URL. A server
+        It receives a credential of the probe with another request, if that is the one for this URL. A server
         that receives none of them could guess the secrets of another one. So nothing is searched for what was
         sent before a redirect only.
         """
-        own, known = self._credentials.for_url(str(hop.url)), hop.request.target_credential
+        own = self._credentials.for_url(str(hop.url))
         received = [each for each in hop.sent if each is own or each is hop.credential]
-        if known is not None and known is own and self._keeps_secrets(hop.url, address):
-            received.append(known)
+        if own is not None and own in hop.request.known_credentials and self._keeps_secrets(hop.url, address):
+            received.append(own)
         return united([hop.own_secret, *(each.scrubber for each in received)])
 
     async def _open(

@@ -65,8 +65,11 @@ class Request:
     accept: str = "application/json"
     credential: Credential | None = None
     """Sent if its scope covers `url`; after a redirect, only if no other one has a longer path for that."""
-    target_credential: Credential | None = None
-    """Credential that the target receives: answers of the URLs that it is for are searched for its secret."""
+    known_credentials: Sequence[Credential] = ()
+    """Credentials that the same probe sends with other requests.
+
+    An answer is searched for the secret of one of them if that one is the credential for its URL.
+    """
     card_schemes: Sequence[str] = ()
     """Security schemes of the agent card, which name the place of an API key."""
     own_secret: str | None = None

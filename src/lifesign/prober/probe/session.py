@@ -295,9 +295,10 @@ class ProbeSession:
         return None, f"credential {credential.name} is not for cards of {base}"
 
     @cached_property
-    def _own_credential(self) -> Credential | None:
-        """The credential that the target itself receives, at the URL that was given."""
-        return self._credentials.for_url(self.given.base)
+    def _known_credentials(self) -> list[Credential]:
+        """The credential that the target itself receives at the URL that was given, and those sent so far."""
+        own = self._credentials.for_url(self.given.base)
+        return [] if own is None else [own]
 
     async def _ask(
         self,
@@ -334,6 +335,8 @@ class ProbeSession:
                     is_opted_out=True,
                 )
             sent_at_s = self._loop.time()
+            if credential is not None and credential not in self._known_credentials:
+                self._known_credentials.append(credential)
             fetched = await self._fetcher.fetch(
                 Request(
                     url=url,
@@ -350,7 +353,7 @@ class ProbeSession:
                     accept=accept,
                     is_enough=is_enough,
                     credential=credential,
-                    target_credential=self._own_credential,
+                    known_credentials=self._known_credentials,
                     card_schemes=self.recall("card_schemes") or (),
                     kept_out=self._robots_exclusion,
                     needs_new_connection=self.entry.is_repeat,
