@@ -68,6 +68,18 @@ def test_overrun_of_one_kind_refuses_calls_of_the_other_until_the_budget_is_topp
     assert used_up.reserve(asked).reserved == asked
 
 
+def test_overrun_is_paid_from_what_comes_back_or_is_added() -> None:
+    carved = Amount(30, 0)
+    overspent = PURSE.carve(carved).settle(NO_AMOUNT, Amount(90, 0))
+    assert (overspent.settled, overspent.overrun) == (Amount(70, 0), Amount(20, 0))
+    returned = finish(overspent, Budget(envelope=carved), carved)
+    topped_up = overspent.top_up(carved)
+    for paid in (returned, topped_up):
+        assert (paid.settled, paid.overrun, paid.room.tokens) == (Amount(90, 0), NO_AMOUNT, 10)
+    released = PURSE.reserve(carved).settle(NO_AMOUNT, Amount(90, 0)).release(carved)
+    assert (released.settled, released.overrun) == (Amount(90, 0), NO_AMOUNT)
+
+
 def test_child_returns_its_remaining_budget() -> None:
     carved = Amount(40, 500_000)
     child = Budget(envelope=carved).reserve(Amount(15, 0)).settle(Amount(15, 0), Amount(15, 0))
@@ -160,6 +172,7 @@ class Purse(RuleBasedStateMachine):
     @invariant()
     def nothing_is_promised_twice(self) -> None:
         assert NO_AMOUNT.fits(self.budget.room)
+        assert self.budget.overrun.at_most(self.budget.room) == NO_AMOUNT
         assert self.budget.reserved == sum(self.calls, NO_AMOUNT)
         assert self.budget.delegated == sum((carved for _, carved in self.children), NO_AMOUNT)
 

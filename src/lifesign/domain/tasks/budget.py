@@ -73,7 +73,8 @@ class Budget:
     overrun: Amount = NO_AMOUNT
     """Costs beyond the reservation and the remaining budget.
 
-    Not in `settled`: they must be visible, and buy nothing.
+    Not in `settled`: they must be visible, and buy nothing. What the budget gets back or gets added pays them
+    first, so that nothing is left while there is an overrun.
     """
 
     @property
@@ -84,11 +85,11 @@ class Budget:
     def reserve(self, amount: Amount) -> "Budget":
         """Reserve the maximum cost of a call; BudgetExceeded if not so much is left.
 
-        BudgetExceeded too if an overrun has used up the tokens or the money, unless the call is free: its
-        actual cost can have a part that its maximum lacks.
+        BudgetExceeded too if there is an overrun in tokens or in money, unless the call is free: its actual
+        cost can have a part that its maximum lacks.
         """
         self._check_room(amount)
-        if amount != NO_AMOUNT and self._is_used_up_by_overrun():
+        if NO_AMOUNT not in {amount, self.overrun}:
             raise BudgetExceeded(spend_of(amount), spend_of(self.room), spend_of(self.overrun))
         return replace(self, reserved=self.reserved + amount)
 
@@ -97,13 +98,11 @@ class Budget:
 
         The cost was already spent, so that it is never refused; the part that does not fit is `overrun`.
         """
-        freed = self.release(reserved)
-        paid = cost.at_most(freed.room)
-        return replace(freed, settled=freed.settled + paid, overrun=freed.overrun + (cost - paid))
+        return replace(self, reserved=self.reserved - reserved, overrun=self.overrun + cost).pay_overrun()
 
     def release(self, reserved: Amount) -> "Budget":
         """Release the reservation of a call that failed, or whose holder lost the task."""
-        return replace(self, reserved=self.reserved - reserved)
+        return replace(self, reserved=self.reserved - reserved).pay_overrun()
 
     def carve(self, envelope: Amount) -> "Budget":
         """Set an amount aside for a child task; BudgetExceeded if not so much is left."""
@@ -125,19 +124,19 @@ class Budget:
             self,
             settled=self.settled - before.settled + after.settled,
             delegated=self.delegated - before.delegated + after.delegated,
-        )
+        ).pay_overrun()
 
     def top_up(self, amount: Amount) -> "Budget":
         """Increase the budget's limits; InvalidRequest if they would become too large."""
         if not amount.fits(LARGEST - self.envelope):
             expected = f"expected a budget of at most {MAX_TOKENS} tokens and {MAX_USD} USD"
             raise InvalidRequest([Finding("too_large", "/add", expected)])
-        return replace(self, envelope=self.envelope + amount)
+        return replace(self, envelope=self.envelope + amount).pay_overrun()
 
-    def _is_used_up_by_overrun(self) -> bool:
-        """Return whether of the tokens or of the money nothing is left and more was spent."""
-        is_out_of_tokens = self.overrun.tokens > 0 and self.room.tokens <= 0
-        return is_out_of_tokens or (self.overrun.micro_usd > 0 and self.room.micro_usd <= 0)
+    def pay_overrun(self) -> "Budget":
+        """Move as much of the overrun into `settled` as there is room for."""
+        paid = self.overrun.at_most(self.room)
+        return replace(self, settled=self.settled + paid, overrun=self.overrun - paid)
 
     def _check_room(self, amount: Amount) -> None:
         if not amount.fits(self.room):
