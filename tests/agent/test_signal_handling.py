@@ -19,13 +19,36 @@ def _wait(is_ready: Any) -> None:
     time.sleep(PATIENCE_S)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 async def test_signal_to_the_process_drains(number: int) -> None:
     reasons: asyncio.Queue[str] = asyncio.Queue()
     with catching_signals(reasons.put_nowait):
         os.kill(os.getpid(), number)
         reason = await asyncio.wait_for(reasons.get(), PATIENCE_S)
     assert reason.startswith(signal.Signals(number).name)
+
+
+async def test_closed_terminal_drains_once() -> None:
+    reasons: list[str] = []
+    with catching_signals(reasons.append):
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.05)
+    assert len(reasons) == 1
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+async def test_hangup_that_the_program_handles_is_left_to_it() -> None:
+    reasons: list[str] = []
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with catching_signals(reasons.append):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.05)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert reasons == []
 
 
 async def test_signal_drains_all_agents_of_a_loop_that_still_run() -> None:

@@ -177,9 +177,10 @@ class AgentRunner:
         await self._loop.is_registered.wait()
 
     async def run(self) -> AgentEnd:
-        """Run the agent until SIGTERM, SIGINT or a drain by the registry. A second signal ends it at once.
+        """Run the agent until SIGTERM, SIGINT, SIGHUP or a drain by the registry.
 
-        Starts the agent if it was not started. Signals are handled only in the main thread.
+        A second signal ends it at once, except a second SIGHUP. Starts the agent if it was not started.
+        Signals are handled only in the main thread.
         """
         if self._living is None:
             self.start()

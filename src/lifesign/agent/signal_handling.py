@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+from lifesign.serving.ending_signals import redirect_closed_terminal
+
+ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _drains: Final[dict[asyncio.AbstractEventLoop, list[Callable[[str], None]]]] = {}
 """Functions to call at a signal, by event loop."""
@@ -23,15 +25,17 @@ def catching_signals(drain: Callable[[str], None]) -> Iterator[None]:
     """Call `drain` with a reason for each ending signal, until the block ends.
 
     Several agents may run in one event loop: a signal drains them all. A forked child handles the signals as
-    Python does by default.
+    Python does by default. SIGHUP is left to a program that handles or ignores it (`nohup`).
     """
     running = asyncio.get_running_loop()
     drains = _drains.setdefault(running, [])
     if not drains:
         for number in ENDING_SIGNALS:
+            if number == signal.SIGHUP and signal.getsignal(number) is not signal.SIG_DFL:
+                continue
             # Outside the main thread, or on a system without signals: the embedding program drains.
             with suppress(ValueError, RuntimeError):
-                running.add_signal_handler(number, _drain_all, drains, f"{number.name} came")
+                running.add_signal_handler(number, _on_signal, drains, number)
                 _caught.append(number)
     drains.append(drain)
     try:
@@ -45,9 +49,13 @@ def catching_signals(drain: Callable[[str], None]) -> Iterator[None]:
                     _caught.remove(number)
 
 
-def _drain_all(drains: list[Callable[[str], None]], reason: str) -> None:
+def _on_signal(drains: list[Callable[[str], None]], number: signal.Signals) -> None:
+    if number == signal.SIGHUP:
+        redirect_closed_terminal()
+        # The shell of a closed terminal sends one, and the kernel another one after it.
+        asyncio.get_running_loop().add_signal_handler(number, redirect_closed_terminal)
     for drain in tuple(drains):
-        drain(reason)
+        drain(f"{number.name} came")
 
 
 def _hold_signals() -> None:
