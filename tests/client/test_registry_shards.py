@@ -13,7 +13,7 @@ from tests.support.reporting import report
 
 from lifesign import boot_clock
 from lifesign.client import RegistryClient, registry_shards
-from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
+from lifesign.client.registry_errors import InvalidAnswer, NotPermitted, RegistryError
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.observation_batch import ReportOutcome
 from lifesign.domain.observation.probe_memory import ProbeMemory
@@ -124,6 +124,17 @@ async def test_invalid_shard_is_refused() -> None:
     async with serving({path: as_json(page)}) as server, RegistryClient(server.url, key="k") as client:
         with pytest.raises(InvalidAnswer, match=r"^HTTP 200: "):
             await client.shards.targets(7)
+
+
+async def test_page_that_does_not_arrive_is_requested_in_smaller_parts() -> None:
+    page = {"targets": [], "gone": [], "version": 1}
+    path = f"/api/v1/shards/7/targets?limit={registry_shards.PAGE // 2}"
+    async with serving({path: as_json(page)}) as server, RegistryClient(server.url, key="k") as client:
+        with pytest.raises(RegistryError):
+            await client.shards.targets(7)
+        assert (await client.shards.targets(7)).version == 1
+        # The page was not full, so it shows nothing about a larger one.
+        assert (await client.shards.targets(7)).version == 1
 
 
 async def test_claim_carries_witnesses_and_returns_the_registry_time() -> None:

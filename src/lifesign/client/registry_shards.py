@@ -1,5 +1,6 @@
 """Requests of a prober to a registry: claims of shards, their targets, and results (protocol 8)."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from lifesign.client.registry_connection import (
     query_of,
     read_answer,
 )
-from lifesign.client.registry_errors import InvalidAnswer
+from lifesign.client.registry_errors import InvalidAnswer, RegistryError
+from lifesign.domain.common.batch_size import BatchSize
 from lifesign.domain.credentials.acceptance import CredentialStatus
 from lifesign.domain.models.credentials import places_of
 from lifesign.domain.models.observation_batch import ObservationAnswer, ObservationBatch
@@ -31,6 +33,8 @@ from lifesign.domain.observation.results import Observation
 
 PAGE = 2_000
 """Targets in one answer: a few megabytes at most, if all remember as much as they may."""
+MIN_PAGE = 50
+"""Targets in one answer after others were too large for the link to the registry."""
 MAX_PAGES = 10_000
 """Maximum of pages for one shard: a faulty registry could list pages without end."""
 
@@ -65,6 +69,7 @@ class RegistryShards:
     def __init__(self, connection: RegistryConnection, wall_s: Callable[[], float] = time.time) -> None:
         self._connection = connection
         self._wall_s = wall_s
+        self._page = BatchSize(PAGE, smallest=MIN_PAGE)
 
     async def claim(
         self,
@@ -132,15 +137,27 @@ class RegistryShards:
         return await self._connection.ask_for(ShardsShown, question)
 
     async def targets(self, shard: int, *, after_version: int | None = None) -> ShardContents:
-        """Return all targets of a shard, or all changes after a version."""
+        """Return all targets of a shard, or all changes after a version.
+
+        If a page does not arrive, the next call requests smaller ones.
+        """
         pages: list[ShardTargets] = []
         cursor: str | None = None
         for _ in range(MAX_PAGES):
-            query = query_of(after_version=after_version, limit=PAGE, cursor=cursor)
+            limit = self._page.most
+            query = query_of(after_version=after_version, limit=limit, cursor=cursor)
             path = path_of("shards", str(shard), "targets")
             question = Question(method="GET", path=path, query=query, may_repeat=True)
-            pages.append(await self._connection.ask_for(ShardTargets, question))
-            cursor = pages[-1].cursor
+            began_s = asyncio.get_running_loop().time()
+            try:
+                page = await self._connection.ask_for(ShardTargets, question)
+            except RegistryError:
+                self._page.failed(limit)
+                raise
+            took_s = asyncio.get_running_loop().time() - began_s
+            self._page.succeeded(len(page.targets) + len(page.gone), took_s)
+            pages.append(page)
+            cursor = page.cursor
             if cursor is None:
                 return ShardContents(
                     targets=[target for page in pages for target in page.targets],

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final
 
 from lifesign.domain.common.backoff import Backoff
+from lifesign.domain.common.batch_size import BatchSize
 from lifesign.prober.definition.models import FLUSH_SECONDS
 from lifesign.prober.network.clock import Clock
 from lifesign.prober.registry_exchange.ledger import (
@@ -28,34 +29,12 @@ from lifesign.prober.worker.shards import Shard
 
 MAX_BATCH: Final = 500
 """Maximum number of results in one call, of any shards."""
-QUICK_SECONDS: Final = 1.0
-"""Duration of a full call below which the next one may have twice as many results."""
-SLOW_SECONDS: Final = 2.5
-"""Duration of a full call from which the next one has no more results. A try of a call ends after 5 s."""
 MAX_BAD: Final = 10
 """Maximum number of results of one call that are tested one by one; if there are more, the results are not
 the cause.
 """
 
 _log = logging.getLogger("lifesign.prober")
-
-
-class BatchSize:
-    """Number of results in the next call, so that a narrow link or a slow ledger can take them in time."""
-
-    def __init__(self) -> None:
-        self.most = MAX_BATCH
-
-    def failed(self, count: int) -> None:
-        """Record that a call with so many results failed."""
-        self.most = max(1, count // 2)
-
-    def succeeded(self, count: int, took_s: float) -> None:
-        """Record that a call with so many results succeeded."""
-        if count < self.most or took_s >= SLOW_SECONDS:
-            return
-        more = self.most if took_s < QUICK_SECONDS else 1 + self.most // 10
-        self.most = min(MAX_BATCH, self.most + more)
 
 
 class Reporter:
@@ -90,7 +69,7 @@ class Reporter:
         self._interval_s = interval_s
         self._flush_s = flush_s
         self._away = Backoff(chance)
-        self._size = BatchSize()
+        self._size = BatchSize(MAX_BATCH)
         self._wake = asyncio.Event()
         self._is_hurrying = False
         """Whether the waiting results are to be sent at once."""
