@@ -40,6 +40,8 @@ class Agent:
     interval_s: float = 30.0
     unhealthy_after_s: float = 90.0
     dead_after_s: float = 300.0
+    extended_s: tuple[float, float] | None = None
+    """Thresholds for unhealthy and dead that count instead until the next heartbeat."""
     drain_until_s: float | None = None
     maintenance_until_s: float | None = None
     override: tuple[str, float] | None = None
@@ -111,7 +113,7 @@ class Model:
             if agent.drain_until_s is not None:
                 moments_s.append(agent.drain_until_s)
             elif agent.status in WORKING:
-                limit_s = agent.unhealthy_after_s if agent.status == "active" else agent.dead_after_s
+                limit_s = self._limits_s(agent)[0 if agent.status == "active" else 1]
                 moments_s.append(self.now_s + limit_s - self.silence_s(agent))
         return sorted({at_s for at_s in moments_s if at_s > self.now_s})
 
@@ -143,6 +145,7 @@ class Model:
         if agent.status not in ALIVE or incarnation not in {None, agent.incarnation}:
             return 410
         agent.last_beat_s = self.now_s
+        agent.extended_s = None
         if agent.status != "draining":
             self._judge(agent, may_fall=False)
             if message == "draining":
@@ -179,9 +182,15 @@ class Model:
         if agent.status not in ALIVE:
             return 410
         if any(getattr(agent, name) != value for name, value in changed.items()):
+            in_force_s, silence_s = self._limits_s(agent), self.silence_s(agent)
             for name, value in changed.items():
                 setattr(agent, name, value)
             agent.version += 1
+            # A shorter threshold counts from the change on.
+            agent.extended_s = (
+                max(agent.unhealthy_after_s, min(in_force_s[0], silence_s + agent.unhealthy_after_s)),
+                max(agent.dead_after_s, min(in_force_s[1], silence_s + agent.dead_after_s)),
+            )
         return 200
 
     def command(self, agent: Agent, timeout_s: float | None, expires_in_s: float) -> int:
@@ -318,13 +327,18 @@ class Model:
         is_over = agent.drain_until_s is not None and self.now_s >= agent.drain_until_s
         return ("dead", "drain_timeout") if is_over else None
 
+    def _limits_s(self, agent: Agent) -> tuple[float, float]:
+        """Return the thresholds for unhealthy and dead that count for the present silence."""
+        return agent.extended_s or (agent.unhealthy_after_s, agent.dead_after_s)
+
     def _fall(self, agent: Agent) -> tuple[str, str] | None:
         if self._is_maintained(agent):
             return None
+        unhealthy_after_s, dead_after_s = self._limits_s(agent)
         if agent.status == "active":
-            is_late, after = self.silence_s(agent) > agent.unhealthy_after_s, "unhealthy"
+            is_late, after = self.silence_s(agent) > unhealthy_after_s, "unhealthy"
         else:
-            is_late, after = self.silence_s(agent) > agent.dead_after_s, "dead"
+            is_late, after = self.silence_s(agent) > dead_after_s, "dead"
         return (after, "heartbeat_timeout") if is_late else None
 
     def _recovery(self, agent: Agent) -> tuple[str, str] | None:
@@ -332,7 +346,7 @@ class Model:
             return None
         if agent.reason == "operator_override":
             return "active", "operator_override"
-        is_late = self.silence_s(agent) > agent.unhealthy_after_s
+        is_late = self.silence_s(agent) > self._limits_s(agent)[0]
         return None if is_late else ("active", "heartbeat_resumed")
 
     def _move(self, agent: Agent, status: str, reason: str) -> None:
@@ -343,8 +357,9 @@ class Model:
         if status != "draining":
             agent.drain_until_s = None
         if status not in ALIVE:
-            for lease in self._holds(agent):
-                lease.end = f"agent_{status}"
+            for lease in self.leases.values():
+                if lease.end is None and lease.holder == agent.agent_id:
+                    lease.end = f"agent_{status}" if self._is_running(lease) else "expired"
 
     def _drain(self, agent: Agent, timeout_s: float) -> None:
         self._move(agent, "draining", "drain_initiated")
