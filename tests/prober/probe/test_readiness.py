@@ -252,6 +252,13 @@ async def test_stale_document_that_was_renewed_is_a_liveness_signal() -> None:
             assert observation.is_measured_failure is not is_alive
 
 
+async def test_document_time_that_no_memory_can_store_is_dropped() -> None:
+    late = as_json(document(timestamp="9999-12-31T23:59:59Z"))
+    async with serving({HEALTH_PATH: late}) as server, probing(**WITHOUT_TRANSPORT) as probes:
+        report = await probes.report(server.url)
+        assert (report.memory.health_url, report.memory.document_at_s) == (server.url + HEALTH_PATH, None)
+
+
 async def test_findings_of_a_valid_document_are_named_with_evidence() -> None:
     bodies = Bodies()
     odd = as_json(document(decay=None, calibration=None))

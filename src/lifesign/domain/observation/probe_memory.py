@@ -41,7 +41,8 @@ _URL: Final = re.compile(
 """An http(s) URL that can be parsed and written into a request, whatever its host is."""
 
 
-def _moment_or_none(at_s: float | None) -> float | None:
+def moment_or_none(at_s: float | None) -> float | None:
+    """Return a time that a memory can store, in seconds since the epoch; None for others."""
     return at_s if at_s is not None and 0 <= at_s <= MAX_MOMENT_S else None
 
 
@@ -57,7 +58,7 @@ def _url_or_none(url: str | None) -> str | None:
     return url
 
 
-_Moment = Annotated[Annotated[float, Field(allow_inf_nan=False)] | None, AfterValidator(_moment_or_none)]
+_Moment = Annotated[Annotated[float, Field(allow_inf_nan=False)] | None, AfterValidator(moment_or_none)]
 _Url = Annotated[Annotated[str, Field(max_length=MAX_URL_CHARS)] | None, AfterValidator(_url_or_none)]
 
 

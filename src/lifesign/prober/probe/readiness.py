@@ -11,6 +11,7 @@ from lifesign.domain.common.finding import Finding
 from lifesign.domain.credentials.request_scope import Purpose
 from lifesign.domain.health.document import HealthDocument
 from lifesign.domain.observation.decision import age_seconds, is_stale, stale_reason
+from lifesign.domain.observation.probe_memory import moment_or_none
 from lifesign.domain.observation.results import LayerResult, ProbedDocument, ResultClass
 from lifesign.domain.observation.served_body import classify_document, is_absent
 from lifesign.prober.network.fetched import Fetched
@@ -72,7 +73,7 @@ def _classify(visit: ProbeSession, place: CandidateUrl, fetched: Fetched) -> Lay
         visit.learned["health_url"] = url
     visit.reported_agent_id = fetched.scrubber.clean_text(served.document.agent_id)
     visit.document = _probed_document(visit, served.document, fetched)
-    visit.learned["document_at_s"] = served.document.timestamp.timestamp()
+    visit.learned["document_at_s"] = moment_or_none(served.document.timestamp.timestamp())
     if visit.document.is_stale:
         age_s = age_seconds(served.document, fetched.served_at or visit.now)
         reason = stale_reason(age_s, fetched.max_age_seconds)
