@@ -41,7 +41,11 @@ def counting_session(connector: "ByteCountingConnector") -> aiohttp.ClientSessio
 
 
 class ByteCountingConnector(aiohttp.TCPConnector):
-    """Connector for aiohttp whose connections count the received bytes of each request."""
+    """Connector for aiohttp whose connections count the received bytes of each request.
+
+    Requests get connections in the order in which they began to wait. With aiohttp alone, a new request takes
+    a connection before the waiting ones, which time out while other tasks send requests without a pause.
+    """
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class ByteCountingConnector(aiohttp.TCPConnector):
         `listeners` checks each new connection, for requests with a secret.
         """
         self._listeners = listeners
+        self._turns = asyncio.Semaphore(limit)
         self._names = SystemResolver() if resolver is None else resolver
         super().__init__(limit=limit, resolver=self._names, use_dns_cache=use_dns_cache)
 
@@ -72,7 +77,13 @@ class ByteCountingConnector(aiohttp.TCPConnector):
         timeout: "ClientTimeout",  # noqa: ASYNC109 - as aiohttp has it
     ) -> "Connection":
         """Return a connection that counts all received bytes."""
-        connection = await super().connect(req, traces, timeout)
+        await self._turns.acquire()
+        try:
+            connection = await super().connect(req, traces, timeout)
+        except BaseException:
+            self._turns.release()
+            raise
+        connection.add_callback(self._turns.release)
         if self._listeners is not None:
             self._check_listener(connection, self._listeners)
         _count(connection)
