@@ -61,8 +61,16 @@ def test_cards_are_requested_below_the_prefix_and_then_at_the_root(path: str, ex
         ("/a/", "/a"),
         # A gateway may forward all that begins with `/a` to one agent.
         ("/a.json", "/a"),
-        ("/a.well-known/agent.json?x=1", "/a.well-known/agent"),
+        ("/a.well-known/agent.json", "/a.well-known/agent"),
         ("/a/card.json", "/a/card"),
+        # Without a name, the path of the folder would be left.
+        ("/.json", "/.json"),
+        ("/a/.json", "/a/.json"),
+        ("/" + CARD, "/" + CARD),
+        # The query may choose the agent.
+        (f"{CARD}?agent=b", "?agent=b"),
+        ("/a?agent=b", "/a?agent=b"),
+        ("/a.json?x=1", "/a?x=1"),
     ],
 )
 def test_owner_of_a_card_need_not_own_its_folder(path: str, base: str) -> None:

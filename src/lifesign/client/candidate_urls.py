@@ -41,14 +41,24 @@ class ParsedAgentUrl:
 
     @property
     def base(self) -> str:
-        """Origin and path of the agent, as far as the given URL shows that it owns them.
+        """Origin, path and query of the agent, as far as the given URL shows that it owns them.
 
-        The owner of `/a.json` need not own its folder: many gateways forward all that begins with `/a`.
+        A server may choose the agent by the query.
         """
-        is_elsewhere = self.is_card and not self.url.raw_path.endswith(CARD_PATHS)
-        return (
-            f"{self.url.origin()}{self.url.raw_path.removesuffix('.json') if is_elsewhere else self.prefix}"
-        )
+        query = self.url.raw_query_string
+        return f"{self.url.origin()}{self.base_path}{f'?{query}' if query else ''}"
+
+    @property
+    def base_path(self) -> str:
+        """Path of the agent, as far as the given URL shows that it owns it: empty, or `/a/b`.
+
+        The owner of `/a.json` need not own its folder: many gateways forward all that begins with `/a`. The
+        owner of `/a/.json` owns this URL only.
+        """
+        path = self.url.raw_path
+        is_elsewhere = self.is_card and not path.endswith(CARD_PATHS)
+        base = path.removesuffix(".json") if is_elsewhere else self.prefix
+        return path if base.endswith("/") else base
 
     def is_at_root(self, card_url: URL) -> bool:
         """Return whether a card is at the root of the origin and the agent is below: it may be another's."""

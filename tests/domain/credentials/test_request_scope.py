@@ -148,6 +148,8 @@ def test_paths_that_differ_in_case_only_have_a_credential_each() -> None:
         ("/orders", False),
         ("/bill", False),
         ("/orders/..%2fbilling", False),
+        ("?agent=orders", False),
+        ("/billing?agent=orders", False),
     ],
 )
 def test_target_of_another_path_may_not_choose_requests(target: str, *, is_for_it: bool) -> None:

@@ -110,11 +110,14 @@ class CredentialScope:
         """Return whether probes of this target may send the credential to URLs that the target names.
 
         A target decides which URLs are requested, and where an API key is put. So it must be at one of
-        `card_origins`, or at the origin of the credential and not below another path. Its own credential, the
-        one that is sent to the URL of the target itself, is for it too.
+        `card_origins`, or at the origin of the credential and not below another path. With a query, it may be
+        one of several agents of its path, and speaks for none of the paths below. Its own credential, the one
+        that is sent to the URL of the target itself, is for it too.
         """
         if not is_on_origin_of(target, self.origin):
             return any(is_on_origin_of(target, origin) for origin in self.card_origins)
+        if "?" in target:
+            return False
         return _plain_path(target) is not None and _is_below(self.place[1], _raw_path(target).rstrip("/"))
 
 
