@@ -66,6 +66,22 @@ def test_token_stays_with_the_given_agent(url: str, *, is_root: bool, is_sent: b
     assert may_get_token(ASKED, CandidateUrl(URL(url), is_root=is_root)) is is_sent
 
 
+@pytest.mark.parametrize(
+    ("path", "is_sent"),
+    [
+        ("/a/b.json", True),
+        ("/a/b/health", True),
+        ("/a/.well-known/agent-health", False),
+        ("/.well-known/agent-health", False),
+        ("/a/c/health", False),
+    ],
+)
+def test_token_of_a_card_elsewhere_is_not_sent_to_its_folder(path: str, *, is_sent: bool) -> None:
+    url = "https://agent.example/a/b.json"
+    asked = CheckRequest(url, parse_entered_url(url), 100.0, 10.0, "secret", None, identify=False)
+    assert may_get_token(asked, CandidateUrl(URL("https://agent.example" + path))) is is_sent
+
+
 def test_document_at_the_root_is_noted_beside_the_agents_own_answer() -> None:
     own = assess_document(CandidateUrl(AGENT), REFUSED)
     noted = with_document_at_root(own)

@@ -33,11 +33,11 @@ class CheckRequest:
 
     @property
     def token_scope(self) -> CredentialScope:
-        """URLs to which the token may be sent: the given path and all below it.
+        """URLs to which the token may be sent, besides the given one: the agent's path and all below it.
 
         A server's document is below the parent of its path.
         """
-        path = self.given.prefix
+        path = self.given.base_path
         if self.kind == TargetKind.MCP:
             path = self.given.url.raw_path.rstrip("/").rpartition("/")[0]
         return CredentialScope(name="token", origin=str(self.given.url.origin()), path=path)
@@ -98,7 +98,9 @@ def may_get_token(visit: CheckRequest, place: CandidateUrl) -> bool:
 
     A card at the origin's root may claim the path of another agent, and name a URL of its own.
     """
-    return not place.is_root and visit.token_scope.covers(str(place.url))
+    if place.is_root:
+        return False
+    return place.url == visit.given.url or visit.token_scope.covers(str(place.url))
 
 
 def assess_card(answer: Answer) -> CardAnswer:
