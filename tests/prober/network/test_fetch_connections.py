@@ -25,6 +25,16 @@ async def test_a_connection_serves_the_next_request_to_the_same_place() -> None:
         assert server.connections == 3
 
 
+async def test_two_keys_and_requests_without_a_key_have_connections_of_their_own() -> None:
+    """A proxy may choose the backend by the first request of a connection."""
+    async with serving({"/a": kept(), "/b": kept()}, keeps_alive=True) as server, asking() as asker:
+        for _ in range(2):
+            await asker.get(f"{server.url}/a")
+            await asker.get(f"{server.url}/a", own_secret="key-of-a", headers={"X-Key": "key-of-a"})
+            await asker.get(f"{server.url}/b", own_secret="key-of-b", headers={"X-Key": "key-of-b"})
+    assert server.connections == 3
+
+
 @on_both_loops
 async def test_addresses_that_failed_are_kept_with_the_connection() -> None:
     names = {"both.example": ("127.0.0.9", "127.0.0.1")}

@@ -225,8 +225,7 @@ class Fetcher:
         if isinstance(target, Fetched):
             return target, None
         credential = hop.credential = self._credential_at(hop)
-        owner = "" if credential is None or credential.shares_connections else credential.name
-        place = (target.scheme, target.host, target.port, owner)
+        place = (target.scheme, target.host, target.port, _owner(hop.request, credential))
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
         line = self._lines.waiting_at(place) if is_shared else None
@@ -411,6 +410,16 @@ class Fetcher:
             known = header, header_fields(dict([header]), f"credentials.{name}")
             self._credential_fields[name] = known
         return known[1]
+
+
+def _owner(request: Request, credential: Credential | None) -> str:
+    """Return whose connections a request uses; empty: those of all requests to its origin.
+
+    A key may belong to a folder of its origin, like a credential of a path.
+    """
+    if request.own_secret is not None:
+        return f"key {request.own_secret}"
+    return "" if credential is None or credential.shares_connections else credential.name
 
 
 def _why_withheld(hop: _Hop, credential: Credential) -> str:
