@@ -80,7 +80,7 @@ class AgentProcess:
         self._fault = ""
         self._doubt = ""
         self._outside_signal: int | None = None
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[int] = loop.create_future()
         # Retrieved, so that an abandoned failure is not reported.
         self._started.add_done_callback(asyncio.Future.exception)
@@ -120,9 +120,10 @@ class AgentProcess:
             output.begin()
         control, status = cast("asyncio.StreamWriter", process.stdin), await _reader(status_fd)
         started = cls(process, control, status, mark=mark, run_deadline=job.run_deadline)
-        started._send(_job_line(job, mark))
         if job.run_deadline is not None:
+            # Before the job is written: another thread may set the deadline between the two.
             job.run_deadline.add(started._set_deadline)
+        started._send(_job_line(job, mark))
         try:
             async with asyncio.timeout(START_SECONDS):
                 await asyncio.shield(started._started)
@@ -198,7 +199,10 @@ class AgentProcess:
             self._control.write(f"{line}\n".encode())
 
     def _set_deadline(self, due_ns: int) -> None:
-        self._send(f"{process_watcher.DEADLINE} {due_ns}")
+        """Send the new deadline to the watcher, after what is being written; any thread may call this."""
+        with suppress(RuntimeError):
+            # The loop of a tool server is closed once its processes have ended.
+            self._loop.call_soon_threadsafe(self._send, f"{process_watcher.DEADLINE} {due_ns}")
 
     async def _watch(self) -> None:
         """Follow the agent until all of its processes have ended.

@@ -11,7 +11,8 @@ _NANOSECONDS: Final = 1_000_000_000
 class RunDeadline:
     """Deadline of all processes of one run.
 
-    Its clock also counts the time while the machine sleeps (CLOCK_BOOTTIME).
+    Its clock also counts the time while the machine sleeps (CLOCK_BOOTTIME). Tool servers add their watchers
+    from another thread.
     """
 
     def __init__(self, left_s: float) -> None:
@@ -32,11 +33,11 @@ class RunDeadline:
     def set(self, left_s: float) -> None:
         """Move the deadline to `left_s` seconds from now, and call all watchers."""
         self._due_ns = _due_ns(left_s)
-        for tell in self._watchers:
+        for tell in tuple(self._watchers):
             tell(self._due_ns)
 
     def add(self, watcher: Callable[[int], None]) -> None:
-        """Call `watcher` with the new time whenever the deadline is set again."""
+        """Call `watcher` with the new time, in any thread, whenever the deadline is set again."""
         self._watchers.add(watcher)
 
     def remove(self, watcher: Callable[[int], None]) -> None:

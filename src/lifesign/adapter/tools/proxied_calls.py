@@ -30,7 +30,7 @@ from lifesign.mcp.tool_definition import Tool as TaskTool
 from lifesign.mcp.tool_definition import ToolContext, ToolFailed
 
 if TYPE_CHECKING:
-    from lifesign.adapter.tools.upstream_server import UpstreamServer
+    from lifesign.adapter.tools.server_thread import ThreadedServer
 
 _log = logging.getLogger("lifesign.adapter.tools")
 _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
@@ -45,7 +45,7 @@ _MAY_BE_REPEATED: Final = frozenset(
 class _Offered:
     """A tool of a server, as it is offered here."""
 
-    server: "UpstreamServer"
+    server: "ThreadedServer"
     tool: str
     price: Price
 
@@ -54,7 +54,7 @@ class ProxiedCalls:
     """Lists the tools of one run, and executes the agent's calls of them, a limited number at once."""
 
     def __init__(
-        self, held: ToolProxyContext, upstreams: Upstreams, servers: Mapping[str, "UpstreamServer"]
+        self, held: ToolProxyContext, upstreams: Upstreams, servers: Mapping[str, "ThreadedServer"]
     ) -> None:
         self._held = held
         self._upstreams = upstreams

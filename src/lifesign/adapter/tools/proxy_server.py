@@ -1,7 +1,8 @@
 """Server of the tool proxy, once an agent has connected.
 
 It runs in a thread with a loop of its own: the agent decides how much arrives and how hard it is to parse,
-and the adapter's loop must renew the lease meanwhile. The adapter's loop only executes the calls.
+and the adapter's loop must renew the lease meanwhile. The tool servers have another thread. The adapter's
+loop only pays for the calls.
 
 Loaded on demand: the MCP SDK and an HTTP server take half as much memory as everything else.
 """
@@ -32,7 +33,7 @@ from lifesign.mcp.server import server_of
 from lifesign.mcp.tool_definition import ToolFailed
 
 if TYPE_CHECKING:
-    from lifesign.adapter.tools.upstream_server import UpstreamServer
+    from lifesign.adapter.tools.server_thread import ServerThread, ThreadedServer
 
 _Given = TypeVar("_Given")
 ASIDE_SECONDS: Final = 30.0
@@ -65,7 +66,7 @@ class ProxyServer:
 
     def __init__(self, held: ToolProxyContext, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
-        self._servers = _servers_of(upstreams, held.run_deadline)
+        self._thread, self._servers = _servers_of(upstreams, held.run_deadline)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         offer = _FromThread(self._calls, asyncio.get_running_loop())
         server = server_of(offer, "lifesign-tools", title="Tools of a task", instructions=INSTRUCTIONS)
@@ -93,6 +94,8 @@ class ProxyServer:
             thread.shutdown(wait=False)
             await self._calls.close()
             await asyncio.gather(*(server.close() for server in self._servers.values()))
+            if self._thread is not None:
+                await self._thread.close()
             await asyncio.wait((serving,), timeout=LINGER_SECONDS)
         if serving.done():
             serving.result()
@@ -135,13 +138,19 @@ class _FromThread:
             raise MCPError(INTERNAL_ERROR, "the run is over") from None
 
 
-def _servers_of(upstreams: Upstreams, run_deadline: RunDeadline | None) -> dict[str, "UpstreamServer"]:
+def _servers_of(
+    upstreams: Upstreams, run_deadline: RunDeadline | None
+) -> "tuple[ServerThread | None, dict[str, ThreadedServer]]":
     if not upstreams.upstreams:
-        return {}
+        return None, {}
+    from lifesign.adapter.tools.server_thread import ServerThread, ThreadedServer  # noqa: PLC0415 - YAML
     from lifesign.adapter.tools.upstream_server import UpstreamServer  # noqa: PLC0415 - it brings YAML
 
-    return {
-        name: UpstreamServer(name, upstream, upstreams.limits, run_deadline=run_deadline)
+    thread = ServerThread()
+    return thread, {
+        name: ThreadedServer(
+            UpstreamServer(name, upstream, upstreams.limits, run_deadline=run_deadline), thread
+        )
         for name, upstream in upstreams.upstreams.items()
     }
 
