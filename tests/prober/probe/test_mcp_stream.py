@@ -192,7 +192,13 @@ async def test_endpoint_that_repeats_the_key_is_requested_as_it_is(monkeypatch: 
         origin = serving.url.removesuffix("/sse")
         api_key = {"value": {"env": "STREAM_KEY"}, "place": "query", "name": "key"}
         credential = {"name": "acme", "origin": origin, "api_key": api_key}
-        observation = await probe_once(serving, credentials=[credential])
+        target = {"url": serving.url, "kind": "mcp", "ask": ASK}
+        async with probing(targets=[target], credentials=[credential]) as probes:
+            observation = await probes.see(serving.url)
+        posts = [request for request in probes.witness.requests if request.url.path == "/messages"]
+        # Its name may lead to a public address by now.
+        assert posts
+        assert all(request.has_secret for request in posts)
         assert serving.queries[-1].startswith("key=key-0123456789")
     assert results(observation) == {"discovery": "ok", "transport": "ok"}
     assert "key-0123456789" not in observation.model_dump_json()

@@ -75,7 +75,7 @@ class Request:
     own_secret: str | None = None
     """Secret in its headers that is no credential: it is removed from the answer."""
     has_secret: bool = False
-    """Whether headers or body have a secret: sent over TLS, or to an allowed private network only."""
+    """Whether URL, headers or body have a secret: sent over TLS, or to an allowed private network only."""
     tls: ClientTls | None = None
     """TLS settings of its connection; None: those of the credentials."""
     needs_new_connection: bool = False

@@ -42,7 +42,9 @@ class McpExchange:
             return None
         return McpAnswer(fetched, read_reply(fetched.content_type, fetched.body, request.request_id))
 
-    async def _post(self, url: URL, request: McpRequest, max_bytes: int, purpose: Purpose) -> Fetched | None:
+    async def _post(
+        self, url: URL, request: McpRequest, max_bytes: int, purpose: Purpose, *, has_secret: bool = False
+    ) -> Fetched | None:
         reader = ReplyReader(request.request_id)
         return await self._visit.ask(
             url,
@@ -52,5 +54,6 @@ class McpExchange:
             accept=ACCEPT,
             max_bytes=max_bytes,
             is_enough=lambda piece, _: reader.feed(piece),
+            has_secret=has_secret,
             purpose=purpose,
         )

@@ -45,10 +45,12 @@ class StreamExchange(McpExchange):
 
         Body and latency are those of the answer in the stream, the status is that of the request.
         """
-        if self.stream.endpoint is None:
+        endpoint = self.stream.endpoint
+        if endpoint is None:
             return None
         self.stream.expect(None if request.is_notification else request.request_id)
-        fetched = await self._post(self.stream.endpoint, request, max_bytes, Purpose.ENDPOINT)
+        has_secret = self._scrubber.clean_text(str(endpoint)) != str(endpoint)
+        fetched = await self._post(endpoint, request, max_bytes, Purpose.ENDPOINT, has_secret=has_secret)
         if fetched is None or fetched.status not in ACCEPTED or request.is_notification:
             return None if fetched is None else McpAnswer(fetched, NO_REPLY)
         loop = asyncio.get_running_loop()

@@ -238,12 +238,13 @@ class ProbeSession:
         is_aside: bool = False,
         despite_timeouts: bool = False,
         is_enough: Callable[[bytes, Scrubber], bool] | None = None,
+        has_secret: bool = False,
         purpose: Purpose = Purpose.OTHER,
     ) -> Fetched | None:
         """Send a request; None if robots.txt forbids it or no time is left.
 
         `is_aside`: a missing answer is no evidence about the host's other paths. `despite_timeouts`: sent
-        although earlier requests had no answer. `is_enough`, `needs_any_body`: see `Request`.
+        although earlier requests had no answer. `is_enough`, `needs_any_body`, `has_secret`: see `Request`.
         `purpose` decides whether the request carries a credential. A refused card or document is requested
         again with its credential.
         """
@@ -263,6 +264,7 @@ class ProbeSession:
             is_aside=is_aside,
             despite_timeouts=despite_timeouts,
             is_enough=is_enough,
+            has_secret=has_secret,
         )
         sending = SENDING[purpose] if self._credentials else Sending.NEVER
         fetched = None
@@ -317,6 +319,7 @@ class ProbeSession:
         is_aside: bool,
         despite_timeouts: bool,
         is_enough: Callable[[bytes, Scrubber], bool] | None,
+        has_secret: bool,
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request as it is."""
@@ -352,6 +355,7 @@ class ProbeSession:
                     is_part_enough=is_part_enough,
                     accept=accept,
                     is_enough=is_enough,
+                    has_secret=has_secret,
                     credential=credential,
                     known_credentials=self._known_credentials,
                     card_schemes=self.recall("card_schemes") or (),
