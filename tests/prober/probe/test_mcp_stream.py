@@ -194,14 +194,17 @@ async def test_endpoint_that_repeats_the_key_is_requested_as_it_is(monkeypatch: 
         credential = {"name": "acme", "origin": origin, "api_key": api_key}
         target = {"url": serving.url, "kind": "mcp", "ask": ASK}
         async with probing(targets=[target], credentials=[credential]) as probes:
-            observation = await probes.see(serving.url)
+            report = await probes.report(serving.url)
         posts = [request for request in probes.witness.requests if request.url.path == "/messages"]
         # Its name may lead to a public address by now.
         assert posts
         assert all(request.has_secret for request in posts)
         assert serving.queries[-1].startswith("key=key-0123456789")
-    assert results(observation) == {"discovery": "ok", "transport": "ok"}
-    assert "key-0123456789" not in observation.model_dump_json()
+    assert results(report.observation) == {"discovery": "ok", "transport": "ok"}
+    assert report.contact.answered is not None
+    # It would be requested again as a witness.
+    for shown in (report.observation.model_dump_json(), report.contact.answered.url):
+        assert "key-0123456789" not in shown
 
 
 @pytest.mark.parametrize("path", [None, "/sse"])

@@ -528,6 +528,16 @@ def test_last_answer_over_a_new_connection_is_the_witness() -> None:
     assert contact_of(discovery=reused).answered is None
 
 
+def test_url_with_a_secret_is_no_witness() -> None:
+    first = fetched(status=200, address=FOUR, phases=NEW)
+    endpoint = fetched("https://b.example/messages?key=secret", status=202, address=SIX, phases=NEW)
+    traces = Traces({"discovery": first, "transport": endpoint})
+    traces.exchanges[-1] = replace(traces.exchanges[-1], has_secret=True)
+    answered = traces.read().answered
+    assert answered is not None
+    assert answered.url == URL_HERE
+
+
 def test_interface_in_a_class_without_answers_is_unreached() -> None:
     card = fetched(status=200, address=FOUR, phases=NEW)
     silent = fetched("https://b.example/", "timeout", address=SIX)

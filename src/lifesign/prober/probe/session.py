@@ -370,7 +370,7 @@ class ProbeSession:
             self._left_alone[url.origin()] = MAX_TIMEOUTS
             return None
         self.requests += 1
-        self.exchanges.append(Exchange(fetched, sent_at_s))
+        self.exchanges.append(Exchange(fetched, sent_at_s, has_secret))
         # The host may want the client certificate, which this request did not have.
         may_want_one = credential is None and self._credentials.has_certificate_for(fetched.url)
         if fetched.result is not ResultClass.TLS_FAILURE or not may_want_one:

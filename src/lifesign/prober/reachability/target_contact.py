@@ -88,6 +88,8 @@ class Exchange:
     fetched: Fetched
     sent_at_s: float
     """When it was sent, on the event loop's clock."""
+    has_secret: bool = False
+    """Whether its URL has a secret: it is not requested again as a witness."""
 
 
 class Traces(Protocol):
@@ -355,7 +357,7 @@ class ContactReader:
         for exchange in exchanges:
             phases = exchange.fetched.phases
             is_new = phases is not None and phases.connect_ms is not None
-            if is_new and self._has_answered_itself(exchange.fetched):
+            if is_new and not exchange.has_secret and self._has_answered_itself(exchange.fetched):
                 found = exchange
         if found is None or found.fetched.address is None:
             return None
