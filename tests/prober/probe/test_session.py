@@ -31,6 +31,7 @@ from yarl import URL
 
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import MAX_REASON_CHARS, Observation, ResultClass
+from lifesign.domain.probing.cadence import without_card_reading
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.network.request import Request
@@ -329,3 +330,25 @@ async def test_result_that_is_read_from_no_request_may_be_changed() -> None:
     after = visit.changed(before, ResultClass.NOT_AN_AGENT, "canary")
     assert (after.result, after.reason) == (ResultClass.NOT_AN_AGENT, "canary")
     assert visit.fetched_for(after) is None
+
+
+@pytest.mark.parametrize(("status", "result"), [(401, "gated"), (404, "not_measured")])
+async def test_interface_of_a_card_that_another_prober_read_gets_neither_credential_nor_message(
+    status: int, result: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "secret-of-a")
+    async with serving({CARD_PATH: answer(503), "/rpc": answer(status)}) as server:
+        credential = {"name": "a", "origin": server.url, "bearer": {"env": "SECRET"}}
+        ask = {"message": {"text": "hi"}}
+        async with probing(credentials=[credential], ask=ask) as probes:
+            probes.memory = without_card_reading(
+                ProbeMemory(interface_url=f"{server.url}/rpc", card_read_at_s=1.0)
+            )
+            observation = await probes.see(server.url)
+            assert server.asked("/rpc")
+            assert not any("secret-of-a" in head for head in server.heads)
+            assert not any(head.startswith("POST") for head in server.heads)
+            server.replies[CARD_PATH] = as_json(card(url=f"{server.url}/rpc"))
+            await probes.see(server.url)
+    assert (layer(observation.transport).result, observation.message) == (result, None)
+    assert any(head.startswith("POST") and "secret-of-a" in head for head in server.heads)

@@ -35,7 +35,9 @@ async def send_message(visit: ProbeSession, text: str) -> LayerResult | None:
     None if the agent has no interface that accepts one, or nothing could be sent.
     """
     place = visit.recall("interface_url")
-    if place is None or not visit.is_authoritative(place):
+    # A prober with another key may have invented an interface whose card this prober has not read.
+    is_known = place is not None and visit.recall("card_read_at_s") is not None
+    if place is None or not is_known or not visit.is_authoritative(place):
         return None
     facts = (visit.recall(name) for name in ("interface_binding", "interface_tenant", "protocol_version"))
     if any(fact is not None and visit.has_removed(fact) for fact in facts):

@@ -74,6 +74,9 @@ _OF_ALTERED: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.REDIRECT_REFUSED,
 })  # fmt: skip
 
+_OF_A_CARD: Final = frozenset({Purpose.INTERFACE, Purpose.MESSAGE})
+"""Purposes of requests whose URL a card names, unless it is that of an MCP server."""
+
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 # The host cannot be reached, or must not be contacted.
 _OUT_OF_REACH: Final = frozenset({
@@ -290,6 +293,9 @@ class ProbeSession:
             return None, None if name is None else f"credential {name} is not sent to such a path"
         if purpose is Purpose.ENDPOINT and credential is not self._credentials.for_url(str(self.given.url)):
             return None, f"credential {credential.name} is not that of the event stream"
+        if purpose in _OF_A_CARD and url != self.given.url and self.recall("card_read_at_s") is None:
+            # A prober with another key may have invented the interface.
+            return None, f"credential {credential.name} is not sent before this prober has read the card"
         # The definition chooses paths; cards and servers choose the other URLs.
         base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
         if credential.scope.is_for_target(base) or credential is self._credentials.for_url(base):
