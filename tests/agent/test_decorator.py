@@ -1,5 +1,7 @@
 import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -383,6 +385,21 @@ def test_failure_of_a_concurrent_coroutine_drains_the_agent(
         run_agent(Billing(), beside=beside)
     assert raised.value is failure
     assert done == [42]
+
+
+def test_end_of_a_web_server_that_takes_the_signals_drains_the_agent(registry: RegistryServer) -> None:
+    @Agent("billing-01", registry=registry.url, key=KEYS[Role.ENROLL])
+    class Billing(Doubling):
+        pass
+
+    async def serve(_runner: AgentRunner) -> None:
+        """Do what hypercorn does."""
+        came = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, came.set)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await came.wait()
+
+    assert run_agent(Billing(), beside=serve) is AgentEnd.FINISHED
 
 
 def test_failure_of_a_concurrent_coroutine_during_a_drain_changes_nothing(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lifesign.agent.signal_handling import catching_signals
+from lifesign.agent.signal_handling import catching_signals, restore_handlers
 
 FORKING = multiprocessing.get_context("fork")
 PATIENCE_S = 60.0
@@ -26,6 +26,50 @@ async def test_signal_to_the_process_drains(number: int) -> None:
         os.kill(os.getpid(), number)
         reason = await asyncio.wait_for(reasons.get(), PATIENCE_S)
     assert reason.startswith(signal.Signals(number).name)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("interval_s", [0.0, 0.05])
+async def test_signal_that_a_web_server_raises_again_counts_once(
+    number: signal.Signals, interval_s: float
+) -> None:
+    reasons: list[str] = []
+
+    async def serve() -> None:
+        """Do what uvicorn does."""
+        former = signal.signal(number, lambda *_: captured.append(number))
+        while not captured:  # noqa: ASYNC110 - uvicorn polls
+            await asyncio.sleep(interval_s)
+        signal.signal(number, former)
+        signal.raise_signal(captured.pop())
+
+    captured: list[signal.Signals] = []
+    with catching_signals(reasons.append):
+        serving = asyncio.create_task(serve())
+        await asyncio.sleep(0.05)
+        os.kill(os.getpid(), number)
+        await serving
+        await asyncio.sleep(0.05)
+        assert len(reasons) == 1
+        os.kill(os.getpid(), number)
+        await asyncio.sleep(0.05)
+    assert len(reasons) == 2
+
+
+async def test_handlers_that_a_web_server_replaced_are_restored() -> None:
+    reasons: list[str] = []
+    with catching_signals(reasons.append):
+        assert not restore_handlers()
+        # As hypercorn does.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, int)
+        assert restore_handlers()
+        # The event loop gets this signal too.
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        assert not restore_handlers()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.05)
+    assert len(reasons) == 1
+    assert not restore_handlers()
 
 
 async def test_closed_terminal_drains_once() -> None:

@@ -17,6 +17,7 @@ from lifesign.agent.handler import is_own_failure
 from lifesign.agent.profile import AgentProfile, ProfileSettings, for_another_run, given_profile
 from lifesign.agent.runner import AgentRunner
 from lifesign.agent.settings_validation import check_key_file, check_kinds, is_generator
+from lifesign.agent.signal_handling import restore_handlers
 from lifesign.errors import InvalidValue
 
 T = TypeVar("T")
@@ -120,6 +121,7 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> BaseExceptio
     except BaseException as error:
         if not (isinstance(error, SystemExit) or is_own_failure(error)):
             raise
+        restore_handlers()
         if not runner.is_leaving:
             runner.drain("the coroutine `beside` has failed or ends the program")
         elif not isinstance(error, SystemExit):
@@ -132,6 +134,9 @@ async def _accompany(runner: AgentRunner, beside: Beside | None) -> BaseExceptio
         failure = RuntimeError(f"the coroutine `beside` raised {type(error).__name__}")
         failure.__cause__ = error
         return failure
+    if restore_handlers() and not runner.is_leaving:
+        # The signal that has ended a web server did not reach the agent.
+        runner.drain("the web server of its program, which handles signals, has ended")
     return None
 
 

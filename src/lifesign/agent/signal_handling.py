@@ -1,4 +1,4 @@
-"""Signals that begin a drain, in a program whose handlers may fork."""
+"""Signals that begin a drain, in a program whose handlers may fork and whose web server takes signals too."""
 
 import asyncio
 import os
@@ -6,6 +6,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
 from typing import Final
 
 from lifesign.serving.ending_signals import redirect_closed_terminal
@@ -16,8 +18,32 @@ _drains: Final[dict[asyncio.AbstractEventLoop, list[Callable[[str], None]]]] = {
 """Functions to call at a signal, by event loop."""
 _caught: Final[list[signal.Signals]] = []
 """Signals that event loops of this process handle, once for each loop."""
+_loop_handlers: Final[dict[signal.Signals, object]] = {}
+"""Handlers that the event loop sets, whatever function it calls at the signal."""
+_counts: Final[dict[signal.Signals, "_Counts"]] = {}
 _masks: Final = threading.local()
 """`before`: blocked signals of a thread that forks."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    """How often a signal came, in the event loop and in the handler of this module.
+
+    uvicorn replaces the handler, and raises the signal again when it has restored the former one. The event
+    loop gets both signals, perhaps together. So one signal of another handler and one of ours are one.
+    """
+
+    delivered: int = 0
+    handled: int = 0
+    used: int = 0
+
+    def count_delivered(self) -> bool:
+        """Count one signal in the event loop; return whether it is not a repetition."""
+        self.delivered += 1
+        came = max(min(self.handled, self.delivered), self.delivered - self.handled)
+        is_new = came > self.used
+        self.used = max(self.used, came)
+        return is_new
 
 
 @contextmanager
@@ -35,7 +61,7 @@ def catching_signals(drain: Callable[[str], None]) -> Iterator[None]:
                 continue
             # Outside the main thread, or on a system without signals: the embedding program drains.
             with suppress(ValueError, RuntimeError):
-                running.add_signal_handler(number, _on_signal, drains, number)
+                _handle(running, number, drains)
                 _caught.append(number)
     drains.append(drain)
     try:
@@ -47,9 +73,52 @@ def catching_signals(drain: Callable[[str], None]) -> Iterator[None]:
             for number in ENDING_SIGNALS:
                 if running.remove_signal_handler(number):
                     _caught.remove(number)
+                    _loop_handlers.pop(number, None)
+                    _counts.pop(number, None)
+
+
+def restore_handlers() -> bool:
+    """Handle again the signals that were taken away from the agent; return whether there were any.
+
+    A web server that uses `add_signal_handler` of the event loop, as hypercorn does, takes them away, also
+    after its end. A handler of the module `signal` does not: the event loop gets the signal too.
+    """
+    running = asyncio.get_running_loop()
+    drains = _drains.get(running)
+    if not drains or threading.current_thread() is not threading.main_thread():
+        return False
+    taken = [number for number in (signal.SIGTERM, signal.SIGINT) if _is_taken(number)]
+    for number in taken:
+        _handle(running, number, drains)
+    return bool(taken)
+
+
+def _handle(
+    running: asyncio.AbstractEventLoop, number: signal.Signals, drains: list[Callable[[str], None]]
+) -> None:
+    running.add_signal_handler(number, _on_signal, drains, number)
+    of_loop = signal.getsignal(number)
+    counts = _counts.setdefault(number, _Counts())
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        """Do what the event loop does, and count the signals that no other handler got."""
+        counts.handled += 1
+        if callable(of_loop):
+            of_loop(signum, frame)
+
+    signal.signal(number, handler)
+    # As the event loop does: system calls continue.
+    signal.siginterrupt(number, False)  # noqa: FBT003 - it takes no keywords
+    _loop_handlers[number] = of_loop
+
+
+def _is_taken(number: signal.Signals) -> bool:
+    return number in _loop_handlers and signal.getsignal(number) == _loop_handlers[number]
 
 
 def _on_signal(drains: list[Callable[[str], None]], number: signal.Signals) -> None:
+    if number in _counts and not _counts[number].count_delivered():
+        return
     if number == signal.SIGHUP:
         redirect_closed_terminal()
         # The shell of a closed terminal sends one, and the kernel another one after it.
