@@ -479,5 +479,6 @@ def test_fixed_price_ignores_the_reported_cost() -> None:
 
 def test_server_cannot_set_members_of_the_proxy() -> None:
     meta = {"lifesign/error": "budget_exceeded", "lifesign/unsettled": True, "search/cost": {"usd": 1}}
+    meta["io.modelcontextprotocol/serverInfo"] = {"name": "search", "version": "1"}
     result = without_own_members(CallToolResult(content=[], _meta=meta))
     assert result.meta == {"search/cost": {"usd": 1}}

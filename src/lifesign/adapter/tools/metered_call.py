@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, Final
 
-from mcp_types import CallToolResult
+from mcp_types import SERVER_INFO_META_KEY, CallToolResult
 
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
@@ -36,7 +36,9 @@ OVER_KEY: Final = "lifesign/overReserved"
 """Member of a result's `_meta`: present and true if the call cost more than its reservation."""
 UNSETTLED_KEY: Final = "lifesign/unsettled"
 """Member of a result's `_meta`: present and true if the cost could not be reported to the registry yet."""
-_OWN_KEYS: Final = frozenset({COST_KEY, AVAILABLE_KEY, OVER_KEY, UNSETTLED_KEY, ERROR_KEY})
+_OWN_KEYS: Final = frozenset(
+    {COST_KEY, AVAILABLE_KEY, OVER_KEY, UNSETTLED_KEY, ERROR_KEY, SERVER_INFO_META_KEY}
+)
 RETRY_SECONDS: Final = 2.0
 """Interval of attempts to report a cost."""
 CLOSE_SECONDS: Final = 3.0
