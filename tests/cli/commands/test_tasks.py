@@ -143,6 +143,7 @@ def test_invalid_values_are_usage_errors(registry: RegistryServer, capsys: Captu
         (["resolve", "task_1", "requeue"], "'task_1'"),
         (["top-up", "task_1", "--usd", "1"], "'task_1'"),
         (["list", "--parent", "t" * 9_000], "--parent: "),
+        (["list", "--status", "queued", "--status", "failed"], "cancelled; got 'failed'"),
         (["create", "t", "--lease", "0s"], "1s to 1d; got '0s'"),
         (["create", "t", "--backoff", "2h"], "0s to 1h; got '2h'"),
     ],

@@ -114,6 +114,9 @@ def list_tasks(
     Keys of --json:
       tasks    as the registry lists them   total   how many match
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
+    for each in status or ():
+        if each not in STATUSES:
+            raise InvalidValue("--status", each, f"one of {', '.join(STATUSES)}")
     wanted = {"status": tuple(status or ()), "role_id": pool, "holder": holder, "parent_id": parent}
     found = ask(
         lambda client: _listing(client, limit if as_json else limit or USUAL_IN_TABLE, wanted),
