@@ -34,13 +34,18 @@ class _Counts:
     """
 
     delivered: int = 0
+    """Signals that the event loop got, whichever handler Python called."""
     handled: int = 0
+    """Signals for which Python called the handler of this module."""
     used: int = 0
+    """Signals that had an effect."""
 
     def count_delivered(self) -> bool:
         """Count one signal in the event loop; return whether it is not a repetition."""
         self.delivered += 1
-        came = max(min(self.handled, self.delivered), self.delivered - self.handled)
+        # Python calls the handler before the event loop: the last ones may not have been delivered yet.
+        ours = min(self.handled, self.delivered)
+        came = max(ours, self.delivered - ours)
         is_new = came > self.used
         self.used = max(self.used, came)
         return is_new
