@@ -34,7 +34,6 @@ from tests.support.scripted import (
 from lifesign.middleware.body import KEPT
 from lifesign.middleware.exchange import RequestExchange
 
-KIB = 1024
 MEBIBYTE = 1 << 20
 FAULT = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"model down"}}'
 RESULT = b'{"jsonrpc":"2.0","id":1,"result":{"message":{"parts":[]}}}'

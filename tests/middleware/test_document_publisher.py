@@ -1,8 +1,6 @@
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
@@ -10,7 +8,16 @@ from typing import Any, Literal
 
 import pytest
 from tests.support.hand_clock import START_WALL_NS, HandClock
-from tests.support.recording import AGENT_ID, agent, outcomes, published, record, samples, served
+from tests.support.recording import (
+    AGENT_ID,
+    agent,
+    outcomes,
+    published,
+    record,
+    samples,
+    served,
+    someone_publishing,
+)
 from tests.support.scripted import Server, http_scope
 
 from lifesign import AgentHealth, AgentHealthMiddleware
@@ -161,17 +168,6 @@ class Team:
         worker.open()
         return worker
 
-    @contextmanager
-    def someone_publishing(self) -> Iterator[None]:
-        """Another worker holds the right to publish while the body runs."""
-        (board,) = self.state_dir.glob("*/board")
-        fd = os.open(board, os.O_RDWR)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            yield
-        finally:
-            os.close(fd)
-
     def answers(self) -> set[bytes]:
         return {served(worker) for worker in self.workers}
 
@@ -218,7 +214,7 @@ def test_workers_serve_the_last_document_while_another_publishes_the_next(team: 
     (before,) = team.answers()
     team.clock.advance(60)
     publisher, *others = team.workers
-    with team.someone_publishing():
+    with someone_publishing(team.state_dir):
         assert {served(worker) for worker in others} == {before}
     after = served(publisher)
     assert after != before
@@ -230,7 +226,7 @@ def test_workers_serve_the_last_document_while_another_publishes_the_next(team: 
 def test_first_request_during_publishing_later_serves_the_published_document(team: Team) -> None:
     """Otherwise a worker that starts in a busy moment would differ from the others for a minute."""
     publisher, newcomer, *_ = team.workers
-    with team.someone_publishing():
+    with someone_publishing(team.state_dir):
         assert published(newcomer).health.status is HealthStatus.UNKNOWN
         team.clock.advance(0.001)
     after = served(publisher)
@@ -241,7 +237,7 @@ def test_first_request_during_publishing_later_serves_the_published_document(tea
 def test_stuck_publisher_blocks_no_worker(team: Team) -> None:
     (before,) = team.answers()
     worker = team.workers[0]
-    with team.someone_publishing():
+    with someone_publishing(team.state_dir):
         for _ in range(10):
             record(worker, 10, "server_fault")
             for _ in range(60):

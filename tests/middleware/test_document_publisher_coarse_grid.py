@@ -1,9 +1,5 @@
 """Coarse detail depends on the refresh grid and on the status alone, used or not (draft 8; B29)."""
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.asgi_client import Answer, ask
 from tests.support.hand_clock import START_WALL_NS, HandClock
+from tests.support.recording import someone_publishing
 from tests.support.scripted import PLAIN, Server, Step, app_of, chunk, final, http_scope, start
 
 from lifesign import AgentHealthMiddleware
@@ -178,18 +175,6 @@ async def test_coarse_document_is_as_of_the_grid_point_for_any_build_time(
     assert await status(team[0]) == "healthy"
     for worker in team:
         worker.health.close()
-
-
-@contextmanager
-def someone_publishing(state_dir: Path) -> Iterator[None]:
-    """Another worker holds the right to publish while the body runs."""
-    (board,) = state_dir.glob("*/board")
-    fd = os.open(board, os.O_RDWR)
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:
-        yield
-    finally:
-        os.close(fd)
 
 
 async def test_stuck_publisher_causes_no_status_change_between_grid_points(

@@ -1,5 +1,10 @@
 """Counts and documents of a recorder."""
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tests.support.hand_clock import HandClock
@@ -63,3 +68,15 @@ def published(health: AgentHealth) -> HealthDocument:
     """Return the published document, valid for a reader that knows the draft only."""
     document, _ = read_document(served(health))
     return document
+
+
+@contextmanager
+def someone_publishing(state_dir: Path) -> Iterator[None]:
+    """Another worker holds the right to publish while the body runs."""
+    (board,) = state_dir.glob("*/board")
+    fd = os.open(board, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield
+    finally:
+        os.close(fd)
