@@ -50,6 +50,7 @@ from lifesign.middleware.body import (
     declared_bytes,
     header,
     is_compressed,
+    is_compression,
     is_partial,
     read_json,
 )
@@ -102,11 +103,11 @@ class AnswerClassification(RequestFacts):
     _left_ns: int
     """When the caller left; 0 if it has not."""
 
-    def _read_short_json(self, body: bytes) -> JsonAnswer | Inspection | None:
+    def _read_short_json(self, body: bytes, encoding: bytes) -> JsonAnswer | Inspection | None:
         """Read an answer in one message and keep its statement; None if it is not short JSON."""
         if self._content is not JSON or type(body) is not bytes:
             return None
-        if len(body) > self._observer.max_inspected_bytes or is_compressed(self._start or {}):
+        if len(body) > self._observer.max_inspected_bytes or (encoding and is_compression(encoding)):
             return None
         try:
             self._read = read = classify_json(body)

@@ -42,13 +42,42 @@ _CONTENT_OF_TYPE = {
     b"text/plain; charset=utf-8": OTHER,
 }
 _JSON_TYPES = frozenset({b"application/json", b"application/json-rpc", b"text/json"})
+_LENGTHS_OF_NAMES = frozenset(map(len, (b"content-type", b"content-length", b"content-encoding")))
 _READABLE_ENCODINGS = frozenset({b"", b"identity"})
 
 
 def content_of(start: Message) -> str:
     """Return the kind of an answer's content type: JSON, EVENTS or OTHER."""
-    content_type = header(start, b"content-type")
+    return content_of_type(header(start, b"content-type"))
+
+
+def content_of_type(content_type: bytes) -> str:
+    """Return the kind of a content type: JSON, EVENTS or OTHER."""
+    content_type = bytes(content_type)
     return _CONTENT_OF_TYPE.get(content_type) or _parsed_content_of(content_type)
+
+
+def body_headers(start: Message) -> tuple[bytes, bytes, bytes]:
+    """Return Content-Type, Content-Length and Content-Encoding of an answer, each empty if it is absent.
+
+    One pass for three headers, as a pass for each takes half a microsecond longer.
+    """
+    content_type = length = encoding = b""
+    for name, value in start.get("headers") or ():
+        # Nearly all frameworks write names in lower case.
+        if name == b"content-type":
+            content_type = content_type or value
+        elif name == b"content-length":
+            length = length or value
+        elif len(name) in _LENGTHS_OF_NAMES:
+            match name.lower():
+                case b"content-type":
+                    content_type = content_type or value
+                case b"content-length":
+                    length = length or value
+                case b"content-encoding":
+                    encoding = encoding or value
+    return content_type, length, encoding
 
 
 def header(start: Message, wanted: bytes) -> bytes:
@@ -63,7 +92,12 @@ def header(start: Message, wanted: bytes) -> bytes:
 
 def is_compressed(start: Message) -> bool:
     """Return whether the app compressed the body of an answer."""
-    return header(start, b"content-encoding").strip().lower() not in _READABLE_ENCODINGS
+    return is_compression(header(start, b"content-encoding"))
+
+
+def is_compression(encoding: bytes) -> bool:
+    """Return whether a Content-Encoding compresses the body."""
+    return bytes(encoding).strip().lower() not in _READABLE_ENCODINGS
 
 
 def declared_bytes(start: Message) -> int | None:

@@ -27,7 +27,8 @@ from lifesign.middleware.body import (
     Message,
     RequestBody,
     StreamedBody,
-    content_of,
+    body_headers,
+    content_of_type,
     header,
 )
 from lifesign.middleware.observer import Observer
@@ -327,30 +328,28 @@ class RequestExchange(AnswerClassification):
         latency_ns = ended_ns - self._began_ns
         try:
             if self._body is None:
-                if observer.max_inspected_bytes:
-                    self._content = content_of(start)
+                max_bytes = observer.max_inspected_bytes
+                declared = encoding = b""
+                if max_bytes:
+                    content_type, declared, encoding = body_headers(start)
+                    self._content = content_of_type(content_type)
                 # Surely good, whole and soon: the most frequent cases, counted in short.
                 if (
                     body
                     and start.get("status") == 200
                     and latency_ns < observer.quick_ns
                     and not self._left_ns
-                    and (
-                        not observer.max_inspected_bytes
-                        or header(start, b"content-length") in {b"", b"%d" % len(body)}
-                    )
+                    and (not declared or declared == b"%d" % len(body))
                 ):
                     if self._content is OTHER and (
-                        self._request is None
-                        or not observer.max_inspected_bytes
-                        or not self._may_expect_json()
+                        self._request is None or not max_bytes or not self._may_expect_json()
                     ):
                         self.is_counted = True
                         self._last = self._request = None
                         count_quick_answer = observer.count_quick_answer
                         count_quick_answer(latency_ns, ended_ns)
                         return
-                    read = self._read_short_json(body)
+                    read = self._read_short_json(body, encoding)
                     if (
                         read is GOOD_ANSWER
                         or (read is UNNAMED_RESULT and not self._is_mcp())
