@@ -117,7 +117,7 @@ class Endpoint:
     async def request(self, _credential: Credential, _rejected: str | None) -> AccessToken | TokenFault:
         """Issue the token."""
         self.requests += 1
-        return AccessToken(value=TOKEN, lifetime_s=86_400.0)
+        return AccessToken(value=TOKEN, renew_after_s=86_400.0, lifetime_s=86_400.0)
 
 
 def store_for(urls: list[str], endpoint: Endpoint) -> CredentialStore:

@@ -248,13 +248,13 @@ def test_tokens_come_from_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
         asking = asyncio.create_task(token_pipe.request(credential, None))
         query = await asyncio.to_thread(owner.recv)
         assert isinstance(query, TokenQuery)
-        owner.send(TokenReply(query.number, AccessToken(value="access", lifetime_s=60.0)))
+        owner.send(TokenReply(query.number, AccessToken(value="access", renew_after_s=50.0, lifetime_s=60.0)))
         found.append((query.credential, await asking))
         return True
 
     acts(monkeypatch, act)
     assert run(config_of(definition()), tokens)[0] == 0
-    assert found == [("acme", AccessToken(value="access", lifetime_s=60.0))]
+    assert found == [("acme", AccessToken(value="access", renew_after_s=50.0, lifetime_s=60.0))]
     assert tokens.closed
     owner.close()
 

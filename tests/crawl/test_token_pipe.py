@@ -16,7 +16,12 @@ from lifesign.prober.secrets.secret_reader import Secrets
 from lifesign.prober.secrets.token_source import DROP_SECONDS, TokenSource
 
 LIFETIME_S = 90.0
+RENEW_AFTER_S = 81.0
 SECONDS = 60.0
+
+
+def access_token(value: str) -> AccessToken:
+    return AccessToken(value=value, renew_after_s=RENEW_AFTER_S, lifetime_s=LIFETIME_S)
 
 
 class Endpoint:
@@ -28,7 +33,7 @@ class Endpoint:
 
     async def request(self, _credential: Credential, _rejected: str | None) -> AccessToken | TokenFault:
         self.requests += 1
-        return self.fault or AccessToken(value=f"access-canary-000{self.requests}", lifetime_s=LIFETIME_S)
+        return self.fault or access_token(f"access-canary-000{self.requests}")
 
 
 class Clock:
@@ -106,9 +111,37 @@ async def test_late_token_request_gets_the_remaining_lifetime() -> None:
     async with workers(endpoint, clock, 2) as crew:
         first, second = crew.sources()
         await first.prepare(SECONDS)
-        clock.now_s += 80
+        clock.now_s += 78
         await second.prepare(SECONDS)
-        assert (first.token, first.left_s) == (second.token, second.left_s) == ("access-canary-0001", 10)
+        for source in (first, second):
+            assert source.token == "access-canary-0001"
+            assert (source.renew_in_s, source.left_s) == (3, 12)
+
+
+async def test_failed_renewal_leaves_all_processes_the_token_until_its_end() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    async with workers(endpoint, clock) as crew:
+        for source in crew.sources():
+            await source.prepare(SECONDS)
+        endpoint.fault = TokenFault(kind=TokenFaultKind.SERVER_ERROR, reason="HTTP 503", retry_after_s=5.0)
+        clock.now_s += RENEW_AFTER_S
+        owner = TokenOwner(crew.owner, SECONDS)
+        for in_s in (1, 5):
+            # The first answer arrives before that of the token endpoint.
+            found = await owner.token("acme", None)
+            assert isinstance(found, AccessToken)
+            assert (found.value, found.renew_after_s) == ("access-canary-0001", in_s)
+            assert found.lifetime_s == LIFETIME_S - RENEW_AFTER_S
+            await asyncio.sleep(0)
+        for source in crew.sources():
+            assert await source.prepare(SECONDS)
+            assert source.token == "access-canary-0001"
+        clock.now_s += LIFETIME_S - RENEW_AFTER_S
+        endpoint.fault = None
+        for source in crew.sources():
+            assert await source.prepare(SECONDS)
+            assert source.token == "access-canary-0003"
+    assert endpoint.requests == 3
 
 
 async def test_processes_together_replace_a_rejected_token_once_a_minute() -> None:
@@ -224,7 +257,7 @@ async def test_answer_to_a_cancelled_request_is_ignored() -> None:
     leaving.cancel()
     await asyncio.gather(leaving, return_exceptions=True)
     for number in (1, 2):
-        ours.send(TokenReply(number, AccessToken(value=f"access-token-no-{number}", lifetime_s=LIFETIME_S)))
+        ours.send(TokenReply(number, access_token(f"access-token-no-{number}")))
     found = await staying
     assert isinstance(found, AccessToken)
     assert found.value == "access-token-no-2"

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Final
 
 from lifesign.crawl.pipe_reader import add_pipe_reader
+from lifesign.domain.common.backoff import FIRST_WAIT_SECONDS
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
@@ -56,7 +57,9 @@ class TokenOwner:
             tokens.drop(rejected)
         await tokens.prepare(self._seconds)
         if (value := tokens.token) is not None:
-            return AccessToken(value=value, lifetime_s=tokens.left_s)
+            # While a renewal is in progress, the other process asks again after a second.
+            renew_after_s = max(FIRST_WAIT_SECONDS, tokens.renew_in_s)
+            return AccessToken(value=value, renew_after_s=renew_after_s, lifetime_s=tokens.left_s)
         fault = tokens.fault or TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="no answer yet")
         # The other process soon asks again: the wait, which a changed secret ends, is this one's.
         return replace(fault, retry_after_s=None)

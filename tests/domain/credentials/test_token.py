@@ -42,12 +42,13 @@ def fault(value: Any, status: int = 200) -> TokenFault:
     return found
 
 
-def test_a_token_is_used_until_shortly_before_its_end() -> None:
-    assert (taken().value, taken().lifetime_s) == (TOKEN, 3540)
-    assert taken(expires_in=100).lifetime_s == 90
-    assert taken(expires_in="100").lifetime_s == 90
-    assert taken(expires_in=10**300).lifetime_s == MAX_LIFETIME_S
-    assert taken(expires_in=1).lifetime_s == MIN_LIFETIME_S
+def test_a_token_is_renewed_shortly_before_its_end() -> None:
+    assert (taken().value, taken().renew_after_s, taken().lifetime_s) == (TOKEN, 3540, 3600)
+    assert taken(expires_in=100).renew_after_s == 90
+    assert taken(expires_in="100").lifetime_s == 100
+    assert taken(expires_in=10**300).renew_after_s == MAX_LIFETIME_S
+    assert taken(expires_in=10**300).lifetime_s == 2 * MAX_LIFETIME_S
+    assert taken(expires_in=1).renew_after_s == taken(expires_in=1).lifetime_s == MIN_LIFETIME_S
 
 
 def test_without_a_lifetime_a_token_is_used_for_five_minutes() -> None:
@@ -55,7 +56,7 @@ def test_without_a_lifetime_a_token_is_used_for_five_minutes() -> None:
     del members["expires_in"]
     token = read_token(200, members)
     assert isinstance(token, AccessToken)
-    assert token.lifetime_s == DEFAULT_LIFETIME_S - 30 == 270
+    assert (token.renew_after_s, token.lifetime_s) == (DEFAULT_LIFETIME_S - 30, DEFAULT_LIFETIME_S)
 
 
 @pytest.mark.parametrize("kind", ["bearer", "BEARER", "Bearer"])
@@ -137,7 +138,7 @@ def test_any_json_is_a_token_or_a_fault(value: Any, status: int) -> None:
         found = read_token(status, members)
         assert isinstance(found, AccessToken | TokenFault)
         if isinstance(found, AccessToken):
-            assert MIN_LIFETIME_S <= found.lifetime_s <= MAX_LIFETIME_S
+            assert MIN_LIFETIME_S <= found.renew_after_s <= min(MAX_LIFETIME_S, found.lifetime_s)
 
 
 def test_refresh_token_is_replaced_only_by_a_new_one() -> None:

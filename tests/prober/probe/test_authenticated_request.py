@@ -1,5 +1,6 @@
 """Which requests of a probe carry an access token, and what becomes of the probe without one."""
 
+import asyncio
 import json
 import re
 import time
@@ -24,7 +25,7 @@ from tests.support.hostile_server import (
 from tests.support.probing import Probes, fetched_as, layer, probing, results
 from yarl import URL
 
-from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
+from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.definition.credentials import CredentialSettings
@@ -570,6 +571,32 @@ async def test_refused_request_is_repeated_with_its_credential(
 
     found = await send_after_refusal(refused, send, ELSEWHERE, without_network(**members), 1.0)
     assert (found is accepted) is is_repeated
+
+
+async def test_request_does_not_wait_for_the_renewal_of_its_token() -> None:
+    asked: list[str | None] = []
+
+    async def renewed(rejected: str | None) -> AccessToken:
+        asked.append(rejected)
+        if len(asked) > 1:
+            await asyncio.Event().wait()
+        return AccessToken(value=f"access-canary-000{len(asked)}", renew_after_s=0.0, lifetime_s=60.0)
+
+    sent: list[tuple[str, str] | None] = []
+
+    async def send(*, credential: Credential | None = None) -> Fetched | None:
+        assert credential is not None
+        sent.append(credential.header())
+        return Fetched(url=ELSEWHERE, result=ResultClass.OK, status=200, reason="")
+
+    credential = without_network(**OAUTH2)
+    credential.tokens = TokenSource("acme", renewed)
+    for _ in range(2):
+        assert await send_with_credential(send, credential, 60.0) is not None
+    await asyncio.sleep(0)
+    assert sent == [("Authorization", "Bearer access-canary-0001")] * 2
+    assert asked == [None, None]
+    await credential.tokens.close()
 
 
 async def test_nothing_is_sent_without_time_and_token() -> None:

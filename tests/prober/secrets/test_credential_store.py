@@ -789,7 +789,7 @@ async def test_a_store_without_the_private_key_uses_and_removes_tokens_of_anothe
     now = [0.0]
 
     async def request(_credential: Credential, _rejected: str | None) -> AccessToken:
-        return AccessToken(value="token-from-elsewhere", lifetime_s=60.0)
+        return AccessToken(value="token-from-elsewhere", renew_after_s=50.0, lifetime_s=60.0)
 
     secrets = Secrets({each.source: "private-key"}).for_worker([each])
     assert secrets.values == {}

@@ -28,7 +28,8 @@ class Endpoint:
             await self.held.wait()
         if self.defect is not None:
             raise self.defect
-        return self.fault or AccessToken(value=f"token-{len(self.asked)}", lifetime_s=90)
+        number = len(self.asked)
+        return self.fault or AccessToken(value=f"token-{number}", renew_after_s=90, lifetime_s=100)
 
 
 class Clock:
@@ -55,17 +56,51 @@ async def test_probes_that_need_a_token_at_once_cause_one_request() -> None:
     assert (tokens.token, len(endpoint.asked)) == ("token-1", 1)
 
 
-async def test_a_token_is_renewed_at_its_end() -> None:
+async def answered() -> None:
+    """Let a request for a token that no probe waits for end."""
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def test_probes_do_not_wait_for_the_renewal_of_a_token() -> None:
     endpoint, clock = Endpoint(), Clock()
     tokens = source(endpoint, clock)
     await tokens.prepare(PATIENCE_SECONDS)
     clock.now_s = 89.0
     await tokens.prepare(PATIENCE_SECONDS)
-    assert (tokens.token, tokens.left_s) == ("token-1", 1.0)
+    assert (tokens.token, tokens.renew_in_s, tokens.left_s) == ("token-1", 1.0, 11.0)
+    await answered()
+    assert len(endpoint.asked) == 1
+    endpoint.held = asyncio.Event()
     clock.now_s = 90.0
-    assert (tokens.token, tokens.left_s) == (None, 0.0)
+    for _ in range(2):
+        assert await tokens.prepare(PATIENCE_SECONDS)
+    assert (tokens.token, tokens.renew_in_s) == ("token-1", 0.0)
+    endpoint.held.set()
+    await answered()
+    assert (tokens.token, endpoint.asked) == ("token-2", [None, None])
+
+
+async def test_token_whose_renewal_fails_is_used_until_its_end() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    tokens = source(endpoint, clock)
     await tokens.prepare(PATIENCE_SECONDS)
-    assert (tokens.token, len(endpoint.asked)) == ("token-2", 2)
+    endpoint.fault = fault()
+    clock.now_s = 90.0
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    await answered()
+    assert (await tokens.prepare(PATIENCE_SECONDS), tokens.token) == (True, "token-1")
+    assert (tokens.renew_in_s, len(endpoint.asked)) == (1.0, 2)
+    clock.now_s = 99.0
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    await answered()
+    clock.now_s = 100.0
+    assert (tokens.token, tokens.left_s) == (None, 0.0)
+    assert not await tokens.prepare(PATIENCE_SECONDS)
+    endpoint.fault = None
+    clock.now_s = 101.0
+    assert await tokens.prepare(PATIENCE_SECONDS)
+    assert (tokens.token, tokens.fault) == ("token-4", None)
 
 
 async def test_failed_requests_back_off_to_a_quarter_of_an_hour() -> None:
@@ -190,7 +225,7 @@ async def test_bounded_number_of_former_tokens_is_removed_from_answers() -> None
     tokens = source(endpoint, clock)
     for _ in range(20):
         await tokens.prepare(PATIENCE_SECONDS)
-        clock.now_s += 90
+        clock.now_s += 100
     assert tokens.secrets() == [f"token-{20 - number}" for number in range(1 + MAX_PAST_TOKENS)]
 
 

@@ -15,9 +15,9 @@ DEFAULT_LIFETIME_S: Final = 300.0
 MIN_LIFETIME_S: Final = 10.0
 """Minimum time for which a token is used, so that a token endpoint is not called before each probe."""
 MAX_LIFETIME_S: Final = 86_400.0
-"""A token is requested again after a day, whatever lifetime its answer states."""
+"""A token is renewed after a day, whatever lifetime its answer states."""
 EARLY_RATIO: Final = 0.1
-"""Share of its lifetime by which a token is renewed early, so that none expires in transit."""
+"""Share of its lifetime by which a token is renewed early: the first requests for a new one may fail."""
 MAX_EARLY_S: Final = 60.0
 MIN_TOKEN_CHARS: Final = 16
 """A shorter one is no secret, and may be a word of the answers from which it is removed."""
@@ -76,8 +76,10 @@ class AccessToken:
     """An OAuth access token, and how long to use it. Its repr does not show the token."""
 
     value: str = field(repr=False)
-    lifetime_s: float
+    renew_after_s: float
     """Seconds from the answer until a new token is requested."""
+    lifetime_s: float
+    """Seconds from the answer until it is no longer sent, even if there is no new one."""
 
 
 def token_form(
@@ -127,8 +129,12 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
     if lifetime_s is None:
         reason = "expires_in is not a number of seconds above 0"
         return TokenFault(kind=TokenFaultKind.LIFETIME, reason=reason)
-    used_s = lifetime_s - min(MAX_EARLY_S, lifetime_s * EARLY_RATIO)
-    return AccessToken(value=value, lifetime_s=min(MAX_LIFETIME_S, max(MIN_LIFETIME_S, used_s)))
+    early_s = min(MAX_EARLY_S, lifetime_s * EARLY_RATIO)
+    return AccessToken(
+        value=value,
+        renew_after_s=min(MAX_LIFETIME_S, max(MIN_LIFETIME_S, lifetime_s - early_s)),
+        lifetime_s=max(MIN_LIFETIME_S, lifetime_s),
+    )
 
 
 def rotated_token(answer: Any, former: str) -> str | None:

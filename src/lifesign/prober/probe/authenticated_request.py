@@ -53,7 +53,7 @@ async def send_with_credential(send: Send, credential: Credential, seconds: floa
     if tokens is None:
         return await send(credential=credential)
     token = tokens.token
-    if token is None and not await tokens.prepare(seconds):
+    if not await tokens.prepare(seconds):
         return _without_token(await send(), credential)
     fetched = await send(credential=credential)
     is_rejected = fetched is not None and fetched.status == UNAUTHORIZED and fetched.credential is not None

@@ -1,4 +1,4 @@
-"""Access tokens of one OAuth 2 client: requested when needed, kept until shortly before they expire."""
+"""Access tokens of one OAuth 2 client: renewed shortly before they expire, and kept until then."""
 
 import asyncio
 import contextvars
@@ -51,6 +51,7 @@ class TokenSource:
         self._tokens: list[str] = []
         """The newest first."""
         self._rejected: str | None = None
+        self._renew_at_s = 0.0
         self._ends_at_s = 0.0
         self._retry_at_s = 0.0
         self._dropped_at_s: float | None = None
@@ -70,6 +71,11 @@ class TokenSource:
         return 0.0 if self.token is None else self._ends_at_s - self._clock()
 
     @property
+    def renew_in_s(self) -> float:
+        """Seconds until a new token may be requested in place of the present one; 0 for at once."""
+        return max(0.0, self._renew_at_s - self._clock(), self.retry_in_s)
+
+    @property
     def retry_in_s(self) -> float:
         """Seconds until a token is requested again after a failure; 0 for at once."""
         return max(0.0, self._retry_at_s - self._clock())
@@ -79,15 +85,20 @@ class TokenSource:
         return [*self._tokens]
 
     async def prepare(self, seconds: float) -> bool:
-        """Request a token if there is none, waiting up to `seconds`; return whether there is one then."""
-        if self.token is not None:
+        """Request a token if there is none, waiting up to `seconds`; return whether there is one then.
+
+        A token that is to be renewed stays in use meanwhile: no probe waits for its renewal.
+        """
+        if self.token is not None and self._clock() < self._renew_at_s:
             return True
         if self._request is None:
             if self._clock() < self._retry_at_s:
-                return False
+                return self.token is not None
             # In a separate context: it is no request to the target whose probe needs the token.
             context = contextvars.Context()
             self._request = asyncio.get_running_loop().create_task(self._request_token(), context=context)
+        if self.token is not None:
+            return True
         patience_s = seconds if self.fault is None else min(seconds, RETRY_PATIENCE_SECONDS)
         await asyncio.wait([self._request], timeout=max(0.0, patience_s))
         return self.token is not None
@@ -140,7 +151,9 @@ class TokenSource:
             _log.warning("the credential %s has a token again", self._name)
         self._tokens = [token.value, *(each for each in self._tokens if each != token.value)]
         del self._tokens[1 + MAX_PAST_TOKENS :]
-        self._ends_at_s = self._clock() + token.lifetime_s
+        now_s = self._clock()
+        self._renew_at_s = now_s + token.renew_after_s
+        self._ends_at_s = now_s + token.lifetime_s
         self._rejected = None
         self.fault = None
         self._backoff.over()
