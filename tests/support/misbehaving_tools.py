@@ -155,8 +155,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.lost_session = asked["params"]["arguments"]["how"]
         if self.server.lost_session:
             self._write(*NO_SESSION[self.server.lost_session])
+        elif self._lacks_token(asked):
+            self._write(*INSTEAD["unauthorized"])
         else:
             self._answer(asked)
+
+    def _lacks_token(self, asked: dict[str, Any]) -> bool:
+        params = asked.get("params") or {}
+        return (
+            params.get("name") == "token" and self.headers["Authorization"] != params["arguments"]["accepted"]
+        )
 
     def _answer(self, asked: dict[str, Any]) -> None:
         match (asked.get("params") or {}).get("name"):

@@ -368,6 +368,22 @@ async def test_refusal_by_http_alone_names_its_status_and_is_reported_once(
             assert reports() == 2
 
 
+async def test_token_that_was_renewed_in_its_file_is_used_without_a_new_connection(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first-token")
+    headers = {"Authorization": {"file": str(token), "prefix": "Bearer "}}
+    with http_misbehaving() as url:
+        async with started(None, url=url, headers=headers) as server:
+            await server.call("token", {"accepted": "Bearer first-token"})
+            token.write_text("second-token")
+            for _ in range(2):
+                answer = await server.call("token", {"accepted": "Bearer second-token"})
+                assert text_of(answer) == "token"
+    assert "refuses calls" not in caplog.text
+
+
 async def test_stream_that_ends_before_the_answer_leaves_the_execution_unknown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,13 +18,22 @@ class ServerSecrets:
         self._sources = upstream.environment or upstream.headers
         self._environment = environment
         self.scrubber = NO_SECRETS
-        """Removes the secrets that were last read. Those that are no valid secret, or too short, remain."""
+        """Removes the secrets that were last read, and the different ones before them, which a running call
+        may have sent. Those that are no valid secret, or too short, remain.
+        """
+        self._values: dict[str, str] = {}
+        self._former: dict[str, str] = {}
 
     def read(self) -> dict[str, str]:
         """Read the secrets, with their prefixes, by variable or header; InvalidValue if one is missing."""
         values = {name: secret_of(source, self._environment) for name, source in self._sources.items()}
+        if values != self._values:
+            self._former, self._values = self._values, values
         self.scrubber = united(
-            scrubber_of(values[name].removeprefix(source.prefix)) for name, source in self._sources.items()
+            scrubber_of(read[name].removeprefix(source.prefix))
+            for read in (self._values, self._former)
+            for name, source in self._sources.items()
+            if name in read
         )
         return values
 

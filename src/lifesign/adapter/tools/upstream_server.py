@@ -24,6 +24,7 @@ from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import CALLED_SERVER, CalledServer
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
+from lifesign.adapter.tools.renewed_headers import RenewedHeaders
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
@@ -348,7 +349,8 @@ class UpstreamServer:
         self._end.why = "the connection was closed"
         headers = self._secrets.read()
         # The environment's proxies are ignored: the requests are for the server only.
-        bodies = BoundedBodies(httpx2.AsyncHTTPTransport(trust_env=False), self._max_bytes(), self.name)
+        renewed = RenewedHeaders(httpx2.AsyncHTTPTransport(trust_env=False), headers, self._secrets.read)
+        bodies = BoundedBodies(renewed, self._max_bytes(), self.name)
         async with httpx2.AsyncClient(
             headers=headers, timeout=None, trust_env=False, transport=bodies
         ) as http:
