@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess, SpawnProcess
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,23 @@ print(started("import sys; sys.exit(3 if 'colorsys' in sys.modules else 4)"))
 print(started("import os, signal; os.kill(os.getppid(), signal.SIGKILL)"))
 os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
 print(started("import sys; sys.exit(3 if 'colorsys' in sys.modules else 4)"))
+"""
+
+IN_SHARED_DIRECTORY = """
+import multiprocessing, os, sys
+from lifesign.registry.request_handling.work_counts import shared_counts
+from lifesign.serving.worker_start import start_worker
+
+def new_process(context):
+    if context.get_start_method() not in sys.argv:
+        raise OSError
+    return context.Process(target=os._exit, args=(7,))
+
+if __name__ == "__main__":
+    shared_counts(1)
+    process = start_worker(new_process, ["colorsys"])
+    process.join()
+    print(process.exitcode, os.environ.get("PYTHONSAFEPATH"))
 """
 
 
@@ -57,6 +75,22 @@ def test_exit_code_of_a_fork_is_known(
     process.join()
     assert isinstance(process, ForkServerProcess)
     assert (process.exitcode, death_text(process.exitcode)) == (exit_code, text)
+
+
+@pytest.mark.parametrize("methods", [["forkserver"], ["spawn"]])
+def test_no_process_imports_a_module_of_the_working_directory(tmp_path: Path, methods: list[str]) -> None:
+    """Another user may be allowed to create files there."""
+    script, shared, imported = tmp_path / "bin/program.py", tmp_path / "shared", tmp_path / "imported"
+    for directory in (script.parent, shared):
+        directory.mkdir()
+    script.write_text(IN_SHARED_DIRECTORY)
+    for name in ("multiprocessing", "colorsys"):
+        (shared / f"{name}.py").write_text(f"open({str(imported)!r}, 'w')")
+    ended = subprocess.run(
+        [sys.executable, script, *methods], capture_output=True, text=True, check=True, cwd=shared
+    )
+    assert ended.stdout == "7 None\n"
+    assert not imported.exists()
 
 
 def test_worker_is_a_new_interpreter_if_it_cannot_be_forked(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,9 +18,6 @@ workers; it ends with the last of them.
 
 def set_up() -> None:
     """Prepare this process, which has one thread, for forks."""
-    # Python 3.11 puts the working directory first: a file there must not replace a module.
-    while "" in sys.path:
-        sys.path.remove("")
     # Blocked and not ignored: a worker gets the signals that were sent to it before it has handlers.
     signal.pthread_sigmask(signal.SIG_BLOCK, OF_WORKERS)
     # The modules leave no garbage, and a collection in a worker would copy their memory.

@@ -7,7 +7,9 @@ is killed, the exit codes of its workers are unknown, and the next start of a wo
 
 import logging
 import multiprocessing
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Final, TypeAlias
 
@@ -15,11 +17,30 @@ EXIT_UNKNOWN: Final = 255
 """Exit code that multiprocessing reports if the fork server was killed, also for a living worker."""
 SET_UP: Final = "lifesign.serving.fork_server"
 """Module that the fork server loads first."""
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
 
 WorkerContext: TypeAlias = ForkServerContext | SpawnContext
 WorkerProcess: TypeAlias = ForkServerProcess | SpawnProcess
 
 _log = logging.getLogger("lifesign.serving")
+
+
+@contextmanager
+def safe_module_path() -> Iterator[None]:
+    """Start no process of multiprocessing that imports modules from the working directory.
+
+    It starts its fork server, its resource tracker and each spawned worker with `python -c`, which looks there
+    first: another user may be allowed to create files in it. Only for one thread of a process.
+    """
+    former = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = former
 
 
 def start_worker(
@@ -29,6 +50,11 @@ def start_worker(
 
     `modules`: what a worker imports, the same for all workers of this process.
     """
+    with safe_module_path():
+        return _started(new_process, modules)
+
+
+def _started(new_process: Callable[[WorkerContext], WorkerProcess], modules: Sequence[str]) -> WorkerProcess:
     try:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([SET_UP, *modules])

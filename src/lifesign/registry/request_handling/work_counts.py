@@ -20,6 +20,7 @@ from lifesign.domain.events.agent_payloads import AgentLifecycle
 from lifesign.domain.events.event import EventDraft
 from lifesign.domain.events.event_type import EventType
 from lifesign.domain.lifecycle.status_table import Reason, Status
+from lifesign.serving.worker_start import safe_module_path
 
 ROW_CELLS: Final = 8_192
 """Number of cells of 8 bytes in a row; all counters must fit."""
@@ -86,7 +87,9 @@ class SharedCounts:
 def shared_counts(processes: int) -> SharedCounts:
     """Return new counters for so many processes, which `start_worker` starts."""
     context = multiprocessing.get_context("spawn")
-    return SharedCounts(context.RawArray("Q", ROW_CELLS * ROWS_PER_PROCESS * processes), context.Lock())
+    with safe_module_path():
+        # The lock starts the resource tracker.
+        return SharedCounts(context.RawArray("Q", ROW_CELLS * ROWS_PER_PROCESS * processes), context.Lock())
 
 
 @dataclass(frozen=True, slots=True)
