@@ -30,6 +30,9 @@ NAMES = [
     "off_schema",
     "environment",
 ]
+DISCOVERY = "server/discover"
+OLD = "--old"
+"""Argument with which the process ends at a request of a newer version of MCP."""
 INSTEAD = {
     "bad_gateway": (504, "text/html", b"<p>too late</p>"),
     "accepted": (202, "application/json", b""),
@@ -149,6 +152,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.is_old and asked.get("method") == DISCOVERY:
+            self._shut()
+            return
         if asked.get("method") == "initialize":
             self.server.lost_session = ""
         if (asked.get("params") or {}).get("name") == "forget":
@@ -188,10 +194,13 @@ class _Handler(BaseHTTPRequestHandler):
                 return
         result = any_answer(asked)
         if result is None and "id" in asked:
-            self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
+            self._shut()
             return
         self._write(202 if result is None else 200, "application/json", result or b"")
+
+    def _shut(self) -> None:
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
 
     def _write(self, status: int, media_type: str, body: bytes) -> None:
         self.send_response(status)
@@ -248,8 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     """Lets no connection outlive it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_old: bool) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.is_old = is_old
         self._opened: list[socket.socket] = []
         self.lost_session = ""
         """Name of the answer within a session that has ended."""
@@ -267,9 +277,12 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def http_misbehaving() -> Iterator[str]:
-    """Serve over HTTP, in a thread, until the block ends; yields the URL."""
-    with _Server() as server:
+def http_misbehaving(*, is_old: bool = False) -> Iterator[str]:
+    """Serve over HTTP, in a thread, until the block ends; yields the URL.
+
+    An old server closes the connection at a request of a newer version of MCP.
+    """
+    with _Server(is_old=is_old) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -282,6 +295,8 @@ def http_misbehaving() -> Iterator[str]:
 def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
+        if OLD in sys.argv and asked.get("method") == DISCOVERY:
+            return
         if (asked.get("params") or {}).get("name") == "stray":
             write(b"\x1b[2J to standard output")
             sys.stderr.buffer.write(b"\x1b[2J to standard error\n\x00" + b"y" * 10_000 + b"\n")

@@ -41,7 +41,7 @@ TYPED = Tool(
 )
 """It promises which form its structured content has."""
 GROWN = Tool(name="grown", description="Does grown.", input_schema=SCHEMA)
-"""It is listed once `grow` was called."""
+"""It is listed once `grow` was called, which may give it another name."""
 PAGES = {None: "empty", "empty": "last", "last": None}
 """Cursors of the pages of the list of tools, each with the next one."""
 
@@ -66,7 +66,7 @@ def new_server(record: Path) -> Server[dict[str, Any]]:
             result.write(f"{asked.name}\n")
         arguments = asked.arguments or {}
         if asked.name == "grow":
-            added.append(GROWN)
+            added.append(GROWN.model_copy(update={"name": arguments.get("name", GROWN.name)}))
         if asked.name == "wait":
             await _exists(Path(arguments.get("until", "/never")))
         cost = arguments.get("cost")

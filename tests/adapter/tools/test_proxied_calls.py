@@ -89,6 +89,22 @@ async def test_tool_that_its_server_adds_later_is_offered(
     assert after - before == {"grown", "o.grown"}
 
 
+@pytest.mark.parametrize("name", ["n" * 257, "a\nb"])
+async def test_tool_whose_call_the_registry_would_refuse_is_not_offered(
+    registry: RegistryServer, upstream: HttpUpstream, name: str
+) -> None:
+    acme = {"url": upstream.url, "offer_all": True, "price": FREE}
+    async with proxied(registry, "named", read(upstreams={"acme": acme})) as work:
+        assert work.model is not None
+        await work.call("grow", {"name": name})
+        listed = [tool.name for tool in (await work.model.list_tools()).tools]
+        assert "fetch" in listed
+        assert name not in listed
+        with pytest.raises(MCPError) as unknown:
+            await work.call(name)
+        assert unknown.value.code == INVALID_PARAMS
+
+
 async def test_unreachable_server_leaves_the_tools_of_others(
     registry: RegistryServer, upstream: HttpUpstream
 ) -> None:

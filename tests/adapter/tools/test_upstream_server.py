@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support import upstream_tools
 from tests.support.mcp_tools import text_of
-from tests.support.misbehaving_tools import NO_SESSION, OFF_SCHEMA, http_misbehaving
+from tests.support.misbehaving_tools import NO_SESSION, OFF_SCHEMA, OLD, http_misbehaving
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.adapter.run_events import CALLED_SERVER
@@ -173,6 +173,19 @@ async def test_failed_start_is_reported_with_its_reason(
             await server.call("fetch", {})
         assert failed.value.code == "upstream_unavailable"
         assert not server.tools
+
+
+@pytest.mark.parametrize("is_url", [False, True])
+async def test_server_that_ends_at_a_request_of_a_newer_version_runs_at_its_first_start(
+    caplog: pytest.LogCaptureFixture, *, is_url: bool
+) -> None:
+    with http_misbehaving(is_old=True) as url:
+        place: dict[str, Any] = {"url": url} if is_url else {}
+        async with started(None if is_url else [*MISBEHAVING, OLD], **place) as server:
+            await server.ready()
+            assert "run" in server.tools
+            assert text_of(await server.call("run", {})) == "run"
+    assert "is not running" not in caplog.text
 
 
 async def test_secret_missing_at_start_is_named_in_the_error() -> None:

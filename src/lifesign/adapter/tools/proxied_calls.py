@@ -11,15 +11,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from mcp_types import CallToolResult, TextContent, Tool
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from lifesign.adapter.tools.metered_call import CLOSE_SECONDS, Meter, lease_lost
 from lifesign.adapter.tools.proxy_context import EndRequest, ToolProxyContext
 from lifesign.adapter.tools.tools_file import Price, Upstreams
 from lifesign.client.registry_tasks import HeldRun
+from lifesign.domain.models.base import Name
 from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue
-from lifesign.mcp.answer import Read, answer, busy, code_of, failure, listed, read_arguments
+from lifesign.mcp.answer import MAX_NAME_CHARS, Read, answer, busy, code_of, failure, listed, read_arguments
 from lifesign.mcp.mark_complete import CompletionArguments
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.request_human_help import HelpArguments
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("lifesign.adapter.tools")
 _TASK_TOOLS: Final = {tool.name: tool for tool in TASK_TOOLS}
+_NAME: Final[TypeAdapter[str]] = TypeAdapter(Name)
 _LISTED: Final = {tool.name: listed(tool) for tool in TASK_TOOLS}
 _MAY_BE_REPEATED: Final = frozenset(
     {ToolRefusalCode.UNAVAILABLE, ToolRefusalCode.BUSY, ToolRefusalCode.INTERNAL_ERROR}
@@ -230,15 +232,23 @@ class ProxiedCalls:
     def _offer(self, upstream: str, tool: str) -> None:
         """Offer a tool under the first of its names that is free; once offered, it keeps it."""
         price = self._upstreams.price_of(upstream, tool)
-        names = self._upstreams.names_for(upstream, tool)
+        names = [name for name in self._upstreams.names_for(upstream, tool) if _is_valid(name)]
         free = (name for name in names if name not in _TASK_TOOLS and name not in self._offered)
         name = next(free, None)
         if name is None or price is None:
-            _log.warning(
-                "tool %s of server %s is not offered: other tools already have its names", tool, upstream
-            )
+            why = "other tools already have its names" if names else "the registry does not accept its name"
+            _log.warning("tool %s of server %s is not offered: %s", tool[:MAX_NAME_CHARS], upstream, why)
             return
         self._offered[name] = _Offered(self._servers[upstream], tool, price)
+
+
+def _is_valid(name: str) -> bool:
+    """Return whether the registry accepts the reservation of a call of a tool with this name."""
+    try:
+        _NAME.validate_python(name)
+    except ValidationError:
+        return False
+    return True
 
 
 def _already(given: BaseModel) -> Read:

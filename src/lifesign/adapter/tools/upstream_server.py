@@ -20,7 +20,6 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
 from pydantic import ValidationError
 
-from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import CALLED_SERVER, CalledServer
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
@@ -29,10 +28,10 @@ from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
 from lifesign.adapter.tools.server_secrets import ServerSecrets
+from lifesign.adapter.tools.start_failures import HANDSHAKES, is_closed, reason_of, was_started
 from lifesign.adapter.tools.tool_list import ListTooLong, ToolLister
 from lifesign.adapter.tools.tools_file import CallLimits, Upstream
 from lifesign.domain.parsing.json_limits import is_finite
-from lifesign.errors import InvalidValue
 from lifesign.mcp.answer import MAX_NAME_CHARS
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.tool_definition import ToolFailed
@@ -91,6 +90,8 @@ class UpstreamServer:
         self._again_at_s = 0.0
         self._missing: Collection[str] = ()
         self._has_run = False
+        self._handshake = HANDSHAKES[0]
+        self._is_connected = False
         self._is_tried = asyncio.Event()
         self._is_broken = asyncio.Event()
         self._is_ending = asyncio.Event()
@@ -248,7 +249,7 @@ class UpstreamServer:
     def _reason(self, error: BaseException) -> str:
         """Return why the server does not run, without its secrets."""
         # Cut afterwards: a text that was cut may end within a secret.
-        return self._secrets.clean_text(_words(error))[:MAX_WORDS_CHARS]
+        return self._secrets.clean_text(reason_of(error))[:MAX_WORDS_CHARS]
 
     def _does_not_run(self) -> ToolFailed:
         what = f"{self.name} is not running: {self._unreachable_reason}; {self._restart_text()}"
@@ -285,6 +286,7 @@ class UpstreamServer:
         while not self._is_ending.is_set():
             self._began_at_s = loop.time()
             self._is_broken.clear()
+            self._is_connected = False
             self._end = ServerEnd()
             try:
                 async with self._connected() as client:
@@ -294,11 +296,21 @@ class UpstreamServer:
                     if not self._is_ending.is_set():
                         self._break(client, self._end.why)
             except Exception as error:  # noqa: BLE001 - one server must not end the others
-                is_of_its_end = self._end.is_fault or _is_closed(error)
+                if self._tries_other_handshake(error):
+                    continue
+                is_of_its_end = self._end.is_fault or is_closed(error)
                 self._break(self._client, self._end.why if is_of_its_end else self._reason(error))
             self._client = None
             self._is_tried.set()
             await _first(self._is_ending, timeout_s=max(0.0, self._again_at_s - loop.time()))
+
+    def _tries_other_handshake(self, error: BaseException) -> bool:
+        """Choose the handshake of the next start; return whether that start is due at once."""
+        if self._is_connected or not was_started(error):
+            return False
+        is_first = self._handshake == HANDSHAKES[0]
+        self._handshake = HANDSHAKES[is_first]
+        return is_first and not isinstance(error, TimeoutError)
 
     def _log_missing_tools(self) -> None:
         """Log the tools that the file names and the server lacks, unless that was logged already."""
@@ -320,6 +332,7 @@ class UpstreamServer:
             try:
                 async with asyncio.timeout(self._limits.start_seconds):
                     client = await opened.enter_async_context(made)
+                    self._is_connected = True
                     # The SDK has no setting for this. A test fails if the SDK validates by another method.
                     client.session.validate_tool_result = _accept_result  # type: ignore[assignment, method-assign]
                     self._lister = ToolLister(client)
@@ -344,7 +357,7 @@ class UpstreamServer:
                 max_line_bytes=self._max_bytes(),
                 run_deadline=self._run_deadline,
             )
-            yield Client(server_pipes(program, self._end), cache=None)
+            yield Client(server_pipes(program, self._end), cache=None, mode=self._handshake)
             return
         self._end.why = "the connection was closed"
         headers = self._secrets.read()
@@ -356,7 +369,7 @@ class UpstreamServer:
         ) as http:
             # An event is bounded with all of its answer, by our transport: here it would cost the connection.
             transport = streamable_http_client(settings.url or "", http_client=http, max_sse_event_size=None)
-            yield Client(transport, cache=None)
+            yield Client(transport, cache=None, mode=self._handshake)
 
     def _max_bytes(self) -> int:
         return max(MIN_WRITTEN_BYTES, WRITTEN_PER_ANSWER * self._limits.answer_bytes)
@@ -388,27 +401,3 @@ async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None
     finally:
         for one in waiting:
             one.cancel()
-
-
-def _words(error: BaseException) -> str:
-    """Return why it does not run, on one line, without the content of headers or variables."""
-    error = _innermost(error)
-    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
-        return os.strerror(error.errno) if error.errno else type(error).__name__
-    if isinstance(error, CommandFailed):
-        return error.reason
-    if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong):
-        return " ".join(str(error).split()) or "it took too long"
-    return type(error).__name__
-
-
-def _is_closed(error: BaseException) -> bool:
-    """Return whether an error only says that the connection is closed."""
-    error = _innermost(error)
-    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
-
-
-def _innermost(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

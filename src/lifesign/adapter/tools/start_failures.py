@@ -1,0 +1,59 @@
+"""Failures to start a tool server: their reasons in words, and whether another handshake may succeed."""
+
+import os
+from typing import Final
+
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED
+from pydantic import ValidationError
+
+from lifesign.adapter.errors import CommandFailed
+from lifesign.adapter.tools.tool_list import ListTooLong
+from lifesign.domain.common.finding import json_pointer
+from lifesign.domain.files.validation_messages import expectation
+from lifesign.errors import InvalidValue
+
+HANDSHAKES: Final = ("auto", "legacy")
+"""Modes of the SDK's client, in the order of their use.
+
+`auto` first requests `server/discover` (MCP 2026-07-28). Some older servers end at an unknown request, or
+close the connection. They run only if `initialize` comes first, as in `legacy`.
+"""
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a server does not run, on one line, without the content of headers or variables."""
+    error = _innermost(error)
+    if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+        return os.strerror(error.errno) if error.errno else type(error).__name__
+    if isinstance(error, CommandFailed):
+        return error.reason
+    if isinstance(error, ValidationError):
+        return _invalid_answer(error)
+    if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong):
+        return " ".join(str(error).split()) or "it took too long"
+    return type(error).__name__
+
+
+def is_closed(error: BaseException) -> bool:
+    """Return whether an error only says that the connection is closed."""
+    error = _innermost(error)
+    return isinstance(error, MCPError) and error.code == CONNECTION_CLOSED
+
+
+def was_started(error: BaseException) -> bool:
+    """Return whether a server that did not run was started: its program and its secrets exist."""
+    error = _innermost(error)
+    return isinstance(error, TimeoutError) or not isinstance(error, OSError | CommandFailed | InvalidValue)
+
+
+def _invalid_answer(error: ValidationError) -> str:
+    """Return the place and the rule of the first fault in a server's answer, such as its list of tools."""
+    details = error.errors(include_url=False)[0]
+    return f"{json_pointer(*details['loc'])} in its answer: expected {expectation(details)}"
+
+
+def _innermost(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
