@@ -8,6 +8,7 @@ import json
 import math
 import os
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -277,16 +278,18 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def http_misbehaving(*, is_old: bool = False) -> Iterator[str]:
-    """Serve over HTTP, in a thread, until the block ends; yields the URL.
+def http_misbehaving(*, is_old: bool = False, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Serve over HTTP, or with TLS, in a thread, until the block ends; yields the URL.
 
     An old server closes the connection at a request of a newer version of MCP.
     """
     with _Server(is_old=is_old) as server:
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}/mcp"
+            yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}/mcp"
         finally:
             server.shutdown()
             thread.join()

@@ -67,6 +67,20 @@ async def test_refusal_without_a_json_rpc_error_names_status_and_wait(
     assert answered.json()["error"]["message"] == words
 
 
+async def test_redirected_call_is_sent_again() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/mcp":
+            return httpx2.Response(307, headers={"location": "/mcp/"}, stream=_InParts(b"", 1))
+        call = json.loads(request.content)["id"]
+        headers = {"content-type": "application/json"}
+        return httpx2.Response(200, headers=headers, stream=_InParts(answer_to(call), 3))
+
+    bodies = BoundedBodies(httpx2.MockTransport(answer), 100, "acme")
+    async with httpx2.AsyncClient(transport=bodies, follow_redirects=True) as http:
+        answered = await http.post("http://tools.example/mcp", json={"method": "tools/call", "id": 7})
+    assert (answered.status_code, answered.content) == (200, answer_to(7))
+
+
 async def test_compressed_body_is_not_decompressed() -> None:
     answer = await post_call(1_000_000, id=8, params={"name": "packed"})
     assert (answer.json()["id"], answer.json()["error"]["code"]) == (8, UNREADABLE)

@@ -1,5 +1,7 @@
 import errno
+import socket
 
+import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, ListToolsResult
@@ -31,6 +33,21 @@ def test_reason_names_the_place_and_the_rule_of_an_invalid_answer() -> None:
 )
 def test_server_without_its_program_or_secret_was_not_started(error: Exception, *, is_started: bool) -> None:
     assert was_started(error) == was_started(ExceptionGroup("of tasks", [error])) == is_started
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "to 127.0.0.1:9"), "Connection refused"),
+        (socket.gaierror(socket.EAI_NONAME, "Name unknown"), "Name unknown"),
+        (OSError("no address\n"), "no address"),
+    ],
+)
+def test_reason_of_a_missing_connection_is_its_cause(cause: OSError, words: str) -> None:
+    error, attempts = httpx2.ConnectError("All attempts failed"), OSError("All attempts failed")
+    error.__context__, attempts.__cause__ = attempts, ExceptionGroup("of addresses", [cause])
+    assert reason_of(error).endswith(f": {words}")
+    assert reason_of(httpx2.ReadError("its words")) == "ReadError"
 
 
 def test_closed_connection_is_recognised_in_a_group() -> None:

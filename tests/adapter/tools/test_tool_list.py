@@ -30,6 +30,22 @@ async def test_tools_of_all_pages_are_listed() -> None:
     assert [*await lister_of(["a"], [], ["b", "c"]).list_tools()] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("cursors", [[""], ["a", "b"]])
+async def test_repeated_cursor_ends_the_list(cursors: Sequence[str]) -> None:
+    requests: list[str | None] = []
+
+    class Repeating:
+        async def list_tools(self, *, cursor: str | None = None) -> ListToolsResult:
+            requests.append(cursor)
+            tool = Tool(name=f"of {cursor}", input_schema={"type": "object"})
+            following = cursors[(len(requests) - 1) % len(cursors)]
+            return ListToolsResult(tools=[tool], next_cursor=following)
+
+    client: Any = Repeating()
+    assert len(await ToolLister(client).list_tools()) == 1 + len(cursors)
+    assert requests == [None, *cursors]
+
+
 async def test_tools_above_the_maximum_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_list, "MAX_TOOLS", 2)
     assert [*await lister_of(["a", "b", "c"], ["d"]).list_tools()] == ["a", "b"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support import upstream_tools
+from tests.support.certificates import Authority
 from tests.support.mcp_tools import text_of
 from tests.support.misbehaving_tools import NO_SESSION, OFF_SCHEMA, OLD, http_misbehaving
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
@@ -186,6 +187,19 @@ async def test_server_that_ends_at_a_request_of_a_newer_version_runs_at_its_firs
             assert "run" in server.tools
             assert text_of(await server.call("run", {})) == "run"
     assert "is not running" not in caplog.text
+
+
+async def test_server_with_a_certificate_of_a_private_authority_needs_only_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path)
+    with http_misbehaving(tls=authority.serving("127.0.0.1")) as url:
+        async with started(None, url=url) as server:
+            with pytest.raises(ToolFailed, match="certificate verify failed"):
+                await server.call("run", {})
+        authority.is_trusted(monkeypatch)
+        async with started(None, url=url) as server:
+            assert text_of(await server.call("run", {})) == "run"
 
 
 async def test_secret_missing_at_start_is_named_in_the_error() -> None:

@@ -78,6 +78,8 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         The SDK sends one message after the other. Therefore no call waits until the server has taken an
         answer to its request, or a notification; these are dropped while MAX_UNANSWERED of them wait.
         """
+        # The body of a request that follows a redirect is a stream.
+        await request.aread()
         if request.method == "DELETE":
             return await self._end_session(request)
         if not _is_unawaited(request):

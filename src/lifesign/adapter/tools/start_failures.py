@@ -1,8 +1,11 @@
 """Failures to start a tool server: their reasons in words, and whether another handshake may succeed."""
 
 import os
+import socket
+import ssl
 from typing import Final
 
+import httpx2
 from mcp.shared.exceptions import MCPError
 from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
@@ -30,6 +33,9 @@ def reason_of(error: BaseException) -> str:
         return error.reason
     if isinstance(error, ValidationError):
         return _invalid_answer(error)
+    if isinstance(error, httpx2.TransportError):
+        cause = _cause_of(error)
+        return f"it cannot be reached: {cause}" if cause else type(error).__name__
     if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong):
         return " ".join(str(error).split()) or "it took too long"
     return type(error).__name__
@@ -51,6 +57,19 @@ def _invalid_answer(error: ValidationError) -> str:
     """Return the place and the rule of the first fault in a server's answer, such as its list of tools."""
     details = error.errors(include_url=False)[0]
     return f"{json_pointer(*details['loc'])} in its answer: expected {expectation(details)}"
+
+
+def _cause_of(error: httpx2.TransportError) -> str:
+    """Return why there is no connection, such as an untrusted certificate; empty if that is unknown."""
+    cause: BaseException = error
+    while (earlier := cause.__cause__ or cause.__context__) is not None:
+        cause = _innermost(earlier)
+    if not isinstance(cause, OSError):
+        return ""
+    # OpenSSL and the resolver number their errors in their own ways.
+    has_own_number = isinstance(cause, ssl.SSLError | socket.gaierror)
+    text = cause.strerror if has_own_number else os.strerror(cause.errno) if cause.errno else str(cause)
+    return " ".join(str(text).split())
 
 
 def _innermost(error: BaseException) -> BaseException:

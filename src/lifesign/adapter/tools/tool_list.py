@@ -34,6 +34,7 @@ class ToolLister:
         """Request the tools, at most MAX_TOOLS, and return them by name; ListTooLong if they are too long."""
         found: dict[str, Tool] = {}
         cursor: str | None = None
+        sent: set[str | None] = {None}
         async with self._lock:
             for _ in range(MAX_TOOLS):
                 page = await self._client.list_tools(cursor=cursor)
@@ -45,9 +46,10 @@ class ToolLister:
                 usable = [_without_tasks(tool) for tool in page.tools if not _needs_task(tool)]
                 found.update({tool.name: tool for tool in usable[: MAX_TOOLS - len(found)]})
                 cursor = page.next_cursor
-                # A page may be empty and not the last one.
-                if cursor is None or len(found) >= MAX_TOOLS:
+                # A page may be empty and not the last one. A server that repeats a cursor repeats its pages.
+                if cursor in sent or len(found) >= MAX_TOOLS:
                     break
+                sent.add(cursor)
         return MappingProxyType(found)
 
 

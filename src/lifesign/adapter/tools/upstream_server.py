@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import random
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
@@ -361,8 +362,9 @@ class UpstreamServer:
             return
         self._end.why = "the connection was closed"
         headers = self._secrets.read()
-        # The environment's proxies are ignored: the requests are for the server only.
-        renewed = RenewedHeaders(httpx2.AsyncHTTPTransport(trust_env=False), headers, self._secrets.read)
+        # The environment's proxies are ignored: the requests are for the server only. SSL_CERT_FILE is not.
+        connections = httpx2.AsyncHTTPTransport(verify=ssl.create_default_context(), trust_env=False)
+        renewed = RenewedHeaders(connections, headers, self._secrets.read)
         bodies = BoundedBodies(renewed, self._max_bytes(), self.name)
         async with httpx2.AsyncClient(
             headers=headers, timeout=None, trust_env=False, transport=bodies
