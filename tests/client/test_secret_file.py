@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.client.secret_file import MAX_KEY_CHARS, MAX_SECRET_BYTES, FixedKey, find_secret, read_secret
+from lifesign.client.secret_file import (
+    MAX_KEY_CHARS,
+    MAX_SECRET_BYTES,
+    FixedKey,
+    RenewedKey,
+    find_secret,
+    read_secret,
+)
 from lifesign.errors import InvalidValue
 
 
@@ -71,3 +78,22 @@ def test_fixed_key_has_no_replacement() -> None:
     key = FixedKey("x" * MAX_KEY_CHARS)
     assert not key.is_replaced(key.current())
     assert FixedKey(None).current() is None
+
+
+def test_refused_key_is_read_again_from_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("first\n")
+    key = RenewedKey("first", file)
+    assert not key.is_replaced("first")
+    for content in ("", "two words"):
+        file.write_text(content)
+        assert not key.is_replaced("first")
+    file.write_text("second\n")
+    assert key.current() == "first"
+    assert key.is_replaced("first")
+    assert key.current() == "second"
+    # The refusal of a request that was sent before.
+    file.unlink()
+    assert key.is_replaced("first")
+    assert not key.is_replaced("second")
+    assert not RenewedKey("first", None).is_replaced("first")

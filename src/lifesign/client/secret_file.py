@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Final, Protocol
@@ -114,6 +115,30 @@ class FixedKey:
     def is_replaced(self, refused: str | None) -> bool:  # noqa: ARG002 - there is no other key
         """Return False."""
         return False
+
+
+class RenewedKey:
+    """A key whose file is read again after the registry refused the key. A pipe is not read again."""
+
+    def __init__(self, key: str, file: Path | None) -> None:
+        """`file` is where the key was read; None for a key from elsewhere, which never changes."""
+        check_key(key)
+        self._key = key
+        self._file = file
+
+    def current(self) -> str | None:
+        """Return the key that was last read."""
+        return self._key
+
+    def is_replaced(self, refused: str | None) -> bool:
+        """Read the file again; return whether another key is current."""
+        if self._key == refused and self._file is not None and self._file.is_file():
+            # Without a valid key in the file, for example while it is being replaced, the former one stays.
+            with suppress(InvalidValue):
+                stored = read_secret(self._file, "key_file", "key", lambda _complaint: None)
+                check_key(stored)
+                self._key = stored
+        return self._key != refused
 
 
 def check_key(key: str | None, place: str = "key") -> None:

@@ -16,6 +16,7 @@ from lifesign.cli.options.secret_file import read_secret
 from lifesign.cli.output.error_lines import complain
 from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
+from lifesign.client.secret_file import RenewedKey
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
 
@@ -142,7 +143,10 @@ def mcp(
             f"the URL of the registry to which the key of --key-file belongs, here or in ${URL_VARIABLE}",
             hint="pass --registry URL; or omit --key-file, since check_agent needs no registry",
         )
-    known = _Registry(registry, read_key(key_file), allow_plain_http) if registry else None
+    known = None
+    if registry:
+        # A client starts this server: an operator who rotates the key could not restart it.
+        known = _Registry(registry, RenewedKey(read_key(key_file), key_file), allow_plain_http)
     front = _front(host, port, allow_host or (), token_file) if transport is McpTransport.HTTP else None
     run = run_in(os.environ)
     tools = offered(has_registry=known is not None, has_run=run is not None)
@@ -169,7 +173,7 @@ class _Registry:
     """Registry and key."""
 
     url: str
-    key: str = field(repr=False)
+    key: RenewedKey = field(repr=False)
     allow_plain_http: bool
 
 
