@@ -52,7 +52,7 @@ from lifesign.client.registry_errors import (
     Unreachable,
 )
 from lifesign.errors import InvalidValue
-from lifesign.http_client.loopback_listener import TABLES
+from lifesign.http_client.socket_users import IS_SUPPORTED
 
 URL = "https://registry.example"
 KEY = "ahk_a-key-that-nobody-may-see"
@@ -543,7 +543,7 @@ async def test_a_client_closes_what_it_opened() -> None:
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0 or not TABLES[0].exists(),
+    os.geteuid() != 0 or not IS_SUPPORTED,
     reason="NOT RUN: only root on Linux can listen as another user",
 )
 async def test_key_is_not_sent_to_the_server_of_another_user_than_before(waits: list[float]) -> None:

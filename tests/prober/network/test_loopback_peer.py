@@ -2,39 +2,15 @@
 
 import os
 import socket
-import sys
 
 import pytest
 
-from lifesign.prober.network import loopback_peer
-from lifesign.prober.network.loopback_peer import TABLES, peers_of_other_users, users_of_peers
+from lifesign.http_client import socket_users
+from lifesign.http_client.socket_users import IS_SUPPORTED
+from lifesign.prober.network.loopback_peer import peers_of_other_users
 
 PEER, OWN = ("127.0.0.1", 50210), ("127.0.0.1", 45377)
-HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-LITTLE = pytest.mark.skipif(
-    sys.byteorder != "little", reason="NOT RUN: the rows are those of a little-endian machine"
-)
-LINUX = pytest.mark.skipif(not TABLES[0].exists(), reason="NOT RUN: only Linux has the table of sockets")
-
-
-def row(local: str, remote: str, state: str, user: int) -> str:
-    return f"  1: {local} {remote} {state} 00000000:00000000 00:00000000 00000000 {user:5} 0 1171591 2\n"
-
-
-@LITTLE
-@pytest.mark.parametrize(
-    ("rows", "users"),
-    [
-        (row("0100007F:C422", "0100007F:B141", "01", 1000), {1000}),
-        (row("0" * 16 + "FFFF00000100007F:C422", "0" * 16 + "FFFF00000100007F:B141", "01", 7), {7}),
-        (row("0100007F:C422", "0100007F:B141", "04", 0), set()),
-        (row("0100007F:B141", "0100007F:C422", "01", 1000), set()),
-        (row("0100007F:C422", "0100007F:B142", "01", 1000), set()),
-        ("", set()),
-    ],
-)
-def test_users_are_those_of_the_open_socket_of_the_peer(rows: str, users: set[int]) -> None:
-    assert users_of_peers([HEAD + rows, HEAD], OWN).get("0100007F:C422", set()) == users
+LINUX = pytest.mark.skipif(not IS_SUPPORTED, reason="NOT RUN: only Linux shows the users of sockets")
 
 
 @LINUX
@@ -66,6 +42,6 @@ def test_connection_of_another_user_is_recognised() -> None:
             assert peers_of_other_users([peer], own) == {peer}
 
 
-def test_without_a_table_of_sockets_every_user_counts_as_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loopback_peer, "TABLES", ())
+def test_every_user_counts_as_this_one_if_the_system_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_users, "IS_SUPPORTED", False)
     assert peers_of_other_users([PEER], OWN) == set()

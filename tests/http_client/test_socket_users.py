@@ -1,0 +1,57 @@
+"""Users of TCP sockets."""
+
+import os
+import socket
+from ipaddress import ip_address
+
+import pytest
+
+from lifesign.http_client import socket_users
+from lifesign.http_client.socket_users import (
+    CONNECTED,
+    ESTABLISHED,
+    IS_SUPPORTED,
+    LISTEN,
+    open_sockets,
+    place_of,
+)
+
+LINUX = pytest.mark.skipif(not IS_SUPPORTED, reason="NOT RUN: only Linux shows the users of sockets")
+
+
+@LINUX
+def test_sockets_are_found_by_state_and_ports_until_they_are_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listens = place_of(server.getsockname())
+        [listening] = open_sockets(LISTEN, local_port=listens[1])
+        assert (listening.local, listening.user) == (listens, os.geteuid())
+        with socket.create_connection(server.getsockname()) as client:
+            connects = place_of(client.getsockname())
+            accepted, _ = server.accept()
+            [found] = open_sockets(ESTABLISHED, local_port=listens[1], remote_port=connects[1])
+            assert (found.local, found.remote, found.user) == (listens, connects, os.geteuid())
+            accepted.close()
+            assert open_sockets(CONNECTED, local_port=listens[1], remote_port=connects[1]) == []
+
+
+@LINUX
+def test_many_sockets_are_found() -> None:
+    clients = []
+    with socket.create_server(("127.0.0.1", 0), backlog=1_100) as server:
+        try:
+            clients = [socket.create_connection(server.getsockname()) for _ in range(1_000)]
+            assert len(open_sockets(ESTABLISHED, remote_port=server.getsockname()[1])) == len(clients)
+        finally:
+            for client in clients:
+                client.close()
+
+
+@LINUX
+def test_refusal_of_the_kernel_is_an_error() -> None:
+    with pytest.raises(OSError, match=r"Invalid argument|No such file"):
+        list(socket_users._dumped(255, LISTEN, 0, 0))
+
+
+def test_ipv4_address_within_ipv6_is_plain() -> None:
+    assert place_of(("::ffff:192.0.2.7", 80, 0, 0)) == (ip_address("192.0.2.7"), 80)
+    assert place_of(("::1", 80, 0, 0)) == (ip_address("::1"), 80)
