@@ -63,6 +63,23 @@ async def test_older_server_is_detected_by_a_handshake_whose_session_is_ended(se
     assert server.got[-1].headers.get("mcp-session-id") == ("s-1" if is_usable else None)
 
 
+@pytest.mark.parametrize(
+    ("status", "location", "is_followed"),
+    [(307, "/mcp/", True), (308, "/mcp/", True), (302, "/mcp/", False), (307, "http://localhost:9/", False)],
+)
+async def test_redirect_that_keeps_method_and_origin_is_followed(
+    status: int, location: str, *, is_followed: bool
+) -> None:
+    def answers(got: Got) -> Says:
+        if got.path == "/mcp":
+            return Says(status=status, headers=f"Location: {location}\r\n")
+        return stateless(got)
+
+    found, server = await detect(answers)
+    assert found.is_server == is_followed
+    assert [got.path for got in server.got].count("/mcp/") == is_followed
+
+
 async def test_session_of_an_invalid_handshake_is_ended() -> None:
     def answers(got: Got) -> Says:
         says = handshaking(got, session="s-1")

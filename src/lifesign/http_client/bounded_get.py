@@ -1,4 +1,4 @@
-"""One GET with its redirects, one POST or one DELETE: bounded in bytes, hops and time, and safe for any peer.
+"""One GET, POST or DELETE with its redirects: bounded in bytes, hops and time, and safe for any peer.
 
 Every fault of a peer is a `ResultClass` with a reason, never an exception.
 """
@@ -31,7 +31,7 @@ from lifesign.http_client.failures import (
 )
 from lifesign.http_client.guarded_sessions import GuardedSessions
 from lifesign.http_client.headers import media_type
-from lifesign.http_client.redirects import REDIRECTS, next_hop
+from lifesign.http_client.redirects import KEEPS_METHOD, REDIRECTS, next_hop
 
 EVENT_STREAM: Final = "text/event-stream"
 # It may never end.
@@ -52,9 +52,13 @@ class Ask:
     token_scope: CredentialScope | None = None
     """URLs that get the token: a redirect with it to another URL is not followed. None: all of its origin."""
     body: bytes | None = None
-    """Body of a POST, which follows no redirect, and whose answer is read at any status."""
+    """Body of a POST, which follows only redirects that keep its method and origin, and whose answer is read
+    at any status.
+    """
     is_delete: bool = False
-    """Whether it is a DELETE, which follows no redirect. Without a body, all others are GET requests."""
+    """Whether it is a DELETE, which follows redirects as a POST does. Without a body, all others are GET
+    requests.
+    """
     is_head_enough: bool = False
     """Whether no body is read: an event stream may never end."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -75,7 +79,7 @@ class Ask:
 
 
 Get = Callable[[URL, Ask], Awaitable[Answer]]
-"""Sends one request and follows where a GET leads; raises nothing that a peer can cause."""
+"""Sends one request and follows its redirects; raises nothing that a peer can cause."""
 
 
 @cache
@@ -152,7 +156,7 @@ async def _ask_once(session: aiohttp.ClientSession, url: URL, ask: Ask) -> tuple
                 if body is None:
                     result, reason = too_large(ask.max_bytes)
             answer = Answer(url=url, result=result, reason=reason, body=body or b"", **read_head(response))
-            is_followed = response.status in REDIRECTS and ask.method == "GET"
+            is_followed = response.status in (REDIRECTS if ask.method == "GET" else KEEPS_METHOD)
             return answer, response.headers.get("Location") if is_followed else None
     except FAILURES as error:
         result, reason = classify_failure(url, error)

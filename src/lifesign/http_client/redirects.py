@@ -9,6 +9,8 @@ from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 from lifesign.domain.targets.target import is_on_origin_of
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+KEEPS_METHOD: Final = frozenset({307, 308})
+"""A POST that is redirected otherwise would become a GET."""
 """Status codes."""
 MAX_REDIRECTS: Final = 3
 """Maximum per request."""

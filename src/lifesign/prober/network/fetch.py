@@ -40,7 +40,7 @@ from lifesign.http_client.failures import (
     too_large,
 )
 from lifesign.http_client.headers import media_type
-from lifesign.http_client.redirects import REDIRECTS, SECRET_IN_URL, next_hop
+from lifesign.http_client.redirects import KEEPS_METHOD, REDIRECTS, SECRET_IN_URL, next_hop
 from lifesign.prober.network.connection import HttpConnection, ReplyHead
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
@@ -61,8 +61,6 @@ from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 if TYPE_CHECKING:
     from lifesign.prober.definition.pacing_settings import Timeouts
 
-KEEPS_METHOD: Final = frozenset({307, 308})
-"""A POST that is redirected otherwise would become a GET."""
 ACCEPT_ENCODING: Final = "gzip, deflate"
 """Encodings that aiohttp unpacks in pieces of bounded size without further packages."""
 MAX_ADDRESSES: Final = 4_096
