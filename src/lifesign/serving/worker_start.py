@@ -29,8 +29,8 @@ _log = logging.getLogger("lifesign.serving")
 def safe_module_path() -> Iterator[None]:
     """Start no process of multiprocessing that imports modules from the working directory.
 
-    It starts its fork server, its resource tracker and each spawned worker with `python -c`, which looks there
-    first: another user may be allowed to create files in it. Only for one thread of a process.
+    It starts its fork server, its resource tracker and each spawned worker with `python -c`, which looks
+    there first: another user may be allowed to create files in it. Only for one thread of a process.
     """
     former = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
