@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lifesign.crawl.token_pipe import TokenOwner, TokenPipe, TokenQuery, TokenReply
+from lifesign.crawl.token_pipe import MAX_WAITING, TokenOwner, TokenPipe, TokenQuery, TokenReply
 from lifesign.domain.credentials.token import AccessToken, TokenFault, TokenFaultKind
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
@@ -81,6 +81,7 @@ async def workers(endpoint: Endpoint, clock: Clock, count: int = 4) -> AsyncIter
         answering[-1].__enter__()
         pipes.append(TokenPipe(theirs))
         stores.append(store(pipes[-1].request, clock, owns=False))
+        pipes[-1].pass_tokens_to(stores[-1])
     try:
         yield Workers(owner, stores)
     finally:
@@ -104,6 +105,62 @@ async def test_all_processes_together_request_a_token_once_in_its_lifetime() -> 
         assert await asyncio.gather(*(source.prepare(SECONDS) for source in crew.sources()))
         assert {source.token for source in crew.sources()} == {"access-canary-0002"}
     assert endpoint.requests == 2
+
+
+async def known(source: TokenSource, *tokens: str) -> None:
+    """Wait until a process removes these tokens from answers."""
+    has_come = asyncio.Event()
+    source.on_token = lambda _: has_come.set()
+    async with asyncio.timeout(SECONDS):
+        while source.secrets() != [*tokens]:
+            await has_come.wait()
+            has_come.clear()
+
+
+async def test_all_processes_know_a_token_that_one_has_requested() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    async with workers(endpoint, clock) as crew:
+        first, *others = crew.sources()
+        await first.prepare(SECONDS)
+        for source in others:
+            await known(source, "access-canary-0001")
+        assert first.drop("access-canary-0001")
+        await first.prepare(SECONDS)
+        for source in others:
+            await known(source, "access-canary-0002", "access-canary-0001")
+            assert source.token == "access-canary-0002"
+
+
+async def test_process_that_starts_late_knows_the_token() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    owner = store(endpoint.request, clock, owns=True)
+    service = TokenOwner(owner, SECONDS)
+    await service.token("acme", None)
+    ours, theirs = Pipe()
+    with service.answering(ours):
+        pipe = TokenPipe(theirs)
+        await asyncio.wait_for(pipe.request(Credential(settings(), "client-canary"), None), SECONDS)
+        # The notice came before the credentials of the process existed.
+        late = store(pipe.request, clock, owns=False)
+        pipe.pass_tokens_to(late)
+        await known(late.token_sources[0], "access-canary-0001")
+        pipe.close()
+
+
+async def test_process_that_does_not_read_gets_a_limited_number_of_notices() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    owner = store(endpoint.request, clock, owns=True)
+    service = TokenOwner(owner, SECONDS)
+    ours, theirs = Pipe()
+    with service.answering(ours):
+        for number in range(2 * MAX_WAITING):
+            owner.token_sources[0].take(access_token(f"access-canary-{number:04}"))
+        count = 0
+        while await asyncio.to_thread(theirs.poll, 0.2):
+            theirs.recv()
+            count += 1
+    assert count == MAX_WAITING
+    theirs.close()
 
 
 async def test_late_token_request_gets_the_remaining_lifetime() -> None:

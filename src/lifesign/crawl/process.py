@@ -88,6 +88,8 @@ async def run_worker(
             request_token=None if token_pipe is None else token_pipe.request,
         ) as opened,
     ):
+        if token_pipe is not None:
+            token_pipe.pass_tokens_to(opened.credentials)
         worker = ProbeWorker(
             ledger,
             opened.prober,

@@ -217,7 +217,8 @@ class CredentialStore:
                 renew = partial(request_token, credential)
                 sources[client] = TokenSource(credential.name, renew, clock, is_owner=owns_tokens)
             credential.tokens = sources[client]
-        self._token_sources = list(sources.values())
+        self.token_sources = list(sources.values())
+        """One for each OAuth 2 client, with the name of the first of its credentials."""
         self._scopes = [credential.scope for credential in self._credentials.values()]
         self._index = ScopeIndex(self._scopes)
         self._sources = [
@@ -247,7 +248,7 @@ class CredentialStore:
 
     async def close(self) -> None:
         """Cancel running requests for access tokens."""
-        for source in self._token_sources:
+        for source in self.token_sources:
             await source.close()
 
     def for_url(self, url: str) -> Credential | None:

@@ -43,7 +43,7 @@ class TokenSource:
         `is_owner`: whether this process calls the token endpoint. False: another process does, with back-off
         and logs for all.
         """
-        self._name = name
+        self.name = name
         self._renew = renew
         self._clock = clock
         self._is_owner = is_owner
@@ -58,6 +58,8 @@ class TokenSource:
         self._request: asyncio.Task[None] | None = None
         self.fault: TokenFault | None = None
         """Why the last request brought no token; None if it did, or there was none."""
+        self.on_token: Callable[[AccessToken], None] | None = None
+        """Called with each new token."""
 
     @property
     def token(self) -> str | None:
@@ -135,20 +137,21 @@ class TokenSource:
         except Exception as defect:  # noqa: BLE001 - the next request may succeed
             _log.exception(
                 "the request for a token of the credential %s failed because of a defect in lifesign",
-                self._name,
+                self.name,
             )
             reason = f"a defect of the prober: {type(defect).__name__}"
             found = TokenFault(kind=TokenFaultKind.NO_ANSWER, reason=reason)
         finally:
             self._request = None
         if isinstance(found, AccessToken):
-            self._take(found)
+            self.take(found)
         else:
             self._note_fault(found)
 
-    def _take(self, token: AccessToken) -> None:
+    def take(self, token: AccessToken) -> None:
+        """Use a new token, which this process or another one has requested."""
         if self.fault is not None and self._is_owner:
-            _log.warning("the credential %s has a token again", self._name)
+            _log.warning("the credential %s has a token again", self.name)
         self._tokens = [token.value, *(each for each in self._tokens if each != token.value)]
         del self._tokens[1 + MAX_PAST_TOKENS :]
         now_s = self._clock()
@@ -157,6 +160,8 @@ class TokenSource:
         self._rejected = None
         self.fault = None
         self._backoff.over()
+        if self.on_token is not None:
+            self.on_token(token)
 
     def _note_fault(self, fault: TokenFault) -> None:
         wait_s = max(self._backoff.wait_s(), fault.retry_after_s or 0.0)
@@ -164,5 +169,5 @@ class TokenSource:
         # One agent that rejects a token must not invalidate it for all others.
         self._rejected = None
         if self.fault is None and self._is_owner:
-            _log.warning("could not get a token for the credential %s: %s", self._name, fault)
+            _log.warning("could not get a token for the credential %s: %s", self.name, fault)
         self.fault = fault
