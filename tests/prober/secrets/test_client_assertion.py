@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +13,12 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from lifesign.prober.secrets.client_assertion import LIFETIME_SECONDS, client_assertion, signing_key_fault
+from lifesign.prober.secrets.client_assertion import (
+    BACKDATED_SECONDS,
+    LIFETIME_SECONDS,
+    client_assertion,
+    signing_key_fault,
+)
 
 URL = "https://login.acme.example/oauth2/token"
 PrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
@@ -37,9 +43,16 @@ def test_client_assertion_has_client_endpoint_and_short_lifetime(
     signed = [client_assertion("acme", URL, pem(key), key_id="key-1") for _ in range(2)]
     claims = [jwt.decode(each, key.public_key(), [algorithm], audience=URL) for each in signed]
     assert claims[0]["iss"] == claims[0]["sub"] == "acme"
-    assert claims[0]["exp"] - claims[0]["iat"] == LIFETIME_SECONDS
+    assert claims[0]["exp"] - claims[0]["iat"] == BACKDATED_SECONDS + LIFETIME_SECONDS
     assert claims[0]["jti"] != claims[1]["jti"]
     assert jwt.get_unverified_header(signed[0])["kid"] == "key-1"
+
+
+def test_client_assertion_of_a_clock_that_is_ahead_is_valid() -> None:
+    """PyJWT grants no leeway."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    signed = client_assertion("acme", URL, pem(key), clock=lambda: time.time() + BACKDATED_SECONDS)
+    assert jwt.decode(signed, key.public_key(), ["ES256"], audience=URL)["iss"] == "acme"
 
 
 @pytest.mark.parametrize(

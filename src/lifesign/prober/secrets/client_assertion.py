@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 LIFETIME_SECONDS: Final = 60
 """Lifetime of an assertion, which is used once, immediately."""
+BACKDATED_SECONDS: Final = 30
+"""Age that a new assertion states: many providers refuse one from the future, be it by a second."""
 MIN_RSA_BITS: Final = 2048
 
 
@@ -38,7 +40,7 @@ def client_assertion(
         "iss": client_id,
         "sub": client_id,
         "aud": token_url,
-        "iat": now_s,
+        "iat": now_s - BACKDATED_SECONDS,
         "exp": now_s + LIFETIME_SECONDS,
         "jti": str(uuid4()),
     }
