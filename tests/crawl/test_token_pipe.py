@@ -243,6 +243,23 @@ async def test_only_the_token_owner_waits_for_the_end_of_a_fault(caplog: pytest.
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
+async def test_process_knows_why_its_rejected_token_was_not_replaced() -> None:
+    endpoint, clock = Endpoint(), Clock()
+    async with workers(endpoint, clock, 1) as crew:
+        (source,) = crew.sources()
+        await source.prepare(SECONDS)
+        endpoint.fault = TokenFault(kind=TokenFaultKind.SERVER_ERROR, reason="HTTP 500")
+        assert source.drop("access-canary-0001")
+        assert await source.prepare(SECONDS)
+        assert source.token == "access-canary-0001"
+        assert source.fault == endpoint.fault
+        endpoint.fault = None
+        clock.now_s += DROP_SECONDS
+        assert source.drop("access-canary-0001")
+        assert await source.prepare(SECONDS)
+        assert source.token == "access-canary-0003"
+
+
 async def test_changed_secret_ends_the_wait_of_all_processes() -> None:
     endpoint, clock = Endpoint(), Clock()
     endpoint.fault = TokenFault(kind=TokenFaultKind.REFUSED, reason="HTTP 503", retry_after_s=600.0)

@@ -73,8 +73,11 @@ class TokenOwner:
         if rejected is not None:
             tokens.drop(rejected)
         await tokens.prepare(self._seconds)
-        if (present := _present_token(tokens)) is not None:
+        present = _present_token(tokens)
+        is_left = present is not None and present.value == rejected and tokens.fault is not None
+        if present is not None and not is_left:
             return present
+        # The other process keeps a rejected token that could not be replaced, and reports why.
         fault = tokens.fault or TokenFault(kind=TokenFaultKind.NO_ANSWER, reason="no answer yet")
         # The other process soon asks again: the wait, which a changed secret ends, is this one's.
         return replace(fault, retry_after_s=None)
