@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -300,6 +301,8 @@ def main() -> None:
         asked = json.loads(line)
         if OLD in sys.argv and asked.get("method") == DISCOVERY:
             return
+        if (asked.get("params") or {}).get("name") == "hang":
+            time.sleep(3_600)
         if (asked.get("params") or {}).get("name") == "stray":
             write(b"\x1b[2J to standard output")
             sys.stderr.buffer.write(b"\x1b[2J to standard error\n\x00" + b"y" * 10_000 + b"\n")

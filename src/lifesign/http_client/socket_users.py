@@ -55,9 +55,7 @@ def place_of(address: Address) -> Place:
     return _plain(ip_address(address[0])), address[1]
 
 
-def open_sockets(
-    states: frozenset[int], *, local_port: int = 0, remote_port: int = 0
-) -> list[OpenSocket]:
+def open_sockets(states: frozenset[int], *, local_port: int = 0, remote_port: int = 0) -> list[OpenSocket]:
     """Return the sockets in these states that a process holds open, all or those with these ports.
 
     Raises OSError where the system does not show them.

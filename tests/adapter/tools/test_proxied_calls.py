@@ -94,7 +94,7 @@ async def test_tool_whose_call_the_registry_would_refuse_is_not_offered(
     registry: RegistryServer, upstream: HttpUpstream, name: str
 ) -> None:
     acme = {"url": upstream.url, "offer_all": True, "price": FREE}
-    async with proxied(registry, "named", read(upstreams={"acme": acme})) as work:
+    async with proxied(registry, f"named-{len(name)}", read(upstreams={"acme": acme})) as work:
         assert work.model is not None
         await work.call("grow", {"name": name})
         listed = [tool.name for tool in (await work.model.list_tools()).tools]

@@ -33,12 +33,13 @@ async def started(
     *,
     name: str = "acme",
     start_seconds: float = 30,
+    call_seconds: float = 300,
     **expected: Any,
 ) -> AsyncIterator[UpstreamServer]:
     upstream = Upstream.model_validate(
         {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **expected}
     )
-    limits = CallLimits(start_seconds=start_seconds)
+    limits = CallLimits(start_seconds=start_seconds, call_seconds=call_seconds)
     server = UpstreamServer(name, upstream, limits, environment=secrets or {}, chance=lambda: 0.0)
     try:
         yield server
@@ -277,6 +278,34 @@ async def test_endless_answer_fails_its_call_and_restarts_the_server(
         assert isinstance(waited, ToolFailed)
         assert waited.code == other
         await running(server, "run")
+
+
+async def test_hung_server_is_restarted_and_a_busy_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upstream_server, "PING_SECONDS", 0.5)
+    async with started(MISBEHAVING, call_seconds=1) as server:
+        for tool, is_restarted in (("wait", False), ("hang", True)):
+            with pytest.raises(ToolFailed, match="longer than 1 s") as failed:
+                await server.call(tool, {})
+            assert failed.value.code == "upstream_timeout"
+            assert ("did not answer" in caplog.text) == is_restarted
+        await running(server, "run")
+
+
+async def test_hung_server_is_not_restarted_during_another_call(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upstream_server, "PING_SECONDS", 0.1)
+    async with started(MISBEHAVING, call_seconds=1) as server:
+        first = asyncio.create_task(server.call("hang", {}))
+        await asyncio.sleep(0.5)
+        second = asyncio.create_task(server.call("run", {}))
+        await asyncio.wait({first})
+        assert "is not running" not in caplog.text
+        await asyncio.wait({second})
+        assert "is not running" in caplog.text
+        assert [isinstance(call.exception(), ToolFailed) for call in (first, second)] == [True, True]
 
 
 async def test_server_that_dies_between_calls_is_restarted(

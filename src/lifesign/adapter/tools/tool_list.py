@@ -1,7 +1,7 @@
 """The list of tools that a server sends, within a limit of its size."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -9,9 +9,13 @@ from mcp import Client
 from mcp_types import Tool
 
 from lifesign.adapter.tools.tools_file import MAX_TOOLS
+from lifesign.mcp.answer import MAX_NAME_CHARS
 
 MAX_LIST_BYTES: Final = 2 * 1_048_576
 """Maximum size of a server's list of tools as JSON, on all its pages. It may take 20 times as much memory."""
+
+MAX_NAMED: Final = 20
+"""Maximum of a server's tools in a line or an error."""
 
 
 class ListTooLong(ValueError):
@@ -60,3 +64,14 @@ def _needs_task(tool: Tool) -> bool:
 
 def _without_tasks(tool: Tool) -> Tool:
     return tool if tool.execution is None else tool.model_copy(update={"execution": None})
+
+
+def offered_names(tools: Collection[str]) -> str:
+    """Return in words which tools a server has."""
+    return f"it has {listed_names(tools)}" if tools else "it has none"
+
+
+def listed_names(tools: Collection[str]) -> str:
+    """Return the names of the first of these; a server has chosen them, so each is cut."""
+    names = ", ".join(tool[:MAX_NAME_CHARS] for tool in list(tools)[:MAX_NAMED])
+    return f"{names} and {len(tools) - MAX_NAMED} more" if len(tools) > MAX_NAMED else names

@@ -18,7 +18,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, Tool
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR, CallToolResult, EmptyResult, PingRequest, Tool
 from pydantic import ValidationError
 
 from lifesign.adapter.process.run_deadline import RunDeadline
@@ -30,10 +30,9 @@ from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG,
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
 from lifesign.adapter.tools.server_secrets import ServerSecrets
 from lifesign.adapter.tools.start_failures import HANDSHAKES, is_closed, reason_of, was_started
-from lifesign.adapter.tools.tool_list import ListTooLong, ToolLister
+from lifesign.adapter.tools.tool_list import ListTooLong, ToolLister, listed_names, offered_names
 from lifesign.adapter.tools.tools_file import CallLimits, Upstream
 from lifesign.domain.parsing.json_limits import is_finite
-from lifesign.mcp.answer import MAX_NAME_CHARS
 from lifesign.mcp.refusal_code import ToolRefusalCode
 from lifesign.mcp.tool_definition import ToolFailed
 
@@ -46,11 +45,11 @@ CLOSE_SECONDS: Final = 8.0
 """Time for a server to end on request; the SDK kills it before that."""
 LIST_SECONDS: Final = 5.0
 """Time for a running server to list its tools again; then its last list counts."""
+PING_SECONDS: Final = 5.0
+"""Time for a server to answer a ping after a call that took too long; then it counts as hung."""
 MAX_WORDS_CHARS: Final = 500
 """Maximum length of a server's own text in an error."""
 
-MAX_NAMED: Final = 20
-"""Maximum of a server's tools in a line or an error."""
 MIN_WRITTEN_BYTES: Final = 4 * 1_048_576
 """Minimum of the limit for one line or body of a server: the list of all its tools is one line."""
 WRITTEN_PER_ANSWER: Final = 4
@@ -93,6 +92,7 @@ class UpstreamServer:
         self._has_run = False
         self._handshake = HANDSHAKES[0]
         self._is_connected = False
+        self._running = 0
         self._is_tried = asyncio.Event()
         self._is_broken = asyncio.Event()
         self._is_ending = asyncio.Event()
@@ -137,7 +137,7 @@ class UpstreamServer:
         if self._has_run and tool not in self.tools:
             what = f"{self.name} has no tool {tool!r}, although the tools file names it"
             raise ToolFailed(
-                f"{what}; {_offered(self.tools)}. Nothing was spent", code=ToolRefusalCode.TOOL_MISSING
+                f"{what}; {offered_names(self.tools)}. Nothing was spent", code=ToolRefusalCode.TOOL_MISSING
             )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -151,9 +151,10 @@ class UpstreamServer:
             raise self._does_not_run()
         former = CALLED_SERVER.set(self._called)
         try:
-            async with asyncio.timeout(self._limits.call_seconds):
+            async with self._call_limit():
                 result = await client.call_tool(tool, arguments)
         except TimeoutError:
+            await self._restart_hung(client)
             what = f"{self.name} took longer than {self._limits.call_seconds:g} s"
             raise ToolFailed(
                 f"{what}; it may have been partly executed", code=ToolRefusalCode.UPSTREAM_TIMEOUT
@@ -190,6 +191,31 @@ class UpstreamServer:
                 answer=result,
             )
         return await self._without_secrets(result, arguments) if result.is_error else result
+
+    @asynccontextmanager
+    async def _call_limit(self) -> AsyncIterator[None]:
+        """Limit the time of one call; TimeoutError."""
+        self._running += 1
+        try:
+            async with asyncio.timeout(self._limits.call_seconds):
+                yield
+        finally:
+            self._running -= 1
+
+    async def _restart_hung(self, client: Client) -> None:
+        """Restart the server if it does not answer a ping, unless another call runs, which it may work on."""
+        try:
+            async with asyncio.timeout(PING_SECONDS):
+                await client.session.send_request(PingRequest(), EmptyResult)
+        except MCPError as error:
+            # A server of MCP 2026-07-28 does not know the ping.
+            is_hung = error.code in {CONNECTION_CLOSED, NOT_SENT}
+        except Exception:  # noqa: BLE001 - whatever a server does, a call has an end
+            is_hung = True
+        else:
+            is_hung = False
+        if is_hung and not self._running:
+            self._break(client, f"it did not answer within {self._limits.call_seconds:g} s")
 
     async def close(self) -> None:
         """Stop the server."""
@@ -320,8 +346,8 @@ class UpstreamServer:
             _log.warning(
                 "tool server %s has no tool %s, although the tools file names it; %s",
                 self.name,
-                _named(missing),
-                _offered(self.tools),
+                listed_names(missing),
+                offered_names(self.tools),
             )
         self._missing = missing
 
@@ -383,16 +409,6 @@ async def _accept_result(_tool: str, _result: CallToolResult) -> None:
     The SDK's validation runs on the event loop without a time limit. The server chooses the schema with its
     regular expressions, so a validation may take longer than a lease.
     """
-
-
-def _offered(tools: Collection[str]) -> str:
-    return f"it has {_named(tools)}" if tools else "it has none"
-
-
-def _named(tools: Collection[str]) -> str:
-    """Return the names of the first of these; a server has chosen them, so each is cut."""
-    names = ", ".join(tool[:MAX_NAME_CHARS] for tool in list(tools)[:MAX_NAMED])
-    return f"{names} and {len(tools) - MAX_NAMED} more" if len(tools) > MAX_NAMED else names
 
 
 async def _first(*events: asyncio.Event, timeout_s: float | None = None) -> None:
