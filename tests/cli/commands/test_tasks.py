@@ -31,8 +31,14 @@ def json_of(capsys: Captured, *arguments: str) -> Any:
     return json.loads(shown_by(capsys, *arguments, "--json"))
 
 
-def worked_at(registry: RegistryServer, agent_id: str = "worker", *, asks_for_help: bool = False) -> None:
-    """Let an agent take the first task, report, and hand its result in."""
+def worked_at(
+    registry: RegistryServer,
+    agent_id: str = "worker",
+    *,
+    asks_for_help: bool = False,
+    delegates: bool = False,
+) -> None:
+    """Let an agent take the first task, report, perhaps delegate a part, and hand its result in."""
 
     async def work() -> None:
         async with RegistryClient(registry.url, key=ADMIN_KEY) as client:
@@ -43,6 +49,8 @@ def worked_at(registry: RegistryServer, agent_id: str = "worker", *, asks_for_he
             run = HeldRun.of(grant)
             report = {"summary": "drafted:\r\n- \x1b[31mit", "nextStep": "polish", "blockers": ["no logo"]}
             await own.tasks.report_progress(run, report, idempotency_key="1")
+            if delegates:
+                await own.tasks.delegate_subtask(run, {"title": "A part"}, idempotency_key="2")
             if asks_for_help:
                 await own.tasks.request_human_help(run, "which logo?")
             else:
@@ -91,6 +99,20 @@ def test_tasks_are_listed_newest_first(registry: RegistryServer, capsys: Capture
     assert (listed["total"], listed["tasks"][0]["title"]) == (1, "first")
     shown_by(capsys, "cancel", second["task_id"], "--reason", "no longer needed")
     assert json_of(capsys, "list", "--status", "cancelled")["total"] == 1
+
+
+def test_cancelled_task_reports_the_delegated_tasks_that_continue(
+    registry: RegistryServer, capsys: Captured
+) -> None:
+    made = json_of(capsys, "create", "whole")
+    worked_at(registry, asks_for_help=True, delegates=True)
+    assert main(["tasks", "cancel", made["task_id"], "--json"]) == 0
+    captured = capsys.readouterr()
+    (part,) = json.loads(captured.out)["children"]
+    assert part["status"] == "queued"
+    assert "1 delegated task" in captured.err
+    assert main(["tasks", "cancel", part["task_id"]]) == 0
+    assert not capsys.readouterr().err
 
 
 def test_task_can_be_resolved_and_its_budget_topped_up(

@@ -24,11 +24,13 @@ from lifesign.cli.options.registry_access import (
 from lifesign.cli.options.shell_completion import offering
 from lifesign.cli.options.task_id import read_task_id
 from lifesign.cli.output.agent_page import time_text
+from lifesign.cli.output.error_lines import complain
 from lifesign.cli.output.table import write_json, write_table
 from lifesign.cli.output.task_page import page
 from lifesign.cli.output.terminal import has_colours, write_page
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, MIN_TTL_SECONDS
-from lifesign.domain.tasks.task_states import MAX_BACKOFF_SECONDS
+from lifesign.domain.tasks.task_states import FINISHED, MAX_BACKOFF_SECONDS
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -287,17 +289,24 @@ def cancel_task(
 ) -> None:
     """Cancel a task that has not ended. If an agent holds it, the agent's next write is refused.
 
+    The tasks that the agent has delegated continue: cancel each of them as well.
+
     \b
     Examples:
       lifesign tasks cancel task_01jd8w3q5t6v7x9zabcdefghjk --reason "no longer needed"
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    _done(
+    task = _done(
         lambda client: client.tasks.cancel(task_id, reason=reason),
         as_json=as_json,
         registry=registry,
         key_file=key_file,
         allow_plain_http=allow_plain_http,
     )
+    if parts := sum(child.status not in FINISHED for child in task.children):
+        complain(
+            f"{pluralize(parts, 'delegated task')} {plural(parts, 'has', 'have')} not ended",
+            hint="cancel each of them that is no longer needed",
+        )
 
 
 @tasks.command("review")
@@ -409,8 +418,8 @@ def _done(
     registry: str,
     key_file: Path | None,
     allow_plain_http: bool,
-) -> None:
-    """Call the operation, and show the task after it."""
+) -> "TaskRecord":
+    """Call the operation, and show the task after it, which is returned."""
     from lifesign.client.registry_errors import RegistryError, may_have_been_executed  # noqa: PLC0415
 
     try:
@@ -424,3 +433,4 @@ def _done(
         write_json(sys.stdout, task.model_dump(mode="json", exclude_none=True))
     else:
         write_page(sys.stdout, page(task), colours=has_colours(sys.stdout))
+    return task
