@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp_types import PARSE_ERROR
 from tests.support import preloaded
 from tests.support.agent_check import card, document
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, as_json, serving
@@ -92,12 +93,13 @@ async def test_process_with_run_variables_writes_for_its_run(
 
 def test_stdio_server_writes_only_protocol_messages_and_ends_with_its_input() -> None:
     with tempfile.TemporaryFile("w+") as lines:
-        lines.write("what is this?\n" + json.dumps(INITIALIZE) + "\n")
+        lines.write("what is this?\n\n" + json.dumps(INITIALIZE) + "\n")
         lines.seek(0)
         ended = preloaded.run("mcp", stdin=lines, env={})
     assert ended.returncode == 0
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     assert {answer["jsonrpc"] for answer in answers} == {"2.0"}
+    assert [answer["error"]["code"] for answer in answers if answer["id"] is None] == [PARSE_ERROR]
     (opened,) = (answer for answer in answers if answer.get("id") == 1)
     assert opened["result"]["serverInfo"]["name"] == "lifesign"
     first, problem, hint = ended.stderr.splitlines()[:3]

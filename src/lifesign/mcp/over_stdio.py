@@ -17,12 +17,22 @@ import anyio
 from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import (
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 
 from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
 
 GRACE_SECONDS: Final = 5
 """Time for running calls after the client has closed the standard input of this process."""
+_UNREADABLE: Final = JSONRPCError(
+    jsonrpc="2.0", id=None, error=ErrorData(code=PARSE_ERROR, message="the line is not a JSON-RPC message")
+)
 
 
 async def over_stdio(server: Server) -> None:
@@ -60,6 +70,9 @@ class _Answers:
         async with requests:
             async for item in incoming:
                 self._note(item)
+                if isinstance(item, Exception):
+                    # Its id cannot be read.
+                    await self._outgoing.send(SessionMessage(_UNREADABLE))
                 await requests.send(item)
             with anyio.move_on_after(GRACE_SECONDS):
                 while self._unanswered:
@@ -105,4 +118,6 @@ class _StandardInput:
         # Not closed, as a thread may still read it at the end.
         with os.fdopen(os.dup(sys.stdin.fileno()), "rb", closefd=False) as opened:
             async for line in anyio.wrap_file(opened):
+                if not line.strip():
+                    continue
                 yield replace_half_pairs(line).decode("utf-8", "replace")
