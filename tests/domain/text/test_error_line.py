@@ -20,6 +20,11 @@ class Untold(Exception):
         (ValueError(), "ValueError"),
         (ValueError(" \n"), "ValueError"),
         (Untold("anything"), "Untold"),
+        (ExceptionGroup("errors of a TaskGroup", [ValueError("no answer")]), "ValueError: no answer"),
+        (
+            ExceptionGroup("", [ExceptionGroup("", [ValueError(), TypeError()]), TypeError(), TypeError()]),
+            "ValueError (and 3 other errors)",
+        ),
     ],
 )
 def test_line_has_the_class_and_the_first_line_of_the_text(error: Exception, line: str) -> None:
