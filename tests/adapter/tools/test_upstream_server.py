@@ -297,9 +297,10 @@ async def test_hung_server_is_not_restarted_during_another_call(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(upstream_server, "PING_SECONDS", 0.1)
-    async with started(MISBEHAVING, call_seconds=1) as server:
+    async with started(MISBEHAVING, call_seconds=2) as server:
+        await server.ready()
         first = asyncio.create_task(server.call("hang", {}))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1)
         second = asyncio.create_task(server.call("run", {}))
         await asyncio.wait({first})
         assert "is not running" not in caplog.text

@@ -61,8 +61,12 @@ async def _serve(held: ToolProxyContext, upstreams: Upstreams, token: str, liste
         # them.
         await _connected(listening)
     try:
-        # In a thread: it takes a second or two, in which the lease must be renewed.
-        module: Any = await asyncio.to_thread(importlib.import_module, "lifesign.adapter.tools.proxy_server")
+        # An agent that waits for its first answer does not hang.
+        with held.progress():
+            # In a thread: it takes a second or two, in which the lease must be renewed.
+            module: Any = await asyncio.to_thread(
+                importlib.import_module, "lifesign.adapter.tools.proxy_server"
+            )
         await _connected(listening)
         server: ProxyServer = module.ProxyServer(held, upstreams, token)
     except Exception:
