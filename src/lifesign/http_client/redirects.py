@@ -20,7 +20,8 @@ MAX_SHOWN_CHARS: Final = 80
 
 def is_same_origin(one: URL, other: URL) -> bool:
     """Return whether two URLs are requested from the same scheme, host and port (RFC 6454)."""
-    return is_on_origin_of(str(one), str(other))
+    is_spelled_alike = one.raw_authority == other.raw_authority and one.scheme == other.scheme
+    return is_spelled_alike or is_on_origin_of(str(one), str(other))
 
 
 SECRET_IN_URL: Final = "redirected to a URL that contains a secret"  # noqa: S105 - a reason

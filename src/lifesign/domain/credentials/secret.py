@@ -160,6 +160,8 @@ class Scrubber:
 
         `in_doubt`: what replaces a text with such a secret; None: the text without invisible characters.
         """
+        if not self.secrets:
+            return text
         cleaned = self._cleaned_text(text, then)
         visible = without_invisible(text)
         if visible == text:

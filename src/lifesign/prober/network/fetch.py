@@ -248,8 +248,11 @@ class Fetcher:
 
         Never another one: the agent of one path could choose requests with the credential of another path.
         """
-        given, url = hop.request.credential, str(hop.url)
-        if given is None or hop.is_withheld or not given.scope.covers(url):
+        given = hop.request.credential
+        if given is None or hop.is_withheld:
+            return None
+        url = str(hop.url)
+        if not given.scope.covers(url):
             return None
         is_best = not hop.is_redirect or self._credentials.for_url(url) is given
         return given if is_best else None
@@ -261,6 +264,8 @@ class Fetcher:
         that receives none of them could guess the secrets of another one. So nothing is searched for what was
         sent before a redirect only.
         """
+        if not (hop.sent or hop.request.known_credentials):
+            return hop.own_secret
         own = self._credentials.for_url(str(hop.url))
         received = [each for each in hop.sent if each is own or each is hop.credential]
         if own is not None and own in hop.request.known_credentials and self._keeps_secrets(hop.url, address):
@@ -331,7 +336,7 @@ class Fetcher:
                     body = await read_bounded(reply, request.max_bytes, reply.counter)
                 if body is None:
                     result, reason = too_large(request.max_bytes)
-            page = await _error_page(reply, body)
+            page = await _error_page(reply, body) if reply.status == BAD_REQUEST else b""
             is_certificate_refused = hop.url.scheme == "https" and is_certificate_page(page)
             if is_certificate_refused:
                 result, reason = ResultClass.GATED, f"HTTP {BAD_REQUEST}: {WANTS_CERTIFICATE}"
@@ -429,7 +434,7 @@ def _why_withheld(hop: _Hop, credential: Credential) -> str:
 
 async def _error_page(reply: ReplyHead, body: bytes | None) -> bytes:
     """Return the beginning of a page with status 400, such as those of nginx; empty for another answer."""
-    if reply.status != BAD_REQUEST or media_type(reply.headers) != "text/html":
+    if media_type(reply.headers) != "text/html":
         return b""
     return body or (await read_beginning(reply, MAX_ERROR_PAGE_BYTES, reply.counter))[0]
 

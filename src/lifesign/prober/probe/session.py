@@ -305,7 +305,7 @@ class ProbeSession:
     @cached_property
     def _known_credentials(self) -> list[Credential]:
         """The credential that the target itself receives at the URL that was given, and those sent so far."""
-        own = self._credentials.for_url(self.given.base)
+        own = self._credentials.for_url(self.given.base) if self._credentials else None
         return [] if own is None else [own]
 
     async def _ask(
@@ -329,7 +329,7 @@ class ProbeSession:
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request as it is."""
-        if self.has_removed(str(url)):
+        if self._credentials and self.has_removed(str(url)):
             # It is not the URL that the target named.
             return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=ALTERED, is_reached=False)
         if not self.may_ask(url, despite_timeouts=despite_timeouts):
@@ -378,8 +378,12 @@ class ProbeSession:
         self.requests += 1
         self.exchanges.append(Exchange(fetched, sent_at_s, has_secret))
         # The host may want the client certificate, which this request did not have.
-        may_want_one = credential is None and self._credentials.has_certificate_for(fetched.url)
-        if fetched.result is not ResultClass.TLS_FAILURE or not may_want_one:
+        may_want_one = (
+            fetched.result is ResultClass.TLS_FAILURE
+            and credential is None
+            and self._credentials.has_certificate_for(fetched.url)
+        )
+        if not may_want_one:
             self._note_answer(fetched, is_aside=is_aside)
         return fetched
 

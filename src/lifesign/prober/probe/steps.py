@@ -93,7 +93,7 @@ class Prober:
         self._evidence = evidence
         self._opt_outs = opt_outs or None
         self._look_up_again = look_up_again
-        self._credentials = credentials
+        self._credentials = CredentialStore() if credentials is None else credentials
         self._others = OtherOrigins(self._cadence) if definition.opt_out.robots_txt else None
         self._contacts = ContactReader(NetworkClasses(definition.networks_allowed), definition.canaries)
         self._with_uncalled_tool: set[str] = set()

@@ -128,6 +128,7 @@ class ContactReader:
         """`with_canaries`: the network classes that have canaries."""
         self._classes = classes
         self._with_canaries = frozenset(with_canaries)
+        self._present_classes = frozenset((None, THIS_MACHINE, *classes.names))
 
     def place(self, traces: Traces) -> tuple[str | None, str | None]:
         """Return the network class and the address that decided a probe's result."""
@@ -334,7 +335,7 @@ class ContactReader:
     def _last_answer(self, entry: TargetEntry) -> _LastAnswer:
         """Return where a target answered last."""
         network_class, address = entry.memory.network_class, entry.memory.address
-        if network_class not in {None, THIS_MACHINE, *self._classes.names}:
+        if network_class not in self._present_classes:
             # `networks.allow` has changed since.
             known = None if address is None else address_of_key(address)
             network_class = UNKNOWN_CLASS if known is None else self._classes.of_earlier(known)
