@@ -319,7 +319,8 @@ class Intake:
         slot, result = probed.slot, report.result
         slot.is_busy = False
         self._tally.note(result, probed.ended_s)
-        self._tally.note_assertions(slot.subject_id, report.observation.assertions or ())
+        if report.observation.assertions:
+            self._tally.note_assertions(slot.subject_id, report.observation.assertions)
         slot.had_wrong_answer = report.observation.has_wrong_answer
         now_s = self._clock.boot_s()
         self._report_missed(probed, now_s)
