@@ -13,19 +13,27 @@ import pytest
 from lifesign.serving.worker_start import EXIT_UNKNOWN, WorkerContext, WorkerProcess, death_text, start_worker
 
 PROGRAM = """
-import os
+import os, signal
+from pathlib import Path
 from lifesign.serving.worker_start import start_worker
 
+LOADED = "import sys; sys.exit(3 if 'colorsys' in sys.modules else 4)"
+
 def started(code):
-    process = start_worker(lambda context: context.Process(target=exec, args=(code,)), ["colorsys", "absent"])
+    return start_worker(lambda context: context.Process(target=exec, args=(code,)), ["colorsys", "absent"])
+
+def exit_code_of(process):
     process.join()
     return process.exitcode
 
-print(started("import sys; sys.exit(3 if 'colorsys' in sys.modules else 4)"))
-# A worker kills its fork server: the next one is forked by another.
-print(started("import os, signal; os.kill(os.getppid(), signal.SIGKILL)"))
+print(exit_code_of(started(LOADED)))
+waiting = started("import signal; signal.pause()")
+fork_server = int(Path(f"/proc/{waiting.pid}/stat").read_text().rpartition(")")[2].split()[1])
+os.kill(fork_server, signal.SIGKILL)
+os.kill(waiting.pid, signal.SIGKILL)
+print(exit_code_of(waiting))
 os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-print(started("import sys; sys.exit(3 if 'colorsys' in sys.modules else 4)"))
+print(exit_code_of(started(LOADED)))
 """
 
 IN_SHARED_DIRECTORY = """
