@@ -142,6 +142,30 @@ async def test_call_does_not_wait_until_a_message_without_an_answer_is_taken(mes
     assert has_ended.is_set()
 
 
+@pytest.mark.parametrize(
+    ("location", "is_followed"), [("/mcp/", True), ("http://other.example/mcp/", False), ("http://[", False)]
+)
+async def test_message_without_an_answer_is_redirected_within_its_origin(
+    location: str, *, is_followed: bool
+) -> None:
+    message, got, has_come = {"id": "p", "result": {}}, [], asyncio.Event()
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        got.append((str(request.url), json.loads(request.content), request.headers["x-key"]))
+        if len(got) == 1 + is_followed:
+            has_come.set()
+        headers = {"location": location} if len(got) == 1 else {}
+        return httpx2.Response(307 if len(got) == 1 else 202, headers=headers, stream=_InParts(b"", 1))
+
+    bodies = BoundedBodies(httpx2.MockTransport(answer), 100, "acme")
+    async with asyncio.timeout(PATIENCE_SECONDS), httpx2.AsyncClient(transport=bodies) as http:
+        await http.post("http://tools.example/mcp", json=message, headers={"x-key": "k"})
+        await has_come.wait()
+        await asyncio.sleep(0)
+    places = ["http://tools.example/mcp", "http://tools.example/mcp/"][: 1 + is_followed]
+    assert got == [(place, message, "k") for place in places]
+
+
 async def test_unreachable_server_does_not_fail_a_message_without_an_answer() -> None:
     def fail(_request: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("refused")

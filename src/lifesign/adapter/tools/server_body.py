@@ -110,6 +110,9 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
             async with asyncio.timeout(UNAWAITED_SECONDS):
                 response = await self._transport.handle_async_request(request)
                 await response.aclose()
+                if (redirected := _redirected(request, response)) is not None:
+                    response = await self._transport.handle_async_request(redirected)
+                    await response.aclose()
         except (httpx2.TransportError, TimeoutError) as error:
             # The next call finds whether the server is reachable.
             _log.debug("tool server %s did not take a message: %s", self._name, type(error).__name__)
@@ -268,6 +271,21 @@ def _is_unawaited(request: httpx2.Request) -> bool:
         return False
     method = str(json.loads(request.content or b"{}").get("method", ""))
     return not method or (method.startswith("notifications/") and method != "notifications/initialized")
+
+
+def _redirected(request: httpx2.Request, response: httpx2.Response) -> httpx2.Request | None:
+    """Return the request that follows a redirect within the origin, as the SDK does; None without one."""
+    location = response.headers.get("location", "")
+    if response.status_code not in {HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.PERMANENT_REDIRECT}:
+        return None
+    try:
+        url = request.url.join(location)
+    except httpx2.InvalidURL:
+        return None
+    origins = {(each.scheme, each.host, each.port) for each in (request.url, url)}
+    if url.userinfo or len(origins) > 1:
+        return None
+    return httpx2.Request(request.method, url, headers=request.headers, content=request.content)
 
 
 def _fault_of(request: httpx2.Request, response: httpx2.Response) -> tuple[int, str] | None:
