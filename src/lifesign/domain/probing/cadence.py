@@ -222,16 +222,15 @@ def after_probe(
     is_measured = is_alive or any(layer.is_measured for layer in requested)
     ended_at_s = max(began_at_s, observation.observed_at.timestamp())
 
-    counted = {"failures_in_row": 0, "silence_s": 0.0} if is_alive else {}
-    if has_failed:
-        counted = {
-            "failures_in_row": min(memory.failures_in_row + 1, MAX_IN_ROW),
-            "silence_s": min(memory.silence_s + _gap_s(memory, cadence, began_at_s), MAX_MOMENT_S),
-        }
-    is_undecided = _is_undecided(memory.model_copy(update=counted), cadence)
+    failures_in_row, silence_s, doublings = memory.failures_in_row, memory.silence_s, memory.doublings
+    if is_alive:
+        failures_in_row, silence_s = 0, 0.0
+    elif has_failed:
+        failures_in_row = min(failures_in_row + 1, MAX_IN_ROW)
+        silence_s = min(silence_s + _gap_s(memory, cadence, began_at_s), MAX_MOMENT_S)
+    is_undecided = _is_undecided(memory, cadence, failures_in_row, silence_s)
     if has_failed or is_alive:
-        is_doubled = has_failed and not is_undecided
-        counted["doublings"] = min(memory.doublings + 1, MAX_IN_ROW) if is_doubled else 0
+        doublings = min(doublings + 1, MAX_IN_ROW) if has_failed and not is_undecided else 0
     slowdowns, not_before_s = memory.slowdowns, memory.not_before_s
     has_price = any(layer.status_code == PAYMENT_REQUIRED for layer in requested)
     is_slowdown = any(_requests_slowdown(layer) for layer in requested) or (
@@ -257,7 +256,9 @@ def after_probe(
         update={
             "probed_at_s": began_at_s,
             "result": memory.result if result in INCONCLUSIVE else result,
-            **counted,
+            "failures_in_row": failures_in_row,
+            "silence_s": silence_s,
+            "doublings": doublings,
             "confirm_at_s": confirm_at_s,
             "not_before_s": not_before_s,
             "slowdowns": slowdowns,
@@ -404,10 +405,11 @@ def _tick_after(subject_id: str, memory: ProbeMemory, cadence: Cadence, after_s:
 
 def _doublings(memory: ProbeMemory, cadence: Cadence) -> int:
     """Return how many times the interval is doubled for a target that fails."""
-    return 0 if _is_undecided(memory, cadence) else min(memory.doublings, cadence.max_doublings)
+    is_undecided = _is_undecided(memory, cadence, memory.failures_in_row, memory.silence_s)
+    return 0 if is_undecided else min(memory.doublings, cadence.max_doublings)
 
 
-def _is_undecided(memory: ProbeMemory, cadence: Cadence) -> bool:
+def _is_undecided(memory: ProbeMemory, cadence: Cadence, failures_in_row: int, silence_s: float) -> bool:
     """Return whether a target is an agent that the registry may not have found dead yet.
 
     It needs a probe in every interval, whatever its earlier interval and thresholds were. Silence is compared
@@ -415,7 +417,7 @@ def _is_undecided(memory: ProbeMemory, cadence: Cadence) -> bool:
     """
     if not _is_patient(memory, cadence):
         return False
-    return memory.failures_in_row < DEAD_AFTER_FAILURES or memory.silence_s <= cadence.patience_s
+    return failures_in_row < DEAD_AFTER_FAILURES or silence_s <= cadence.patience_s
 
 
 def _gap_s(memory: ProbeMemory, cadence: Cadence, began_at_s: float) -> float:

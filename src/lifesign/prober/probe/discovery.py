@@ -99,10 +99,13 @@ def _places(visit: ProbeSession) -> Iterator[URL]:
     No probe finds a card elsewhere: another prober invented such a place, perhaps that of another agent.
     """
     known = visit.recall("card_url")
-    if known is None:
-        yield from visit.given.each_card_url()
-    else:
-        yield from sorted(visit.given.card_urls, key=lambda url: str(url) != known)
+    others = []
+    for url in visit.given.each_card_url():
+        if known is None or str(url) == known:
+            yield url
+        else:
+            others.append(url)
+    yield from others
 
 
 def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None) -> LayerResult:

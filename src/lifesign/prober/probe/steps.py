@@ -359,7 +359,7 @@ class Prober:
             "discovery": discovery, "transport": transport, "readiness": readiness, "message": message,
         }  # fmt: skip
         given, missing = without_refused(visit, given)
-        answers, _ = without_refused(visit, paths or {})
+        answers = without_refused(visit, paths)[0] if paths else {}
         discovery, transport, readiness, message = given.values()
         layer = deciding(given)
         visit.deciding = layer
@@ -391,7 +391,9 @@ class Prober:
                     "tool": message,
                     **answers,
                 },
-            ),
+            )
+            if visit.checks
+            else None,
             inconclusive_reason=_inconclusive(visit, layer, has_missing=missing is not None),
             network_class=network_class,
             address=address,

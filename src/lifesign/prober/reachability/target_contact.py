@@ -1,7 +1,6 @@
 """Facts about the connection of one probe: network class, address and answer."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from yarl import URL
@@ -192,11 +191,10 @@ class ContactReader:
             and not self._is_in_other_class(fetched, known)
         )
         if observation.is_liveness_signal:
-            contact = self._of_living(traces, observation, answered)
-            return (
-                contact
-                if contact.unreached_layers
-                else replace(contact, has_answered_itself=has_answered_itself)
+            return self._of_living(traces, observation, answered) or ProbeConnection(
+                network_class=observation.network_class,
+                has_answered_itself=has_answered_itself,
+                answered=answered,
             )
         return ProbeConnection(
             network_class=observation.network_class,
@@ -209,8 +207,8 @@ class ContactReader:
 
     def _of_living(
         self, traces: Traces, observation: Observation, answered: Answered | None
-    ) -> ProbeConnection:
-        """Return the contact of a living target; an interface of another class may be unreached.
+    ) -> ProbeConnection | None:
+        """Return the contact of a living target with an unreached interface; None if there is none.
 
         Its failures would contradict what the agent says of itself, though the way there may be cut. In a
         class with canaries the same holds for an interface at another address: only canaries are witnesses.
@@ -219,16 +217,14 @@ class ContactReader:
         the last answer, or to another address, unless card or document come from there. And it holds for one
         whose TLS fails: the other answers may come without TLS, and do not confirm the clock.
         """
+        failed = _failed_interactions(traces, observation)
+        if not failed:
+            return None
         known = self._last_interface_answer(traces)
         if (now := self._interface_answer(traces, observation.transport)) is not None:
             known = _LastAnswer(self._classes.of(now), self._classes.key_of(now))
         unreached: dict[str | None, list[str]] = {}
         is_name_failure = is_date_failure = is_tls_failure = False
-        failed: dict[str, tuple[LayerResult, Fetched]] = {}
-        for name in _INTERACTIONS:
-            layer = getattr(observation, name)
-            if layer is not None and layer.has_failed and (fetched := traces.fetched_for(layer)) is not None:
-                failed[name] = layer, fetched
         own = [fetched for _, fetched in failed.values()]
         for name, (layer, fetched) in failed.items():
             network_class, address = self._place_of(traces, fetched, known, has_failed=True)
@@ -258,7 +254,7 @@ class ContactReader:
                 unreached_layers=tuple(names),
                 answered=answered,
             )
-        return ProbeConnection(network_class=observation.network_class, answered=answered)
+        return None
 
     def _has_card_of(self, traces: Traces, observation: Observation, fetched: Fetched) -> bool:
         """Return whether the target's card or document comes from the address of this request."""
@@ -407,6 +403,18 @@ class ContactReader:
         if fetched.status is None or fetched.address is None or fetched.is_foreign:
             return False
         return fetched.url.scheme == "https" or self._classes.of(fetched.address) not in PUBLIC_CLASSES
+
+
+def _failed_interactions(
+    traces: Traces, observation: Observation
+) -> Mapping[str, tuple[LayerResult, Fetched]]:
+    """Return the failed interactions by name, each with its request."""
+    failed = {}
+    for name in _INTERACTIONS:
+        layer = getattr(observation, name)
+        if layer is not None and layer.has_failed and (fetched := traces.fetched_for(layer)) is not None:
+            failed[name] = layer, fetched
+    return failed
 
 
 def _is_tls_failure(fetched: Fetched) -> bool:
