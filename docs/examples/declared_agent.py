@@ -4,7 +4,8 @@
     .venv/bin/python docs/examples/declared_agent.py reporter-1.key
 
 Each line of standard input is a task: a number of seconds to wait. After SIGTERM, Ctrl-C, or `lifesign
-agents drain reporter-1` the agent finishes its tasks, then ends. A second signal ends it at once.
+agents drain reporter-1` the agent finishes its tasks, then ends. A second signal ends it at once, if
+it comes more than a second after the first one.
 """
 
 import argparse

@@ -31,8 +31,9 @@ async def test_signal_to_the_process_drains(number: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("interval_s", [0.0, 0.05])
 async def test_signal_that_a_web_server_raises_again_counts_once(
-    number: signal.Signals, interval_s: float
+    number: signal.Signals, interval_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("lifesign.serving.ending_signals.REPEAT_SECONDS", 0.0)
     reasons: list[str] = []
 
     async def serve() -> None:
@@ -54,6 +55,16 @@ async def test_signal_that_a_web_server_raises_again_counts_once(
         os.kill(os.getpid(), number)
         await asyncio.sleep(0.05)
     assert len(reasons) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_that_a_wrapper_passes_on_counts_once(number: signal.Signals) -> None:
+    reasons: list[str] = []
+    with catching_signals(reasons.append):
+        for _ in range(2):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.01)
+    assert len(reasons) == 1
 
 
 async def test_handlers_that_a_web_server_replaced_are_restored() -> None:
@@ -95,7 +106,8 @@ async def test_hangup_that_the_program_handles_is_left_to_it() -> None:
     assert reasons == []
 
 
-async def test_signal_drains_all_agents_of_a_loop_that_still_run() -> None:
+async def test_signal_drains_all_agents_of_a_loop_that_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lifesign.serving.ending_signals.REPEAT_SECONDS", 0.0)
     reasons: asyncio.Queue[int] = asyncio.Queue()
     with catching_signals(lambda _: reasons.put_nowait(1)):
         with catching_signals(lambda _: reasons.put_nowait(2)):

@@ -123,6 +123,8 @@ async def test_signal_stops_the_crawl_once(number: signal.Signals) -> None:
     with stopped_by_signals(stop, lines.append):
         os.kill(os.getpid(), number)
         await stop.wait()
+        # A wrapper passes on a signal that the whole process group gets.
+        os.kill(os.getpid(), number)
         # The shell and the kernel each send one.
         os.kill(os.getpid(), signal.SIGHUP)
         await asyncio.sleep(0)
@@ -134,6 +136,7 @@ async def test_signal_stops_the_crawl_once(number: signal.Signals) -> None:
 async def test_second_signal_does_not_end_a_crawl_that_must_finish(monkeypatch: pytest.MonkeyPatch) -> None:
     raised: list[int] = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
+    monkeypatch.setattr("lifesign.serving.ending_signals.REPEAT_SECONDS", 0.0)
     stop = asyncio.Event()
     with stopped_by_signals(stop, lambda _line: None):
         os.kill(os.getpid(), signal.SIGINT)

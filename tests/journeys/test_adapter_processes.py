@@ -18,6 +18,7 @@ from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import Gone, Stale
 from lifesign.client.registry_tasks import HeldRun
 from lifesign.domain.access.permissions import Role
+from lifesign.serving.ending_signals import REPEAT_SECONDS
 
 AGENT = """
 import os, subprocess, sys, time
@@ -135,5 +136,6 @@ async def test_command_lines_of_processes_contain_no_secret(world: World) -> Non
             assert key.encode() not in environments
             assert key not in "".join([*map(str, adapter.lines), *adapter.errors])
         adapter.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(REPEAT_SECONDS)
         adapter.process.send_signal(signal.SIGINT)
         assert adapter.end() == 0

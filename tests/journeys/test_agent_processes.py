@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +26,7 @@ from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.lifecycle.status_table import Status
 from lifesign.domain.models.agents import AgentRecord
+from lifesign.serving.ending_signals import REPEAT_SECONDS
 
 pytestmark = pytest.mark.fault
 
@@ -115,6 +117,7 @@ def test_second_sigterm_ends_a_draining_agent_at_once(registry: RegistryServer, 
         assert line(process) == "begun: 1000"
         process.send_signal(signal.SIGTERM)
         assert line(process) == "draining"
+        time.sleep(REPEAT_SECONDS)
         process.send_signal(signal.SIGTERM)
         rest = [line(process) for _ in range(2)]
         assert "left: dropped" in rest

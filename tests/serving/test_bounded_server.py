@@ -1,4 +1,5 @@
 import asyncio
+import signal
 import ssl
 import threading
 from collections.abc import AsyncIterator
@@ -101,3 +102,12 @@ async def test_unfinished_handshakes_count_as_connections(
 def test_every_server_process_is_bounded() -> None:
     process = ServerProcess(uvicorn.Config(app, workers=2), [])
     assert isinstance(process.server, BoundedServer)
+
+
+def test_repeated_signal_does_not_drop_running_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    for repeat_s, is_forced in ((60.0, False), (0.0, True)):
+        monkeypatch.setattr("lifesign.serving.ending_signals.REPEAT_SECONDS", repeat_s)
+        server = BoundedServer(uvicorn.Config(app))
+        for _ in range(2):
+            server.handle_exit(signal.SIGINT, None)
+        assert (server.should_exit, server.force_exit) == (True, is_forced)

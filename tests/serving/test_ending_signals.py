@@ -10,7 +10,13 @@ from contextlib import nullcontext
 import pytest
 from tests.support.servers import PATIENCE_SECONDS
 
-from lifesign.serving.ending_signals import ending_signals, finishing, run_until_signal
+from lifesign.serving.ending_signals import (
+    REPEAT_SECONDS,
+    EndRequests,
+    ending_signals,
+    finishing,
+    run_until_signal,
+)
 
 SPEAKS_AFTERWARDS = """
 import sys
@@ -37,6 +43,18 @@ def test_closed_terminal_ends_a_command_unless_it_runs_under_nohup() -> None:
     assert set(ending_signals()) == {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     assert set(ending_signals()) == {signal.SIGINT, signal.SIGTERM}
+
+
+def test_signals_within_a_second_are_one_request_to_end() -> None:
+    now = [100.0]
+    requests = EndRequests(lambda: now[0])
+    assert requests.is_new(signal.SIGTERM)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        assert not requests.is_new(number)
+    now[0] += REPEAT_SECONDS
+    assert not requests.is_new(signal.SIGHUP)
+    assert requests.is_new(signal.SIGTERM)
+    assert not requests.is_new(signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("how", "code"), [("left", {0}), ("kept", {1, 120})])
@@ -86,7 +104,7 @@ def test_signal_ends_the_process_after_the_finally_blocks(
 
 
 @pytest.mark.usefixtures("_signals_as_before")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("is_finishing", [True, False])
 def test_second_signal_ends_the_process_unless_work_must_be_finished(
     number: signal.Signals,
@@ -97,7 +115,7 @@ def test_second_signal_ends_the_process_unless_work_must_be_finished(
 ) -> None:
     order: list[object] = []
     monkeypatch.setattr(signal, "raise_signal", order.append)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    monkeypatch.setattr("lifesign.serving.ending_signals.REPEAT_SECONDS", 0.0)
 
     async def work() -> None:
         try:
@@ -114,6 +132,29 @@ def test_second_signal_ends_the_process_unless_work_must_be_finished(
     assert order == (["stored", number] if is_finishing else [number, "stored", number])
     assert ("canary" in capfd.readouterr().err) is is_finishing
     assert signal.getsignal(number) in {signal.SIG_DFL, signal.default_int_handler}
+
+
+@pytest.mark.usefixtures("_signals_as_before")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_repeated_signal_lets_the_process_finish(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[object] = []
+    monkeypatch.setattr(signal, "raise_signal", order.append)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(PATIENCE_SECONDS)
+        finally:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0)
+            order.append("stored")
+
+    with pytest.raises(asyncio.CancelledError):
+        run_until_signal(work())
+    assert order == ["stored", number]
 
 
 def test_cancellation_without_a_signal_is_raised() -> None:

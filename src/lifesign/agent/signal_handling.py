@@ -6,16 +6,15 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Final
 
-from lifesign.serving.ending_signals import redirect_closed_terminal
+from lifesign.serving.ending_signals import EndRequests, redirect_closed_terminal
 
 ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-_drains: Final[dict[asyncio.AbstractEventLoop, list[Callable[[str], None]]]] = {}
-"""Functions to call at a signal, by event loop."""
+_drains: Final[dict[asyncio.AbstractEventLoop, "_Drains"]] = {}
 _caught: Final[list[signal.Signals]] = []
 """Signals that event loops of this process handle, once for each loop."""
 _loop_handlers: Final[dict[signal.Signals, object]] = {}
@@ -23,6 +22,14 @@ _loop_handlers: Final[dict[signal.Signals, object]] = {}
 _counts: Final[dict[signal.Signals, "_Counts"]] = {}
 _masks: Final = threading.local()
 """`before`: blocked signals of a thread that forks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drains:
+    """Functions to call at a signal in one event loop, and the requests by signals so far."""
+
+    functions: list[Callable[[str], None]] = field(default_factory=list)
+    requests: EndRequests = field(default_factory=EndRequests)
 
 
 @dataclass(slots=True)
@@ -53,14 +60,14 @@ class _Counts:
 
 @contextmanager
 def catching_signals(drain: Callable[[str], None]) -> Iterator[None]:
-    """Call `drain` with a reason for each ending signal, until the block ends.
+    """Call `drain` with a reason for each request by an ending signal, until the block ends.
 
     Several agents may run in one event loop: a signal drains them all. A forked child handles the signals as
     Python does by default. SIGHUP is left to a program that handles or ignores it (`nohup`).
     """
     running = asyncio.get_running_loop()
-    drains = _drains.setdefault(running, [])
-    if not drains:
+    drains = _drains.setdefault(running, _Drains())
+    if not drains.functions:
         for number in ENDING_SIGNALS:
             if number == signal.SIGHUP and signal.getsignal(number) is not signal.SIG_DFL:
                 continue
@@ -68,12 +75,12 @@ def catching_signals(drain: Callable[[str], None]) -> Iterator[None]:
             with suppress(ValueError, RuntimeError):
                 _handle(running, number, drains)
                 _caught.append(number)
-    drains.append(drain)
+    drains.functions.append(drain)
     try:
         yield
     finally:
-        drains.remove(drain)
-        if not drains:
+        drains.functions.remove(drain)
+        if not drains.functions:
             del _drains[running]
             for number in ENDING_SIGNALS:
                 if running.remove_signal_handler(number):
@@ -90,7 +97,7 @@ def restore_handlers() -> bool:
     """
     running = asyncio.get_running_loop()
     drains = _drains.get(running)
-    if not drains or threading.current_thread() is not threading.main_thread():
+    if drains is None or threading.current_thread() is not threading.main_thread():
         return False
     taken = [number for number in (signal.SIGTERM, signal.SIGINT) if _is_taken(number)]
     for number in taken:
@@ -98,9 +105,7 @@ def restore_handlers() -> bool:
     return bool(taken)
 
 
-def _handle(
-    running: asyncio.AbstractEventLoop, number: signal.Signals, drains: list[Callable[[str], None]]
-) -> None:
+def _handle(running: asyncio.AbstractEventLoop, number: signal.Signals, drains: _Drains) -> None:
     running.add_signal_handler(number, _on_signal, drains, number)
     of_loop = signal.getsignal(number)
     counts = _counts.setdefault(number, _Counts())
@@ -121,15 +126,14 @@ def _is_taken(number: signal.Signals) -> bool:
     return number in _loop_handlers and signal.getsignal(number) == _loop_handlers[number]
 
 
-def _on_signal(drains: list[Callable[[str], None]], number: signal.Signals) -> None:
+def _on_signal(drains: _Drains, number: signal.Signals) -> None:
     if number in _counts and not _counts[number].count_delivered():
         return
     if number == signal.SIGHUP:
         redirect_closed_terminal()
-        # The shell of a closed terminal sends one, and the kernel another one after it.
-        asyncio.get_running_loop().add_signal_handler(number, redirect_closed_terminal)
-    for drain in tuple(drains):
-        drain(f"{number.name} came")
+    if drains.requests.is_new(number):
+        for drain in tuple(drains.functions):
+            drain(f"{number.name} came")
 
 
 def _hold_signals() -> None:

@@ -35,6 +35,7 @@ from lifesign.prober.network.resolver import Resolver
 from lifesign.prober.secrets.secret_reader import Secrets, forget_variables, read_secrets
 from lifesign.prober.worker.jobs import Jobs
 from lifesign.serving.ending_signals import (
+    EndRequests,
     end_at_next,
     ending_signals,
     redirect_closed_terminal,
@@ -386,24 +387,26 @@ async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
 
 @contextmanager
 def stopped_by_signals(stop: asyncio.Event, print_line: Callable[[str], None]) -> Iterator[None]:
-    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second one ends the process, except within `finishing`.
+    """Set `stop` on Ctrl-C, SIGTERM and SIGHUP; a second request ends the process, except in `finishing`.
 
-    Not a second SIGHUP: the shell of a closed terminal sends one, and the kernel another one after it. Only
-    the main thread gets signals; in any other one no handler is set.
+    Not SIGHUP after another signal. Only the main thread gets signals; in any other one no handler is set.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
     numbers = ending_signals()
-    requests = (signal.SIGINT, signal.SIGTERM)
+    again = (signal.SIGINT, signal.SIGTERM)
+    requests = EndRequests()
 
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGHUP:
             redirect_closed_terminal()
-        for again in requests:
-            loop.remove_signal_handler(again)
-        end_at_next(requests)
+        if not requests.is_new(number):
+            return
+        for each in again:
+            loop.remove_signal_handler(each)
+        end_at_next(again, requests)
         if stop.is_set():
             return
         # First, because the reader of the message may have left.
@@ -417,4 +420,4 @@ def stopped_by_signals(stop: asyncio.Event, print_line: Callable[[str], None]) -
     finally:
         for number in numbers:
             loop.remove_signal_handler(number)
-        restore_default(requests)
+        restore_default(again)

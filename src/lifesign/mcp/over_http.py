@@ -12,6 +12,7 @@ from mcp.server import Server
 from lifesign.mcp.authentication import PATH, Guard
 from lifesign.mcp.http_app import app_of, config_of
 from lifesign.mcp.listen_address import ListenAddress
+from lifesign.serving.bounded_server import BoundedServer
 from lifesign.serving.listening_socket import bound, url_of
 
 GRACE_SECONDS: Final = 5
@@ -41,7 +42,7 @@ def _end(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 
-class _HttpServer(uvicorn.Server):
+class _HttpServer(BoundedServer):
     """Says so once it answers."""
 
     def __init__(self, config: uvicorn.Config, say_ready: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""uvicorn's server, with limits for TLS handshakes.
+"""uvicorn's server, with limits for TLS handshakes and without a double effect of one request to end.
 
 uvicorn counts a connection only after its TLS handshake, which has asyncio's limit of 60 s. Clients that
 never finish a handshake would use up the open files of the process.
@@ -11,11 +11,13 @@ import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from types import FrameType
 
 import uvicorn
 from uvicorn.server import ServerState
 
 from lifesign.serving.connection_limits import HEAD_SECONDS, REFUSES, BoundedProtocol, may_accept
+from lifesign.serving.ending_signals import EndRequests
 
 RETRY_SECONDS = 1.0
 """Wait after an error of the listening socket, such as too many open files."""
@@ -25,6 +27,15 @@ _log = logging.getLogger("lifesign.registry")
 
 class BoundedServer(uvicorn.Server):
     """uvicorn's server; with TLS, it accepts the connections itself."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._requests = EndRequests()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to end; a second SIGINT drops the running requests."""
+        if self._requests.is_new(sig):
+            super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to serve."""

@@ -399,8 +399,14 @@ def test_tool_proxy_is_off_without_the_mcp_extra(
     assert re.match("lifesign: --tools: .* extra mcp ", capfd.readouterr().err)
 
 
-async def test_two_hangup_signals_of_a_closed_terminal_drain_once() -> None:
-    """The shell sends one signal and the kernel another when the shell ends; a second request means hurry."""
+@pytest.mark.parametrize(
+    ("repeat_s", "drains"), [(0.0, ["SIGHUP came", "SIGTERM came", "SIGINT came"]), (1.0, ["SIGHUP came"])]
+)
+async def test_repeated_signals_drain_once(
+    repeat_s: float, drains: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed terminal sends SIGHUP twice at any interval; wrappers repeat other signals within a second."""
+    monkeypatch.setattr("lifesign.serving.ending_signals.REPEAT_SECONDS", repeat_s)
     asked: list[str] = []
     adapter = Mock(drain=asked.append)
     loop = asyncio.get_running_loop()
@@ -412,4 +418,4 @@ async def test_two_hangup_signals_of_a_closed_terminal_drain_once() -> None:
     finally:
         for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-    assert asked == ["SIGHUP came", "SIGTERM came", "SIGINT came"]
+    assert asked == drains

@@ -31,7 +31,7 @@ from lifesign.domain.credentials.token import AccessToken, TokenFault
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, OAuthTokenClient
 from lifesign.prober.secrets.credential_store import Credential
-from lifesign.serving.ending_signals import end_at_next, restore_default
+from lifesign.serving.ending_signals import EndRequests, end_at_next, restore_default
 
 TOKEN_PATH = "/token"
 SECRET = "client-canary-secret"
@@ -304,7 +304,7 @@ async def test_rotated_refresh_token_of_a_cancelled_request_is_stored_before_the
         await asyncio.sleep(0)
         assert not closing.done()
         assert "waiting" in caplog.text
-        end_at_next([signal.SIGTERM])
+        end_at_next([signal.SIGTERM], EndRequests())
         os.kill(os.getpid(), signal.SIGTERM)
         restore_default([signal.SIGTERM])
         may_answer.set()

@@ -25,7 +25,7 @@ from lifesign.cli.output.error_lines import complain_of
 from lifesign.cli.output.exit_codes import ExitCode, exit_code_of
 from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.errors import InvalidValue
-from lifesign.serving.ending_signals import ending_signals, redirect_closed_terminal
+from lifesign.serving.ending_signals import EndRequests, ending_signals, redirect_closed_terminal
 from lifesign.serving.state_home import state_home
 
 if TYPE_CHECKING:
@@ -397,16 +397,13 @@ def _drain_by_signal(adapter: "Adapter") -> None:
     import asyncio  # noqa: PLC0415 - see `run`
 
     loop = asyncio.get_running_loop()
-    came: set[signal.Signals] = set()
+    requests = EndRequests()
 
     def on_signal(number: signal.Signals) -> None:
         if number is signal.SIGHUP:
             redirect_closed_terminal()
-            if number in came:
-                # The shell of a closed terminal sends one, and the kernel another one after it.
-                return
-        came.add(number)
-        adapter.drain(f"{number.name} came")
+        if requests.is_new(number):
+            adapter.drain(f"{number.name} came")
 
     for number in ending_signals():
         loop.add_signal_handler(number, on_signal, number)
