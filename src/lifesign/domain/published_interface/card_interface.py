@@ -57,7 +57,7 @@ def card_interface(members: dict[str, Any]) -> Interface:
     schemes = _schemes(members)
     declared = read_protocol_version(card)
     places = read_interfaces(card, declared)[:MAX_INTERFACES]
-    named = ((_place_name(place), _place(place)) for place in places)
+    named = (_named_place(place) for place in places)
     groups = without_absent({
         "name": optional_text(members.get("name")),
         "provider": optional_text(card.inside("provider").members.get("organization")),
@@ -72,17 +72,14 @@ def card_interface(members: dict[str, Any]) -> Interface:
     return bounded_interface(InterfaceKind.AGENT_CARD, groups)
 
 
-def _place_name(place: AgentInterface) -> str:
-    """Return a name for a place to call; the same URL with another binding is another place."""
-    named = (place.binding or "", major_minor(place.protocol_version) or "", place.tenant or "")
-    return " ".join(part for part in (*named, _shown_url(place.url)) if part)
-
-
-def _place(place: AgentInterface) -> Form:
-    return without_absent({
-        "url": short(_shown_url(place.url)),
+def _named_place(place: AgentInterface) -> tuple[str, Form]:
+    """Return a place to call with its name; the same URL with another binding is another place."""
+    url, version = _shown_url(place.url), major_minor(place.protocol_version)
+    name = " ".join(part for part in (place.binding, version, place.tenant, url) if part)
+    return name, without_absent({
+        "url": short(url),
         "binding": optional_text(place.binding),
-        "protocol_version": optional_text(major_minor(place.protocol_version)),
+        "protocol_version": optional_text(version),
         "tenant": optional_text(place.tenant),
     })  # fmt: skip
 
@@ -188,6 +185,8 @@ def _security(members: Mapping[str, Any], schemes: Form) -> Form:
         alternatives = [
             {short(name, MAX_KEY_CHARS): True} for name in older["schemes"] if isinstance(name, str)
         ]
+    if not alternatives:
+        return {}
     return group(
         ((_alternative_name(each), each) for each in alternatives if each is not None), MAX_ALTERNATIVES
     )

@@ -30,7 +30,7 @@ DIGEST_KEY: Final = "sha256"
 """The only member of an object that replaces a value which is too large."""
 
 _DIGEST_CHARS: Final = 16
-_SEPARATORS: Final = (",", ":")
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 Form = dict[str, Any]
 
@@ -60,7 +60,10 @@ class Interface:
 
 def interface_of(form: Form) -> Interface:
     """Return the interface that has this form."""
-    text = canonical(form)
+    return _with_text(form, canonical(form))
+
+
+def _with_text(form: Form, text: str) -> Interface:
     return Interface(form, text, sha256(text.encode()).hexdigest())
 
 
@@ -70,7 +73,10 @@ def bounded_interface(kind: InterfaceKind, groups: Mapping[str, Any]) -> Interfa
     Entries of skills and tools first, by size, then whole groups.
     """
     form: Form = {"kind": kind.value, **groups}
-    size = len(canonical(form))
+    text = canonical(form)
+    size = len(text)
+    if size <= MAX_INTERFACE_BYTES:
+        return _with_text(form, text)
     for entries in (form.get("skills"), form.get("tools"), form):
         if size <= MAX_INTERFACE_BYTES or not isinstance(entries, dict):
             continue
@@ -94,7 +100,7 @@ def check_interface(form: Form) -> Form:
 
 def canonical(value: object) -> str:
     """Return the canonical JSON of a value: sorted keys, no spaces, ASCII."""
-    return json.dumps(value, sort_keys=True, separators=_SEPARATORS)
+    return _CANONICAL.encode(value)
 
 
 def digest_form(value: object) -> Form:
@@ -112,6 +118,8 @@ def short(text: str, most: int = MAX_TEXT_CHARS) -> str:
 
     A hidden character in a description is read by a model.
     """
+    if len(text) <= most and text.isprintable():
+        return text
     shown = harmless(text[:most])
     if shown == text:
         return shown
@@ -138,9 +146,9 @@ def group(entries: Iterable[tuple[str, Any]], most: int = MAX_ENTRIES, chars: in
 
 def name_set(value: object, most: int = MAX_ENTRIES) -> Form:
     """Return the texts in a JSON list as an object with the member `true` for each: a set."""
-    return group(
-        ((text, True) for text in value if isinstance(text, str)) if isinstance(value, list) else (), most
-    )
+    if not isinstance(value, list):
+        return {}
+    return group(((text, True) for text in value if isinstance(text, str)), most)
 
 
 def optional_text(value: object) -> str | None:

@@ -87,7 +87,7 @@ def _is_anything(_piece: bytes, _scrubber: Scrubber) -> bool:
 def _places_of_health(visit: ProbeSession, card: AgentCard, fetched: Fetched) -> tuple[CandidateUrl, ...]:
     """Return the possible URLs of the health document by a card, in the order of requests."""
     given, place = visit.given, fetched.url
-    if is_named_by(card, given):
+    if given.prefix and is_named_by(card, given):
         # The card is this agent's own, whatever its URL: no URL is a guess any more.
         given = replace(given, prefix="")
     return health_places(given, place, announced_health(card, place, fetched.status_links))
