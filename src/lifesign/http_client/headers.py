@@ -42,7 +42,10 @@ def media_type(headers: Mapping[str, str]) -> str:
 
 def text_codec(headers: Mapping[str, str]) -> str:
     """Return Python's codec for the charset of an answer; that of UTF-8 if it is absent or not known."""
-    found = _CHARSET.search(headers.get("Content-Type", "")[:MAX_TYPE_CHARS])
+    field = headers.get("Content-Type", "")
+    if ";" not in field:
+        return UTF_8
+    found = _CHARSET.search(field[:MAX_TYPE_CHARS])
     name = "" if found is None else found[1].lower().replace("-", "_")
     codec = aliases.get(name, name)
     return codec if codec in _CODECS else UTF_8

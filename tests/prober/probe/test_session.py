@@ -35,7 +35,7 @@ from lifesign.domain.probing.cadence import without_card_reading
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.network.request import Request
-from lifesign.prober.probe.session import MAX_TIMEOUTS, ProbeSession, not_measured
+from lifesign.prober.probe.session import MAX_TIMEOUTS, REQUESTS_IN_TIME, ProbeSession, not_measured
 from lifesign.prober.probe.steps import Prober
 
 IMPATIENT: dict[str, Any] = {
@@ -221,7 +221,7 @@ async def test_layer_without_remaining_time_is_not_measured() -> None:
 
 
 @with_sockets_in_virtual_time
-async def test_request_timeout_is_limited_by_the_remaining_probe_time() -> None:
+async def test_request_ends_with_its_probe_at_the_latest() -> None:
     loop = asyncio.get_running_loop()
     witness = Played()
     visit = ProbeSession(
@@ -231,7 +231,7 @@ async def test_request_timeout_is_limited_by_the_remaining_probe_time() -> None:
     visit.deadline_s = loop.time() + 5
     await visit.ask(URL("https://a.example/2"), max_bytes=1)
     first, second = (request.deadline_s - loop.time() for request in witness.requests)
-    assert (first, second) == (10, 5)
+    assert (first, second) == (REQUESTS_IN_TIME * 10, 5)
 
 
 async def test_observation_time_is_the_start_of_the_probe_plus_elapsed_time() -> None:

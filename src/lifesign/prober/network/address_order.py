@@ -41,6 +41,8 @@ class AddressOrder:
 
         `last_version`: IP version of the family that comes after the other one; None: none does.
         """
+        if len(addresses) == 1:
+            return list(addresses)
         fours = [address for address in addresses if address.version == 4]
         sixes = [address for address in addresses if address.version == 6]
         both = [address for pair in zip_longest(fours, sixes) for address in pair if address is not None]

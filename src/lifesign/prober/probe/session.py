@@ -251,24 +251,27 @@ class ProbeSession:
         `purpose` decides whether the request carries a credential. A refused card or document is requested
         again with its credential.
         """
-        send = partial(
-            self._ask,
-            url,
-            max_bytes=max_bytes,
+        request = Request(
+            url=url,
             method=method,
             body=body,
             headers=headers,
-            accept=accept,
             etag=etag,
+            max_bytes=max_bytes,
+            deadline_s=self.deadline_s,
             may_leave_origin=may_leave_origin,
             is_head_enough=is_head_enough,
             needs_any_body=needs_any_body,
             is_part_enough=is_part_enough,
-            is_aside=is_aside,
-            despite_timeouts=despite_timeouts,
+            accept=accept,
             is_enough=is_enough,
             has_secret=has_secret,
+            known_credentials=self._known_credentials,
+            card_schemes=self.recall("card_schemes") or (),
+            kept_out=self._robots_exclusion,
+            needs_new_connection=self.entry.is_repeat,
         )
+        send = partial(self._ask, request, is_aside=is_aside, despite_timeouts=despite_timeouts)
         sending = SENDING[purpose] if self._credentials else Sending.NEVER
         fetched = None
         if sending is not Sending.ALWAYS:
@@ -310,25 +313,14 @@ class ProbeSession:
 
     async def _ask(
         self,
-        url: URL,
+        request: Request,
         *,
-        max_bytes: int,
-        method: Method,
-        body: bytes | None,
-        headers: Mapping[str, str],
-        accept: str,
-        etag: str | None,
-        may_leave_origin: bool,
-        is_head_enough: bool,
-        needs_any_body: bool,
-        is_part_enough: bool,
         is_aside: bool,
         despite_timeouts: bool,
-        is_enough: Callable[[bytes, Scrubber], bool] | None,
-        has_secret: bool,
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request as it is."""
+        url = request.url
         if self._credentials and self.has_removed(str(url)):
             # It is not the URL that the target named.
             return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=ALTERED, is_reached=False)
@@ -344,31 +336,11 @@ class ProbeSession:
                     is_opted_out=True,
                 )
             sent_at_s = self._loop.time()
-            if credential is not None and credential not in self._known_credentials:
-                self._known_credentials.append(credential)
-            fetched = await self._fetcher.fetch(
-                Request(
-                    url=url,
-                    method=method,
-                    body=body,
-                    headers=headers,
-                    etag=etag,
-                    max_bytes=max_bytes,
-                    deadline_s=self._deadline(self._total_s),
-                    may_leave_origin=may_leave_origin,
-                    is_head_enough=is_head_enough,
-                    needs_any_body=needs_any_body,
-                    is_part_enough=is_part_enough,
-                    accept=accept,
-                    is_enough=is_enough,
-                    has_secret=has_secret,
-                    credential=credential,
-                    known_credentials=self._known_credentials,
-                    card_schemes=self.recall("card_schemes") or (),
-                    kept_out=self._robots_exclusion,
-                    needs_new_connection=self.entry.is_repeat,
-                )
-            )
+            if credential is not None:
+                request = replace(request, credential=credential)
+                if credential not in self._known_credentials:
+                    self._known_credentials.append(credential)
+            fetched = await self._fetcher.fetch(request)
         except AddressBusy:
             if not self.requests:
                 raise
@@ -376,7 +348,7 @@ class ProbeSession:
             self._left_alone[url.origin()] = MAX_TIMEOUTS
             return None
         self.requests += 1
-        self.exchanges.append(Exchange(fetched, sent_at_s, has_secret))
+        self.exchanges.append(Exchange(fetched, sent_at_s, request.has_secret))
         # The host may want the client certificate, which this request did not have.
         may_want_one = (
             fetched.result is ResultClass.TLS_FAILURE
