@@ -105,6 +105,21 @@ def test_secret_in_another_case_is_removed(change: Callable[[str], str]) -> None
         assert Scrubber([secret]).clean_text(f"<{text}>") == f"<{REMOVED}>"
 
 
+@pytest.mark.parametrize("change", [str.upper, str.lower])
+@pytest.mark.parametrize("before", [b"", b"x", b"xy"])
+@pytest.mark.parametrize("encode", [b64encode, urlsafe_b64encode])
+def test_base64_in_another_case_is_removed(
+    change: Callable[[str], str], before: bytes, encode: Callable[[bytes], bytes]
+) -> None:
+    """A media type is read in lower case."""
+    secret = "9F8b6c3a-Canary of/ours"
+    text = change(encode(before + secret.encode() + b"yy").decode())
+    scrubber = Scrubber([secret])
+    assert REMOVED in scrubber.clean_text(text)
+    # Cut within the secret.
+    assert scrubber.clean_cut(text[:24]).startswith(REMOVED)
+
+
 def test_clean_bytes_are_the_same_object() -> None:
     data = b"nothing of it here %41"
     assert Scrubber(["a-secret-of-ours"]).clean(data) is data

@@ -79,20 +79,14 @@ Span = tuple[int, int]
 
 
 class Disguises:
-    """Finds secrets in bytes, even if they are escaped or encoded there."""
+    """Finds secrets in bytes, even if they are escaped or encoded there, in upper and in lower case."""
 
-    def __init__(
-        self, forms: Iterable[bytes], digits: Iterable[bytes], beginnings: Iterable[bytes] = ()
-    ) -> None:
-        """Take the forms to find, and those in lower case that are found in either case (`digits`).
-
-        `beginnings`: plain texts that only `may_be_in` finds.
-        """
-        self._needles = needles_of(forms)
-        self._digits = tuple(digits)
-        longest = max(map(len, (*self._needles, *self._digits)), default=0)
-        self._reach = REACH_FACTOR * longest
-        searched = (*self._needles, *self._digits, *beginnings)
+    def __init__(self, forms: Iterable[bytes], beginnings: Iterable[bytes] = ()) -> None:
+        """Take the forms to find, and plain texts that only `may_be_in` finds (`beginnings`)."""
+        # Base64 too: some texts, such as the names of schemes and media types, are read in lower case.
+        self._needles = frozenset(needle.lower() for needle in needles_of(forms))
+        self._reach = REACH_FACTOR * max(map(len, self._needles), default=0)
+        searched = (*self._needles, *beginnings)
         stems = {text.translate(_TO_LOWER, DROPPED)[:STEM_BYTES] for text in searched}
         # Without repetitions, it takes linear time. RE2 needs tables that leave the processor's cache between
         # two probes, and took twice as long in them.
@@ -119,7 +113,7 @@ class Disguises:
     def are_in(self, data: bytes) -> bool | None:
         """Return whether the bytes contain a secret; None if they have too many entities to find out."""
         # Decoding may leave too little of a secret that itself looks escaped.
-        if self._is_in(data.translate(None, DROPPED)):
+        if self._is_in(data):
             return True
         if not any(map(data.__contains__, MARKS)):
             return False
@@ -127,7 +121,7 @@ class Disguises:
             decoded, entities = _decoded(data)
             if entities > MAX_ENTITIES:
                 return None
-            if self._is_in(decoded.translate(None, DROPPED)):
+            if self._is_in(decoded):
                 return True
             if decoded == data:
                 return False
@@ -136,7 +130,7 @@ class Disguises:
 
     def are_at_any_level(self, data: bytes) -> bool | None:
         """Return the same as `are_in`, in a time that does not show how much of a secret was found."""
-        found = self._is_in(data.translate(None, DROPPED))
+        found = self._is_in(data)
         for _ in range(MAX_LEVELS):
             decoded, entities = _decoded(data)
             if entities > MAX_ENTITIES:
@@ -144,11 +138,11 @@ class Disguises:
             if decoded == data:
                 break
             data = decoded
-            found |= self._is_in(data.translate(None, DROPPED))
+            found |= self._is_in(data)
         return found
 
-    def _is_in(self, flat: bytes) -> bool:
-        return any(map(flat.__contains__, self._needles)) or any(map(flat.lower().__contains__, self._digits))
+    def _is_in(self, decoded: bytes) -> bool:
+        return any(map(decoded.translate(_TO_LOWER, DROPPED).__contains__, self._needles))
 
     def removed_from(self, data: bytes, replacement: Callable[[int], bytes]) -> bytes | None:
         """Return the bytes with each secret replaced; None if that would take too long.

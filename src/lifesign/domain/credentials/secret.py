@@ -68,11 +68,10 @@ def is_open_to_group(mode: int) -> bool:
 class Scrubber:
     """Removes secrets from texts and bytes before they are stored, logged or shown.
 
-    It finds a secret in upper and lower case, in base64 and base64url at each of the three alignments, and in
-    hexadecimal; so it finds the form that the secret has in a query, as a target may repeat the request. Each
-    of them may be wrapped into lines, in UTF-16, and have any characters escaped as in a URL, in JSON or in
-    HTML, up to three times. The replacement is never longer than the secret, unless the whole text is
-    replaced.
+    It finds a secret as it is and as in a query, because a target may repeat the request. It also finds it in
+    base64 and base64url at each of the three alignments, and in hexadecimal. Each of them may be in upper or
+    lower case, wrapped into lines, in UTF-16, and have any characters escaped as in a URL, in JSON or HTML,
+    up to three times. The replacement is never longer than the secret, unless the whole text is replaced.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -210,13 +209,8 @@ class _SecretForms:
         for form in self._literals:
             self._by_beginning.setdefault(form[:MIN_SECRET_CHARS], []).append(form)
         spaced = [secret.replace(b" ", b"+") for secret in sent if b" " in secret]
-        # The names of schemes and media types, for example, are read in lower case.
-        lower = {needle.lower() for needle in needles_of(sent)}
-        self._disguises = Disguises(
-            [*self._literals, *spaced],
-            [*(secret.hex().encode() for secret in sent), *lower],
-            self._by_beginning,
-        )
+        digits = [secret.hex().encode() for secret in sent]
+        self._disguises = Disguises([*self._literals, *spaced, *digits], self._by_beginning)
         self.may_be_in = self._disguises.may_be_in
         self.are_at_any_level = self._disguises.are_at_any_level
 
