@@ -128,6 +128,9 @@ def test_invalid_parts_of_a_card_count_as_absent() -> None:
     [
         ("https://sums.test/rpc", "HTTPS://Sums.test.:443/rpc"),
         ("https://sums.test", "https://sums.test/"),
+        ("http://sums.test:8080/", "http://Sums.test.:8080"),
+        ("http://sums.test:80/rpc", "http://sums.test/rpc"),
+        ("https://sums.test:80/rpc", "https://Sums.test:80/rpc"),
         ("http://me:pass@sums.test:80/?key=1", "http://me:pass@SUMS.test?key=1"),
     ],
 )

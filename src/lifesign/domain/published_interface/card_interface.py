@@ -5,7 +5,8 @@ have the same form. Section numbers are those of the A2A 1.0 specification.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final
@@ -36,28 +37,39 @@ from lifesign.domain.published_interface.published import (
 )
 from lifesign.domain.targets.target import origin_of
 
+# A URL in its usual spelling, without user, query or its default port: nearly all are like this.
+_PLAIN: Final = re.compile(
+    r"(https?://[a-z0-9-]+(?:\.[a-z0-9-]+)*(?!:(?:80|443)(?:/|$))(?::[1-9][0-9]{0,4})?)(/[!-\"$->@-~]*)?"
+)
+
 MAX_MODES: Final = 32
 MAX_SCOPES: Final = 32
 MAX_ALTERNATIVES: Final = 32
 """Security requirements of which a caller has to meet one."""
 
 
-def read_card_interface(body: bytes) -> Interface | None:
-    """Return the published interface in an agent card's bytes; None if they are no JSON object."""
+def read_card_interface(body: bytes, places: Sequence[AgentInterface] | None = None) -> Interface | None:
+    """Return the published interface in an agent card's bytes; None if they are no JSON object.
+
+    `places`: as for `card_interface`.
+    """
     try:
         members = json.loads(body.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
-    return card_interface(members) if isinstance(members, dict) else None
+    return card_interface(members, places) if isinstance(members, dict) else None
 
 
-def card_interface(members: dict[str, Any]) -> Interface:
-    """Return the published interface in a parsed agent card. Invalid members count as absent."""
+def card_interface(members: dict[str, Any], places: Sequence[AgentInterface] | None = None) -> Interface:
+    """Return the published interface in a parsed agent card. Invalid members count as absent.
+
+    `places`: the places to call, if they are read already; None: they are read from `members`.
+    """
     card = LenientObject(members, (), [])
     schemes = _schemes(members)
-    declared = read_protocol_version(card)
-    places = read_interfaces(card, declared)[:MAX_INTERFACES]
-    named = (_named_place(place) for place in places)
+    if places is None:
+        places = read_interfaces(card, read_protocol_version(card))
+    named = (_named_place(place) for place in places[:MAX_INTERFACES])
     groups = without_absent({
         "name": optional_text(members.get("name")),
         "provider": optional_text(card.inside("provider").members.get("organization")),
@@ -86,6 +98,8 @@ def _named_place(place: AgentInterface) -> tuple[str, Form]:
 
 def _shown_url(url: str) -> str:
     """Return a URL in its usual spelling, in which a digest replaces user and query: they may be secret."""
+    if (plain := _PLAIN.fullmatch(url)) is not None:
+        return plain[1] if plain[2] == "/" else url
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -96,8 +110,8 @@ def _shown_url(url: str) -> str:
     hidden = f"{user}?{parts.query}"
     # Of the root, the path may be omitted (RFC 3986 6.2.3).
     path = "" if parts.path == "/" else parts.path
-    plain = parts._replace(netloc=netloc, path=path, query="", fragment="").geturl()
-    return plain if hidden == "?" else f"{plain}?{sha256(hidden.encode('utf-8', 'replace')).hexdigest()[:16]}"
+    shown = parts._replace(netloc=netloc, path=path, query="", fragment="").geturl()
+    return shown if hidden == "?" else f"{shown}?{sha256(hidden.encode('utf-8', 'replace')).hexdigest()[:16]}"
 
 
 def _skills(card: LenientObject, schemes: Form) -> Iterator[tuple[str, Form]]:

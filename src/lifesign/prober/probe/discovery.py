@@ -145,7 +145,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     visit.learned["health_url"] = _first_health_url(visit)
     if not fetched.is_altered:
         # A token may be a word of the card: the next one would change the interface.
-        note_card(visit, fetched.body, digest)
+        note_card(visit, fetched.body, digest, served.card.interfaces)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
+from lifesign.domain.a2a.interfaces import AgentInterface
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.published_interface.card_interface import read_card_interface
 from lifesign.domain.published_interface.published import Interface, canonical
@@ -21,13 +22,13 @@ def note_same_interface(visit: ProbeSession) -> None:
         visit.learned["interface_changes"] = 0
 
 
-def note_card(visit: ProbeSession, body: bytes, digest: str) -> None:
-    """Record the published interface in a card. `digest` is that of the card's bytes."""
+def note_card(visit: ProbeSession, body: bytes, digest: str, places: Sequence[AgentInterface]) -> None:
+    """Record the published interface in a card. `digest` is that of its bytes, `places` those to call."""
     memory = visit.entry.memory
     if memory.interface_digest is not None and digest == memory.card_digest:
         note_same_interface(visit)
         return
-    interface = read_card_interface(body)
+    interface = read_card_interface(body, places)
     if interface is not None:
         note_interface(visit, interface)
 
