@@ -322,7 +322,7 @@ class Observation(_Wire):
         not an agent. A stale document may be left over from a dead one, unless it was renewed since the last
         probe: then only a clock is wrong.
         """
-        if self._identifies_agent or self.has_renewed_document:
+        if self.identifies_agent or self.has_renewed_document:
             return True
         transport, message = self.transport, self.message
         return (transport is not None and transport.has_answered) or (
@@ -365,7 +365,7 @@ class Observation(_Wire):
         With a liveness signal `ok` or `gated`, or `stale_document` if there is no other; else the result of
         the `decisive` layer; `not_measured` if no layer was probed.
         """
-        if self._identifies_agent:
+        if self.identifies_agent:
             return _OK
         requested = self._requested_layers()
         if self.is_liveness_signal:
@@ -429,7 +429,7 @@ class Observation(_Wire):
         return tuple(name for name, layer in self._requested_layers() if layer.result is result)
 
     @property
-    def _identifies_agent(self) -> bool:
+    def identifies_agent(self) -> bool:
         """Whether card or document are as expected, as for most living agents."""
         return _is(self.discovery, _OK) or _is(self.readiness, _OK)
 

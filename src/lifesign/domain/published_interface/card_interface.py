@@ -115,8 +115,9 @@ def _shown_url(url: str) -> str:
 
 
 def _skills(card: LenientObject, schemes: Form) -> Iterator[tuple[str, Form]]:
-    for skill in card.objects("skills", MAX_SKILLS):
-        members = skill.members
+    for members in card.items("skills", MAX_SKILLS):
+        if not isinstance(members, dict):
+            continue
         name = members.get("id") or members.get("name")
         if isinstance(name, str):
             yield name, without_absent({

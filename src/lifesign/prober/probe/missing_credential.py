@@ -7,15 +7,6 @@ from lifesign.domain.observation.results import REFUSED_LOGIN, LayerResult, Resu
 from lifesign.prober.probe.session import ProbeSession
 
 
-def refused_for_want(visit: ProbeSession, layer: LayerResult | None) -> str | None:
-    """Return in words the credential for lack of which a layer was refused; None if that is not why."""
-    if layer is None or layer.result not in REFUSED_LOGIN:
-        return None
-    fetched = visit.fetched_for(layer)
-    missing = None if fetched is None else visit.working_elsewhere(str(fetched.url))
-    return None if missing is None else missing_text(missing)
-
-
 def without_refused(
     visit: ProbeSession, layers: Mapping[str, LayerResult | None]
 ) -> tuple[dict[str, LayerResult | None], str | None]:
@@ -23,8 +14,12 @@ def without_refused(
     changed = dict(layers)
     first: str | None = None
     for name, layer in layers.items():
-        why = refused_for_want(visit, layer)
-        if why is not None and layer is not None:
+        if layer is None or layer.result not in REFUSED_LOGIN:
+            continue
+        fetched = visit.fetched_for(layer)
+        missing = None if fetched is None else visit.working_elsewhere(str(fetched.url))
+        if missing is not None:
+            why = missing_text(missing)
             first = first or why
             changed[name] = visit.changed(layer, ResultClass.NOT_MEASURED, why)
     return changed, first

@@ -157,12 +157,9 @@ class ContactReader:
         They come without TLS, from an interface whose name now leads into another network class. A router
         without an uplink may demand a login from every request. Card and document are proof enough.
         """
-        if not observation.is_liveness_signal or observation.has_renewed_document:
+        if observation.identifies_agent or observation.has_renewed_document:
             return False
-        if any(
-            layer is not None and layer.result is ResultClass.OK
-            for layer in (observation.discovery, observation.readiness)
-        ):
+        if not observation.is_liveness_signal:
             return False
         layers = [getattr(observation, name) for name in _INTERACTIONS]
         answered = [traces.fetched_for(layer) for layer in layers if layer is not None and layer.has_answered]
@@ -319,6 +316,8 @@ class ContactReader:
         A failure at another address says little: that one may never have worked. But an answer of the address
         that answered last is the target's own.
         """
+        if not fetched.tried:
+            return None
         is_direct = fetched.redirected_from is None and fetched.status is not None
         if (
             is_direct
