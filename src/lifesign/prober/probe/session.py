@@ -251,6 +251,7 @@ class ProbeSession:
         `purpose` decides whether the request carries a credential. A refused card or document is requested
         again with its credential.
         """
+        has_credentials = bool(self._credentials)
         request = Request(
             url=url,
             method=method,
@@ -266,13 +267,13 @@ class ProbeSession:
             accept=accept,
             is_enough=is_enough,
             has_secret=has_secret,
-            known_credentials=self._known_credentials,
+            known_credentials=self._known_credentials if has_credentials else (),
             card_schemes=self.recall("card_schemes") or (),
             kept_out=self._robots_exclusion,
             needs_new_connection=self.entry.is_repeat,
         )
         send = partial(self._ask, request, is_aside=is_aside, despite_timeouts=despite_timeouts)
-        sending = SENDING[purpose] if self._credentials else Sending.NEVER
+        sending = SENDING[purpose] if has_credentials else Sending.NEVER
         fetched = None
         if sending is not Sending.ALWAYS:
             fetched = await send()
@@ -308,7 +309,7 @@ class ProbeSession:
     @cached_property
     def _known_credentials(self) -> list[Credential]:
         """The credential that the target itself receives at the URL that was given, and those sent so far."""
-        own = self._credentials.for_url(self.given.base) if self._credentials else None
+        own = self._credentials.for_url(self.given.base)
         return [] if own is None else [own]
 
     async def _ask(
