@@ -1,6 +1,9 @@
+import grp
 import os
-from collections.abc import Callable
+import pwd
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.access_list import give_access
@@ -12,6 +15,7 @@ from lifesign.filesystem.changeable_path import (
     PathWeakness,
     foreign_owner,
     is_managed,
+    is_own_group,
     path_weakness,
     target_of,
 )
@@ -23,7 +27,8 @@ needs_root = pytest.mark.skipif(
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    set_names(monkeypatch, "ann", ["ann"])
     directory = tmp_path / "directory"
     directory.mkdir(mode=0o755)
     file = directory / "lab.yml"
@@ -94,6 +99,56 @@ def test_owner_and_group_other_than_of_this_process_are_a_weakness(
 ) -> None:
     change(file)
     assert remedies(file) == (remedy and remedy.format(file=file))
+
+
+def set_names(monkeypatch: pytest.MonkeyPatch, user: str | None, group: Sequence[str]) -> None:
+    """Set the names of the user of this process, of its group and of the members of the group."""
+
+    def account(uid: int) -> SimpleNamespace:
+        if user is None:
+            raise KeyError(uid)
+        return SimpleNamespace(pw_name=user)
+
+    def members(gid: int) -> SimpleNamespace:
+        if not group:
+            raise KeyError(gid)
+        return SimpleNamespace(gr_name=group[0], gr_mem=[*group[1:]])
+
+    monkeypatch.setattr(pwd, "getpwuid", account)
+    monkeypatch.setattr(grp, "getgrgid", members)
+
+
+@pytest.mark.parametrize(
+    ("gid", "user", "group", "expected"),
+    [
+        (1000, "ann", ["ann"], "own"),
+        (1000, "ann", ["ann", "ann", "root"], "own"),
+        (1000, "ann", ["ann", "bob"], "shared"),
+        (100, "ann", ["users"], "shared"),
+        (100, "ann", [], "shared"),
+        # Containers.
+        (1000, None, [], "own"),
+        (1001, None, [], "shared"),
+        (0, None, ["root"], "own"),
+        (0, "ann", ["root", "bob"], "shared"),
+    ],
+)
+def test_group_with_the_name_of_its_only_member_is_their_own(
+    gid: int, user: str | None, group: Sequence[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_names(monkeypatch, user, group)
+    assert ("own" if is_own_group(gid, 1000) else "shared") == expected
+
+
+@pytest.mark.parametrize("place", ["lab.yml", "."])
+def test_shared_primary_group_that_can_write_is_a_weakness(
+    file: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = file.parent / place
+    changed.chmod(changed.stat().st_mode | 0o020)
+    assert weakness_of(file) is None
+    set_names(monkeypatch, "ann", ["users", "bob"])
+    assert remedies(file) == f"chmod g-w {changed}"
 
 
 @needs_root

@@ -3,9 +3,9 @@
 The rule is that of OpenSSH for keys (`StrictModes`). The file, each directory above it and each symbolic link
 on the way belong to root or to this user, and no one else may write to them. OpenSSH also follows the path to
 the root, since a user who can rename a directory can replace all files in it. There are two differences. A
-sticky directory such as /tmp may be writable: its entries can only be replaced by their owners. The primary
-group of this process may write: with a umask of 002, the usual one where each user has a group of their own,
-all files are writable for it.
+sticky directory such as /tmp may be writable: its entries can only be replaced by their owners. The group of
+this process may write if it is the user's own: with a umask of 002, the usual one where each user has a group
+of their own, all files are writable for it.
 """
 
 import os
@@ -114,9 +114,32 @@ def _weakness(place: Path, found: os.stat_result) -> PathWeakness | None:
         return PathWeakness(
             f"{place} has an access control list that lets others write", f"setfacl -b {shown}"
         )
-    if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
-        return PathWeakness(f"{reason} and group {found.st_gid}", f"chmod g-w {shown}")
+    gid = found.st_gid
+    if found.st_mode & stat.S_IWGRP and not (gid == os.getegid() and is_own_group(gid, uid)):
+        return PathWeakness(f"{reason} and group {gid}", f"chmod g-w {shown}")
     return None
+
+
+def is_own_group(gid: int, uid: int) -> bool:
+    """Return whether a group is the user's own, or that of root, and has no other members.
+
+    Its name must be that of the user, as for the umask 002 that `pam_umask` sets (`usergroups`). It does not
+    notice accounts that have it as their primary group: many directory services do not list their accounts.
+    """
+    import grp  # noqa: PLC0415 - clients import this file on Windows too
+    import pwd  # noqa: PLC0415
+
+    try:
+        user = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        # Usual in a container.
+        user = str(uid)
+    try:
+        group = grp.getgrgid(gid)
+        name, members = group.gr_name, group.gr_mem
+    except KeyError:
+        name, members = str(gid), []
+    return (gid == 0 or name == user) and {*members} <= {user, "root"}
 
 
 def has_access_list(place: Path) -> bool:
