@@ -244,3 +244,14 @@ async def test_credential_is_not_tried_at_another_place() -> None:
     trial = await try_credential(Answering({}, {}), store, URL_TLS, 5.0)
     assert (trial.verdict, steps(trial)) == ("fault", {"place": "fault"})
     assert "--url" in (trial.hint or "")
+
+
+async def test_trial_shows_no_secret_that_the_server_received_before() -> None:
+    """A server can repeat it in the answer to the request without it."""
+    leaking = redirect("https://agent.example/canary-of-the-client")
+    async with serving({"/": leaking}) as server:
+        credential = {"name": "acme", "origin": server.url, "bearer": {"env": "CLIENT_SECRET"}}
+        async with probing(**settings(server, credentials=[credential])) as probes:
+            trial = await try_credential(probes.witness, probes.credentials, URL(server.url), 5.0)
+    assert {"request_without", "request_with"} <= steps(trial).keys()
+    assert "canary" not in str(trial)

@@ -111,13 +111,14 @@ async def try_credential(
         elsewhere = TrialStep("place", StepResult.FAULT, f"the credential is not sent to {url}")
         return Trial(verdict=TrialVerdict.FAULT, steps=[elsewhere], hint=_PLACE_HINT)
     steps = [TrialStep("place", StepResult.OK, f"the credential may be sent to {url}")]
-    without = await _ask(fetcher, url, seconds)
+    without = await _ask(fetcher, url, seconds, credential, is_sent=False)
     if (step := await _token_step(credential, seconds)) is not None:
         steps.append(step)
         if step.result is not StepResult.OK:
             hint = fault_advice(CredentialState.TOKEN_ERROR, step.text)
             return Trial(verdict=TrialVerdict.FAULT, steps=steps, hint=hint)
-    with_it = await _ask(fetcher, url, seconds, credential, partial(_other_place, credential.scope, scopes))
+    kept_out = partial(_other_place, credential.scope, scopes)
+    with_it = await _ask(fetcher, url, seconds, credential, kept_out=kept_out)
     steps += _connection_steps(url, with_it)
     if steps[-1].result is StepResult.OK:
         steps.append(TrialStep("request_without", StepResult.OK, _answer_text(without)))
@@ -137,7 +138,9 @@ async def _ask(
     fetcher: Fetches,
     url: URL,
     seconds: float,
-    credential: Credential | None = None,
+    credential: Credential,
+    *,
+    is_sent: bool = True,
     kept_out: Callable[[URL], Awaitable[str | None]] | None = None,
 ) -> Fetched:
     deadline_s = asyncio.get_running_loop().time() + seconds
@@ -147,7 +150,9 @@ async def _ask(
         is_head_enough=True,
         accept="*/*",
         deadline_s=deadline_s,
-        credential=credential,
+        credential=credential if is_sent else None,
+        # The server may have received the secret before, and repeat it in any answer.
+        known_credentials=(credential,),
         kept_out=kept_out,
     )
     return await fetcher.fetch(request)
