@@ -14,6 +14,7 @@ from lifesign.agent.registration import MAX_LEAVE_TRIES, Load, RegistrySession
 from lifesign.client.registry_errors import InvalidAnswer, NotPermitted
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.models.agents import MAX_TASKS
+from lifesign.errors import InvalidValue
 from lifesign.filesystem.private_file import write_private
 
 NOT_PERMITTED = refusal(403, "not_allowed", "this coordinator key may not send heartbeats")
@@ -117,6 +118,29 @@ async def test_key_without_permission_for_heartbeats_replaces_no_agent(
     assert (await own.register(supersede=True)).incarnation == 2
     for place in (running, other, own):
         await place.close()
+
+
+async def test_agent_that_could_not_store_its_own_key_is_not_registered(
+    registry: RegistryServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "absent" / "a.key"
+
+    def session(key: str, **settings: bool) -> RegistrySession:
+        keys = AgentKeys(key=key, key_file=file, environment={})
+        return RegistrySession(AgentProfile(agent_id="a"), keys, registry.url, **settings)
+
+    enrolled = session(KEYS[Role.ENROLL])
+    with pytest.raises(InvalidValue, match="key_file"):
+        await enrolled.check_key()
+    # These need no stored key for the next start.
+    for other in (session(KEYS[Role.ADMIN]), session(KEYS[Role.ENROLL], has_fixed_id=False)):
+        await other.check_key()
+        await other.close()
+    file.parent.mkdir()
+    await enrolled.check_key()
+    await enrolled.register(supersede=False)
+    assert file.exists()
+    await enrolled.close()
 
 
 @in_virtual_time

@@ -8,13 +8,14 @@ no agent.
 import logging
 import os
 import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
 
 from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_errors import NotAuthorized, NotPermitted, RegistryError
-from lifesign.client.secret_file import check_key, find_secret
+from lifesign.client.secret_file import MAX_SECRET_BYTES, check_key, find_secret
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.private_file import write_private
 
@@ -80,6 +81,20 @@ class AgentKeys:
                 self._own = stored
             self._given = self._read_again(self._given_file, self._given) or self._given
         return self.current() != refused
+
+    def file_fault(self) -> InvalidValue | None:
+        """Return the error that a new key could not be stored in the key file; None if it could be."""
+        if self._file is None or self.is_own:
+            return None
+        try:
+            with tempfile.TemporaryFile(dir=self._file.parent) as file:
+                file.write(bytes(MAX_SECRET_BYTES))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            expected = f"a file in a directory that this process can write to ({error.strerror})"
+            return InvalidValue("key_file", str(self._file), expected)
+        return None
 
     def keep(self, own: str) -> None:
         """Store the agent's own key in the key file, as it is sent only once; log a failure to write."""

@@ -93,6 +93,8 @@ class RegistrySession:
     async def check_key(self) -> None:
         """Raise NotPermitted if the configured key would not let the agent work after a registration.
 
+        InvalidValue if the agent's own key could not be stored.
+
         A new agent gets its own key. An existing agent has it already, and no other caller gets it: with
         another key, a process could end the agent's incarnation, or begin one, and would then be refused
         its heartbeats and all tasks.
@@ -103,8 +105,18 @@ class RegistrySession:
             await self.client.agents.get(self.agent_id)
         except (NotFound, NotPermitted):
             # It is new, or the key only enrols, and replaces no agent.
-            return
-        await self._check_permission()
+            await self._check_key_file()
+        else:
+            await self._check_permission()
+
+    async def _check_key_file(self) -> None:
+        """Raise InvalidValue if a new agent could not store the key that its next start needs."""
+        fault = self._keys.file_fault() if self._has_fixed_id else None
+        if fault is not None:
+            try:
+                await self._check_permission()
+            except NotPermitted:
+                raise fault from None
 
     async def _check_permission(self) -> None:
         """Raise NotPermitted if the key may not claim tasks, or not send heartbeats if it claims none."""
