@@ -461,6 +461,7 @@ def test_crawl_exit_code_shows_its_result(crawled: Crawled, mode: str, code: int
         (["mixed.yml", "--database", "mysql://x/y"], "database"),
         (["mixed.yml", "--database", "sqlite:///no/such/place.db"], "place.db"),
         (["mixed.yml", "--database", "sqlite:///a.db", "--registry", "http://127.0.0.1:1"], "--database"),
+        (["mixed.yml", "--key-file", "prober.key"], "--registry"),
         (["mixed.yml", "--registry", "http://registry.example"], "https"),
         (["mixed.yml", "--report", "mixed.yml"], "--report"),
     ],

@@ -228,6 +228,8 @@ def place_of(
         raise InvalidValue("--database", database, "no such option, since the registry has its own")
     url = definition.results.registry if registry is None and database is None else registry
     if url is None:
+        if key_file is not None:
+            raise InvalidValue("--key-file", str(key_file), "no such option without --registry")
         place = database or f"sqlite:///{definition.name}.db"
         _refuse_a_list(definition, place)
         return place
