@@ -417,7 +417,9 @@ def test_processes_that_share_a_directory_store_each_body_once(tmp_path: Path) -
 def test_processes_that_share_a_directory_share_its_quota(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     assert ended(keepers(kept, 50 * 4096, "crowded")) == [0, 0, 0]
-    assert sum(-(-path.stat().st_size // 4096) * 4096 for path in files_in(kept)) <= 50 * 4096
+    blocks = sum(-(-path.stat().st_size // 4096) for path in files_in(kept))
+    # Each of the two others may have been writing a file when a sweep counted them.
+    assert blocks <= 50 + 2
 
 
 def test_killed_process_leaves_no_partial_file(tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ class EvidenceQuota:
                 removed, removed_bytes = removed + 1, removed_bytes + file.size
         left = sizes.total() - removed_bytes
         if not self._is_stopped:
-            # Bytes that were written meanwhile may count twice until the next sweep: the count is never too
-            # low.
+            # Until the next sweep, bytes that were written meanwhile may count twice, and the one file that
+            # each other process was writing at the beginning may not count.
             self.is_short = self._add(left - counted) > self._max_bytes * HIGH_WATER_RATIO
         return Swept(removed, removed_bytes, left)
 
