@@ -88,14 +88,17 @@ def test_symbolic_link_to_a_refresh_token_file_is_kept(file: Path) -> None:
     tokens.close()
 
 
+def full(_path: Path, _line: str) -> None:
+    """Write to a full disk."""
+    raise OSError(28, "No space left on device")
+
+
 @pytest.mark.parametrize("is_used_again", [True, False])
 def test_a_token_that_cannot_be_written_stays_in_use_and_is_written_later(
     file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_used_again: bool
 ) -> None:
-    def full(_path: Path, _line: str) -> None:
-        raise OSError(28, "No space left on device")
-
     tokens = RefreshTokenFile(file)
+    assert tokens.read() == FIRST
     with monkeypatch.context() as disk:
         disk.setattr("lifesign.prober.secrets.refresh_token_file.write_private", full)
         tokens.replace(SECOND)
@@ -107,6 +110,22 @@ def test_a_token_that_cannot_be_written_stays_in_use_and_is_written_later(
     tokens.close()
     assert file.read_text() == f"{SECOND}\n"
     assert SECOND not in caplog.text
+
+
+@pytest.mark.parametrize("is_used_again", [True, False])
+def test_token_that_an_operator_has_written_is_not_replaced_by_an_older_one(
+    file: Path, monkeypatch: pytest.MonkeyPatch, *, is_used_again: bool
+) -> None:
+    tokens = RefreshTokenFile(file)
+    assert tokens.read() == FIRST
+    with monkeypatch.context() as disk:
+        disk.setattr("lifesign.prober.secrets.refresh_token_file.write_private", full)
+        tokens.replace(SECOND)
+    file.write_text(THIRD)
+    if is_used_again:
+        assert tokens.read() == THIRD
+    tokens.close()
+    assert file.read_text() == THIRD
 
 
 @pytest.mark.parametrize("spoil", ["missing", "open", "lines", "no_directory"])

@@ -38,19 +38,20 @@ class RefreshTokenFile:
         self._lock_fd: int | None = None
         self._unwritten: str | None = None
         """A token that replaced the one in the file, and could not be written."""
+        self._last_read: str | None = None
 
     def read(self) -> str | TokenFault:
         """Lock the file until `close`, and return the refresh token in it."""
         if (fault := self.claim()) is not None:
             return fault
         try:
-            if self._unwritten is not None:
-                self.replace(self._unwritten)
+            self._write_again()
             if self._unwritten is not None:
                 return self._unwritten
-            return read_secret(SecretPlace(file=self._file), str(self._file), _log.warning)
+            self._last_read = found = self._in_file()
         except InvalidValue as error:
             return _fault(str(error))
+        return found
 
     def claim(self) -> TokenFault | None:
         """Lock the file until `close`, even if it does not exist yet; return why that failed, else None.
@@ -89,10 +90,23 @@ class RefreshTokenFile:
     def close(self) -> None:
         """Unlock the file. A token that could not be written is tried once more."""
         if self._lock_fd is not None:
-            if self._unwritten is not None:
-                self.replace(self._unwritten)
+            self._write_again()
             os.close(self._lock_fd)
             self._lock_fd = None
+
+    def _write_again(self) -> None:
+        """Write a token that could not be written, unless an operator has written another one since."""
+        if (unwritten := self._unwritten) is None:
+            return
+        with suppress(InvalidValue):
+            if self._in_file() != self._last_read:
+                _log.warning("%s has a new refresh token, which is used from now on", self._file)
+                self._unwritten = None
+                return
+        self.replace(unwritten)
+
+    def _in_file(self) -> str:
+        return read_secret(SecretPlace(file=self._file), str(self._file), _log.warning)
 
     def _has_locked(self) -> bool:
         """Lock the file; return whether no other process has locked it."""
