@@ -25,6 +25,7 @@ from lifesign.domain.observation.results import (
 )
 from lifesign.domain.parsing.bounded_json import NotJson, TooComplex, parse_bounded
 from lifesign.domain.targets.target import TargetKind
+from lifesign.http_client.headers import UTF_8
 from lifesign.http_client.redirects import is_same_origin
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.missing_credential import missing_text
@@ -83,6 +84,9 @@ def _checked(visit: ProbeSession, of: str, layer: LayerResult) -> CheckedAnswer 
     has_content = is_known and not has_fault and not fetched.is_body_unread
     value, json_fault = _parsed(fetched.body) if has_content else (None, "")
     text = fetched.body[:MAX_TEXT_CHARS].decode(fetched.codec, "replace") if has_content else ""
+    if fetched.codec != UTF_8:
+        # The search of the bytes finds invisible characters within a secret only in UTF-8.
+        text = fetched.scrubber.clean_text(text)
     if of == "message":
         # A task that is not finished has no answer yet, and a stream is not read.
         is_finished = fetched.content_type != EVENT_STREAM and task_state(value) not in UNFINISHED
