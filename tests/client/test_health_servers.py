@@ -7,7 +7,7 @@ import pytest
 from mcp.server.mcpserver import MCPServer
 from tests.support.agent_check import card, document, names
 from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, Reply, answer, as_json, serving
-from tests.support.mcp_answers import handshaking, stateless
+from tests.support.mcp_answers import handshaking, rpc, stateless
 from tests.support.mcp_stream_server import old, streaming
 from tests.support.message_server import Got, Says, agent
 from tests.support.uvicorn_thread import served
@@ -126,6 +126,22 @@ async def test_token_goes_to_the_document_of_a_server_only_if_the_kind_is_named(
     assert checked.document is not None
     assert set(sent) == ({"Bearer secret12"} if kind else {None})
     assert ("token_not_sent" in names(checked)) is (kind is None)
+
+
+async def test_token_is_not_shown_in_the_name_of_a_server() -> None:
+    """The server received it with the request for its document."""
+
+    def repeating(got: Got) -> Says:
+        return rpc(got, result={
+            "protocolVersion": "secret12", "capabilities": {}, "serverInfo": {"name": "a secret12"},
+        })  # fmt: skip
+
+    async with agent(repeating, {}) as server:
+        server.card = {}
+        server.others = lambda _: Says(status=404)
+        checked = await fetch_health(server.url, detail_token="secret12", identify=True)
+    assert checked.is_server
+    assert "secret12" not in str(checked)
 
 
 async def test_login_of_a_server_that_refuses_only_posts_is_reported() -> None:

@@ -167,18 +167,29 @@ def _is_readable_on_the_way(url: URL, networks: Sequence["Network"]) -> bool:
 def _without_secrets(get: Get, scrubber: Scrubber) -> Get:
     """Return a `get` without the token in answers to requests with the token, and in their redirects.
 
-    Answers to other requests are public, and are not searched.
+    The other answers for card and document are public, and are not searched.
     """
 
     async def scrubbed(url: URL, ask: Ask) -> Answer:
         if ask.token is None:
             return await get(url, ask)
-        answer = await get(url, replace(ask, scrubber=scrubber))
-        shown = answer.url if scrubber.clean_text(str(answer.url)) == str(answer.url) else answer.url.origin()
-        body = scrubber.clean_shown(answer.body)
-        return replace(answer, url=shown, body=body, **head_without_secrets(answer, scrubber))
+        return _cleaned(await get(url, replace(ask, scrubber=scrubber)), scrubber)
 
     return scrubbed
+
+
+def _cleaned(answer: Answer, scrubber: Scrubber) -> Answer:
+    shown = answer.url if scrubber.clean_text(str(answer.url)) == str(answer.url) else answer.url.origin()
+    body = scrubber.clean_shown(answer.body)
+    return replace(answer, url=shown, body=body, **head_without_secrets(answer, scrubber))
+
+
+async def _detect_server(get: Get, visit: CheckRequest) -> DetectedServer:
+    """Ask the given URL whether it is an MCP server. It may repeat the token that it got for a document."""
+    server, scrubber = await detect_server(get, visit.given.url, visit.deadline_s), visit.scrubber
+    version = server.version and scrubber.clean_cut(server.version)
+    name = scrubber.clean_cut(server.name)
+    return replace(server, answer=_cleaned(server.answer, scrubber), version=version, name=name)
 
 
 async def fetch_document(
@@ -267,7 +278,7 @@ async def _check_server(get: Get, visit: CheckRequest) -> HealthCheck:
         return _conclude(visit, card, None, (), server=ServerAnswer(health, is_server=True))
     answer = None
     if health.document is None:
-        answer = await detect_server(get, url, visit.deadline_s)
+        answer = await _detect_server(get, visit)
     server = ServerAnswer(health, is_server=True, answer=answer)
     return _conclude(visit, card, health, check_findings(visit, NO_ANNOUNCEMENT, card, health), server=server)
 
@@ -329,7 +340,7 @@ async def _find_server(get: Get, visit: CheckRequest, card: CardAnswer, health: 
     is_asked = visit.identify and may_be_server(card.answer.result, card.answer.status)
     if own.document is None and not is_asked:
         return none
-    answer = await detect_server(get, given.url, visit.deadline_s)
+    answer = await _detect_server(get, visit)
     if not answer.is_server:
         return replace(none, answer=answer)
     return ServerAnswer(own, is_server=True, answer=answer)
