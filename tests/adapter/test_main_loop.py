@@ -3,6 +3,7 @@ import errno
 import itertools
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,19 @@ async def test_second_drain_request_ends_the_adapter_at_once(world: World) -> No
         # On a machine that stands still it does not stay to hear how that ended.
         assert outcome is None or outcome.exit_code == -9
         assert pid not in process_watcher.processes()
+
+
+async def test_first_signal_in_a_requested_drain_leaves_the_adapters_own_time(world: World) -> None:
+    code = "trap 'exit 9' TERM; echo $$ > pid; while :; do sleep 0.05; done"
+    async with world.adapting(*shell(code), wanted=OF_POOL, drain_s=1.0, grace_s=5.0) as adapter:
+        await adapter.until("started")
+        await number_in_file("pid written", adapter.workspace() / "pid")
+        adapter.adapter.on_drain_requested("a new version", 3_600.0)
+        began_s = time.monotonic()
+        adapter.adapter.drain("SIGTERM came")
+        outcome = await adapter.outcome()
+        assert time.monotonic() - began_s > 1.0
+        assert outcome.exit_code == 9
 
 
 async def test_drain_requested_by_the_registry_is_followed(world: World) -> None:

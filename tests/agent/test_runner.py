@@ -233,6 +233,27 @@ async def test_second_signal_ends_at_once() -> None:
         assert desk.farewells == 1
 
 
+@pytest.mark.parametrize(("signals", "lasts_s"), [(1, 100.0), (2, 1.0)])
+def test_first_signal_in_a_requested_drain_leaves_the_agents_own_time(signals: int, lasts_s: float) -> None:
+    @in_virtual_time
+    async def test() -> None:
+        async with scripted_registry() as registry:
+            runner = runner_at(registry, Desk(), drain_timeout_seconds=100)
+            runner.start()
+            await registry.until_beats(1)
+            running = asyncio.create_task(runner.assign(1))
+            await asyncio.sleep(0.01)
+            runner.on_drain_requested("a new version", 3_600.0)
+            began_s = asyncio.get_running_loop().time()
+            for _ in range(signals):
+                runner.drain("SIGTERM came")
+            assert await runner.wait() is AgentEnd.DROPPED
+            assert asyncio.get_running_loop().time() - began_s == pytest.approx(lasts_s, abs=2.0)
+            await asyncio.gather(running, return_exceptions=True)
+
+    test()
+
+
 @in_virtual_time
 async def test_drain_requested_by_the_registry_uses_the_registrys_timeout() -> None:
     desk = Desk()

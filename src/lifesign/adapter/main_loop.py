@@ -83,12 +83,14 @@ class Adapter:
         self._emit = emit
         self._open_tools = open_tools
         self._keep_s = keep_s
-        self._drain_s = drain_s
+        self._drain_s = self._own_drain_s = drain_s
         self._chance = chance
         self._loop = HeartbeatLoop(place, self, self._load, renew_leases=self._renew_leases, chance=chance)
         self._tool_client: RegistryClient | None = None
         self._run: TaskRun | None = None
         self._leaves = asyncio.Event()
+        self._is_asked = False
+        """Whether a signal asked the adapter to drain, and not only the registry."""
         self._hurry = asyncio.Event()
 
     async def run(self) -> RunOutcome | None:
@@ -138,10 +140,18 @@ class Adapter:
         return None if working.cancelled() else working.result()
 
     def drain(self, why: str) -> None:
-        """Claim no more tasks, let the run end, and deregister. If called again, end the run at once."""
-        if self._leaves.is_set():
+        """Claim no more tasks, let the run end, and deregister. If called again, end the run at once.
+
+        If the registry has requested a drain before, the first call only limits it to the adapter's own time.
+        """
+        if self._is_asked:
             self._report(RunEventKind.LEAVING, f"ends at once: {why}")
             self._hurry.set()
+            return
+        self._is_asked = True
+        if self._leaves.is_set():
+            self._report(RunEventKind.LEAVING, f"drains already: {why}")
+            asyncio.get_running_loop().call_later(self._own_drain_s, self._end_drain_time)
         else:
             self.on_drain_requested(why, None)
 
@@ -300,8 +310,8 @@ class Adapter:
     async def _leave(self, working: "asyncio.Task[RunOutcome | None]") -> None:
         async def wind_up() -> None:
             await asyncio.wait({working}, timeout=self._drain_s)
-            if not working.done() and self._run is not None:
-                self._run.stop(Stop.DRAIN, "the adapter ends, and the time to drain is over")
+            if not working.done():
+                self._end_drain_time()
             await asyncio.wait({working})
 
         leaving = DrainContext(
@@ -313,6 +323,10 @@ class Adapter:
             hurry=self._hurry,
         )
         await leave(leaving, self._drain_s + self._settings.grace_s + SLACK_SECONDS)
+
+    def _end_drain_time(self) -> None:
+        if self._run is not None:
+            self._run.stop(Stop.DRAIN, "the adapter ends, and the time to drain is over")
 
     def _stop_at_once(self, why: str) -> None:
         self._hurry.set()

@@ -116,6 +116,8 @@ class AgentRunner:
         )
         self._drain_s = self.profile.drain_s
         self._leaves = asyncio.Event()
+        self._is_asked = False
+        """Whether a signal or the program asked the agent to drain, and not only the registry."""
         self._hurry = asyncio.Event()
         self._living: asyncio.Task[AgentEnd] | None = None
         self._home: asyncio.AbstractEventLoop | None = None
@@ -224,15 +226,21 @@ class AgentRunner:
     def drain(self, why: str = "asked by its program") -> None:
         """Begin to drain the agent; returns at once (see `wait`).
 
-        A second call ends the agent without waiting. May be called from any thread.
+        A second call ends the agent without waiting. If the registry has requested a drain before, a first
+        call only limits it to the agent's own drain timeout. May be called from any thread.
         """
         if self._home is not None and _running_loop() is not self._home:
             self._call_at_home(self.drain, why)
-        elif self._leaves.is_set():
+        elif self._is_asked:
             _log.warning("agent %s ends at once, without a drain: %s", self.agent_id, why)
             self._hurry.set()
         else:
-            self._begin_drain(why)
+            self._is_asked = True
+            if not self._leaves.is_set():
+                self._begin_drain(why)
+            elif self._home is not None:
+                _log.info("agent %s drains already: %s", self.agent_id, why)
+                self._home.call_later(self.profile.drain_s, self._hurry.set)
 
     async def __aenter__(self) -> Self:
         self.start()
