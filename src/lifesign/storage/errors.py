@@ -78,9 +78,7 @@ class DatabaseNotEmpty(LifesignError):
     """The restore would replace the content of the database."""
 
     def __init__(self, tables: Sequence[str]) -> None:
-        super().__init__(
-            f"the database is not empty ({', '.join(tables)}): --force replaces everything in it"
-        )
+        super().__init__("the database is not empty: --force replaces everything in it")
         self.tables = tuple(tables)
 
 

@@ -22,7 +22,7 @@ NO_TOKEN_ENDPOINT: Final = "compare token_url with the provider's: it is no toke
 _TOKEN_ADVICE: Final[Mapping[TokenFaultKind, str]] = MappingProxyType({
     TokenFaultKind.NO_ANSWER: "look at token_url, and at the network and the certificate of its server",
     TokenFaultKind.SERVER_ERROR: "the provider is at fault: wait for the next try, or ask the provider",
-    TokenFaultKind.REFUSED: "compare client, secret, scope and resource with those of the provider",
+    TokenFaultKind.REFUSED: "compare client, secret or key, scope and resource with those of the provider",
     TokenFaultKind.NOT_JSON: "compare token_url with the provider's: the answer is a page, or no JSON object",
     TokenFaultKind.TOKEN_TYPE: "ask the provider for bearer tokens",
     TokenFaultKind.TOKEN_FORM: "ask the provider for a token that a header can carry",
