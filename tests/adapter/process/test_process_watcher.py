@@ -2,10 +2,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from tests.support.servers import PATIENCE_SECONDS
 
+from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.process_watcher import END, KILL, ProcessWatcher
 
 JOB = {"deadline_ns": None}
@@ -38,3 +41,15 @@ def test_signal_that_comes_after_the_end_of_the_agent_is_reported(
     assert os.read(reads, 100) == reported
     for fd in (reads, woken, wakes):
         os.close(fd)
+
+
+def test_agent_is_killed_before_the_adapter_when_memory_runs_out(tmp_path: Path) -> None:
+    score = Path("/proc/self/oom_score_adj")
+    before = int(score.read_text())
+    # The agent keeps the value when its watcher's is restored.
+    code = f"import time; time.sleep(0.2); open('score', 'w').write(open({str(score)!r}).read())"
+    job = {"command": [sys.executable, "-c", code], "input": None, "cwd": str(tmp_path)}
+    agent = process_watcher._started({**job, "environment": {}, "user": None})
+    assert agent.wait(PATIENCE_SECONDS) == 0
+    assert int((tmp_path / "score").read_text()) == min(1000, before + process_watcher.OOM_SCORE_ADDED)
+    assert int(score.read_text()) == before

@@ -22,7 +22,8 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 MAX_JOB_BYTES: Final = 4 * 1024 * 1024
@@ -42,6 +43,10 @@ KILLS_AT_ONCE: Final = 100
 """Number of its own children that are killed before it looks at all processes again."""
 
 EXIT_NOT_STARTED: Final = 127
+OOM_SCORE_ADDED: Final = 200
+"""Added to the agent's score if memory runs out, in thousandths of the memory: the adapter is to survive."""
+_MAX_OOM_SCORE: Final = 1_000
+_OOM_SCORE_FILE: Final = "/proc/self/oom_score_adj"
 
 ENDING_SIGNALS: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 """The adapter decides when to end: the watcher only reports these."""
@@ -230,17 +235,37 @@ def _started(job: dict[str, Any]) -> "subprocess.Popen[bytes]":
                 signal.signal(number, signal.SIG_DFL)
 
     user = job["user"] or {}
-    return subprocess.Popen(  # noqa: S603 - it is what the watcher is for
-        [_bytes(part) for part in job["command"]],
-        stdin=subprocess.DEVNULL if job["input"] is None else job["input"],
-        cwd=_bytes(job["cwd"]),
-        env={_bytes(name): _bytes(value) for name, value in job["environment"].items()},
-        start_new_session=True,
-        user=user.get("uid"),
-        group=user.get("gid"),
-        extra_groups=user.get("groups"),
-        preexec_fn=prepare,  # noqa: PLW1509 - the watcher has one thread
-    )
+    with _inherited_oom_score():
+        return subprocess.Popen(  # noqa: S603 - it is what the watcher is for
+            [_bytes(part) for part in job["command"]],
+            stdin=subprocess.DEVNULL if job["input"] is None else job["input"],
+            cwd=_bytes(job["cwd"]),
+            env={_bytes(name): _bytes(value) for name, value in job["environment"].items()},
+            start_new_session=True,
+            user=user.get("uid"),
+            group=user.get("gid"),
+            extra_groups=user.get("groups"),
+            preexec_fn=prepare,  # noqa: PLW1509 - the watcher has one thread
+        )
+
+
+@contextmanager
+def _inherited_oom_score() -> Iterator[None]:
+    """Let processes that are started within the block be killed before others when memory runs out.
+
+    The score of this process is raised for that time: a child that changes its user may not raise its own.
+    """
+    before = b""
+    with suppress(OSError, ValueError), io.FileIO(_OOM_SCORE_FILE, "r+") as score:
+        found = score.read()
+        score.write(b"%d" % min(_MAX_OOM_SCORE, int(found) + OOM_SCORE_ADDED))
+        before = found
+    try:
+        yield
+    finally:
+        if before:
+            with suppress(OSError), io.FileIO(_OOM_SCORE_FILE, "w") as score:
+                score.write(before)
 
 
 def _kill_children() -> None:
