@@ -112,7 +112,7 @@ async def known(source: TokenSource, *tokens: str) -> None:
     has_come = asyncio.Event()
     source.on_token = lambda _: has_come.set()
     async with asyncio.timeout(SECONDS):
-        while source.secrets() != [*tokens]:
+        while source.secrets() != tokens:
             await has_come.wait()
             has_come.clear()
 

@@ -228,7 +228,7 @@ async def test_secret_is_sent_over_plain_http_only_to_allowed_private_networks()
     async with fetching(wanted, store) as fetcher:
         credential = store.for_url("http://127.0.0.1/")
         request = Request(url=URL("http://127.0.0.1/"), max_bytes=1, deadline_s=0, credential=credential)
-        hop = _Hop(request.url, request, 0, 0, NO_SECRETS, request.credential)
+        hop = _Hop(request.url, request, 0, 0, NO_SECRETS, credential=request.credential)
         sent = {
             address: fetcher._credential_for(hop, ip_address(address)) is not None
             for address in ("127.0.0.1", "8.8.8.8", "10.0.0.1")
@@ -446,7 +446,7 @@ async def test_answer_from_a_place_that_gets_no_secret_is_not_compared_with_it(
     async with fetching(wanted, store) as fetcher:
         url, own = URL("http://lab.example/"), store.named("lab")
         request = Request(url=url, max_bytes=1, deadline_s=0, known_credentials=[own])
-        hop = _Hop(url, request, 0, 0, NO_SECRETS)
+        hop = _Hop(url, request, 0, 0, NO_SECRETS, own=own)
         assert bool(fetcher._scrubber_at(hop, ip_address(address))) is is_compared
 
 
@@ -802,7 +802,7 @@ async def test_a_store_without_the_private_key_uses_and_removes_tokens_of_anothe
     write_secret(file, "another-key")
     now[0] += RELOAD_SECONDS
     assert bearer_of(store) == "Bearer token-from-elsewhere"
-    assert credential.secrets() == ["token-from-elsewhere"]
+    assert [*credential.secrets()] == ["token-from-elsewhere"]
     assert REMOVED in store.named("lab").scrubber.clean_text("token-from-elsewhere")
     await store.close()
 

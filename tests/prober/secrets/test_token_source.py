@@ -226,7 +226,7 @@ async def test_bounded_number_of_former_tokens_is_removed_from_answers() -> None
     for _ in range(20):
         await tokens.prepare(PATIENCE_SECONDS)
         clock.now_s += 100
-    assert tokens.secrets() == [f"token-{20 - number}" for number in range(1 + MAX_PAST_TOKENS)]
+    assert [*tokens.secrets()] == [f"token-{20 - number}" for number in range(1 + MAX_PAST_TOKENS)]
 
 
 async def test_closing_a_token_source_cancels_its_request() -> None:

@@ -85,6 +85,8 @@ class _Hop:
     """Start of the first hop, by the performance counter."""
     own_secret: Scrubber
     """Removes the secret in the request's headers."""
+    own: Credential | None = None
+    """The credential for `url`, if the probe has any."""
     credential: Credential | None = None
     """The request's credential, if it is the one for `url`."""
     sent: list[Credential] = field(default_factory=list)
@@ -215,6 +217,8 @@ class Fetcher:
 
     async def _ask(self, hop: _Hop) -> tuple[Fetched, str | None]:
         """Return the answer of one URL, and its redirect if there is one."""
+        if hop.request.credential is not None or hop.request.known_credentials:
+            hop.own = self._credentials.for_url(str(hop.url))
         if self._loop.time() >= hop.deadline_s:
             reason = "no time was left"
             result = ResultClass.NOT_MEASURED
@@ -251,11 +255,9 @@ class Fetcher:
         given = hop.request.credential
         if given is None or hop.is_withheld:
             return None
-        url = str(hop.url)
-        if not given.scope.covers(url):
-            return None
-        is_best = not hop.is_redirect or self._credentials.for_url(url) is given
-        return given if is_best else None
+        if given is hop.own:
+            return given
+        return given if not hop.is_redirect and given.scope.covers(str(hop.url)) else None
 
     def _scrubber_at(self, hop: _Hop, address: Address | None) -> Scrubber:
         """Return what removes the secrets that the server at the present URL receives, and no others.
@@ -266,10 +268,10 @@ class Fetcher:
         """
         if not (hop.sent or hop.request.known_credentials):
             return hop.own_secret
-        own = self._credentials.for_url(str(hop.url))
+        own = hop.own
         received = [each for each in hop.sent if each is own or each is hop.credential]
-        if own is not None and own in hop.request.known_credentials and self._keeps_secrets(hop.url, address):
-            received.append(own)
+        if own is not None and own not in received and own in hop.request.known_credentials:
+            received += [own] if self._keeps_secrets(hop.url, address) else []
         return united([hop.own_secret, *(each.scrubber for each in received)])
 
     async def _open(

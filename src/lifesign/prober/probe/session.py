@@ -156,6 +156,7 @@ class ProbeSession:
         """Rules of the target's own host, if they were read in this probe."""
         self.requests = 0
         self.exchanges: list[Exchange] = []
+        self._has_altered = False
         """Requests of this probe in their order."""
         self.deciding: LayerResult | None = None
         """The layer that decides the result of the probe, once that is known."""
@@ -252,7 +253,8 @@ class ProbeSession:
         again with its credential.
         """
         has_credentials = bool(self._credentials)
-        request = Request(
+        request_with = partial(
+            Request,
             url=url,
             method=method,
             body=body,
@@ -272,7 +274,7 @@ class ProbeSession:
             kept_out=self._robots_exclusion,
             needs_new_connection=self.entry.is_repeat,
         )
-        send = partial(self._ask, request, is_aside=is_aside, despite_timeouts=despite_timeouts)
+        send = partial(self._ask, url, request_with, is_aside=is_aside, despite_timeouts=despite_timeouts)
         sending = SENDING[purpose] if has_credentials else Sending.NEVER
         fetched = None
         if sending is not Sending.ALWAYS:
@@ -314,15 +316,15 @@ class ProbeSession:
 
     async def _ask(
         self,
-        request: Request,
+        url: URL,
+        request_with: Callable[..., Request],
         *,
         is_aside: bool,
         despite_timeouts: bool,
         credential: Credential | None = None,
     ) -> Fetched | None:
-        """Send one request as it is."""
-        url = request.url
-        if self._credentials and self.has_removed(str(url)):
+        """Send one request to a URL; `request_with` returns it, with this credential."""
+        if self._has_altered and self.has_removed(str(url)):
             # It is not the URL that the target named.
             return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=ALTERED, is_reached=False)
         if not self.may_ask(url, despite_timeouts=despite_timeouts):
@@ -337,10 +339,9 @@ class ProbeSession:
                     is_opted_out=True,
                 )
             sent_at_s = self._loop.time()
-            if credential is not None:
-                request = replace(request, credential=credential)
-                if credential not in self._known_credentials:
-                    self._known_credentials.append(credential)
+            if credential is not None and credential not in self._known_credentials:
+                self._known_credentials.append(credential)
+            request = request_with(credential=credential)
             fetched = await self._fetcher.fetch(request)
         except AddressBusy:
             if not self.requests:
@@ -350,6 +351,7 @@ class ProbeSession:
             return None
         self.requests += 1
         self.exchanges.append(Exchange(fetched, sent_at_s, request.has_secret))
+        self._has_altered |= fetched.is_altered
         # The host may want the client certificate, which this request did not have.
         may_want_one = (
             fetched.result is ResultClass.TLS_FAILURE
@@ -448,9 +450,7 @@ class ProbeSession:
     def has_removed(self, text: str) -> bool:
         """Return whether a text from an answer of this probe may stand for one that contained a secret."""
         # The shortest replacement; hosts are in lower case.
-        if REMOVED[:MIN_SECRET_CHARS].lower() not in text.lower():
-            return False
-        return any(each.fetched.is_altered for each in self.exchanges)
+        return self._has_altered and REMOVED[:MIN_SECRET_CHARS].lower() in text.lower()
 
     def keep(self, body: bytes) -> str | None:
         """Store bytes as evidence if the prober keeps it; return their SHA-256."""

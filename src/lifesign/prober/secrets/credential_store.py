@@ -74,7 +74,7 @@ class Credential:
         """Returns the TLS of its token endpoint; None for the usual one."""
         self._settings = settings
         self._secrets = [] if secret is None else [secret]
-        self._searched: list[str] = []
+        self._searched: Sequence[str] = ()
         """Secrets of `_scrubber`."""
         self._scrubber = NO_SECRETS
 
@@ -160,7 +160,7 @@ class Credential:
             self._searched, self._scrubber = secrets, Scrubber(secrets)
         return self._scrubber
 
-    def secrets(self) -> list[str]:
+    def secrets(self) -> Sequence[str]:
         """Return what requests with this credential send, or have sent before a change of the secret."""
         basic = self._settings.basic
         if self.tokens is not None:

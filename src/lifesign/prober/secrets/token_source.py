@@ -5,7 +5,8 @@ import contextvars
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 from typing import Final
 
 from lifesign.domain.common.backoff import FIRST_WAIT_SECONDS, Backoff
@@ -48,7 +49,7 @@ class TokenSource:
         self._clock = clock
         self._is_owner = is_owner
         self._backoff = Backoff(chance, max_wait_s=MAX_WAIT_SECONDS if is_owner else FIRST_WAIT_SECONDS)
-        self._tokens: list[str] = []
+        self._tokens: tuple[str, ...] = ()
         """The newest first."""
         self._rejected: str | None = None
         self._renew_at_s = 0.0
@@ -82,9 +83,9 @@ class TokenSource:
         """Seconds until a token is requested again after a failure; 0 for at once."""
         return max(0.0, self._retry_at_s - self._clock())
 
-    def secrets(self) -> list[str]:
+    def secrets(self) -> Sequence[str]:
         """Return all texts that must not be shown, including former tokens."""
-        return [*self._tokens]
+        return self._tokens
 
     async def prepare(self, seconds: float) -> bool:
         """Request a token if there is none, waiting up to `seconds`; return whether there is one then.
@@ -152,8 +153,8 @@ class TokenSource:
         """Use a new token, which this process or another one has requested."""
         if self.fault is not None and self._is_owner:
             _log.warning("the credential %s has a token again", self.name)
-        self._tokens = [token.value, *(each for each in self._tokens if each != token.value)]
-        del self._tokens[1 + MAX_PAST_TOKENS :]
+        past = (each for each in self._tokens if each != token.value)
+        self._tokens = (token.value, *islice(past, MAX_PAST_TOKENS))
         now_s = self._clock()
         self._renew_at_s = now_s + token.renew_after_s
         self._ends_at_s = now_s + token.lifetime_s
