@@ -11,7 +11,7 @@ import pytest
 from tests.support.hostile_server import answer, serving
 
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
-from lifesign.http_client.system_resolver import SystemResolver
+from lifesign.http_client.system_resolver import SystemResolver, addresses_of
 
 PATIENCE_SECONDS = 10.0
 
@@ -50,6 +50,16 @@ async def test_resolver_returns_addresses_of_both_families(monkeypatch: pytest.M
     assert [(result["family"], result["host"], result["port"]) for result in found] == [
         (socket.AF_INET6, "2001:db8::1", 443),
         (socket.AF_INET, "192.0.2.1", 443),
+    ]
+
+
+def test_ipv6_loopback_is_the_last_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [(None, None, 6, "", (host, 80)) for host in ("::1", "127.0.0.1", "192.0.2.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_keywords: answers)
+    assert [address for *_, (address, _) in addresses_of("localhost", 80)] == [
+        "127.0.0.1",
+        "192.0.2.1",
+        "::1",
     ]
 
 

@@ -7,7 +7,7 @@ with calls of `asyncio.to_thread`, and no look-up would begin until one of these
 import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -27,7 +27,7 @@ class SystemResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Return a name's addresses in the system's order; OSError if it has none."""
+        """Return a name's addresses in the order of `addresses_of`; OSError if it has none."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, _look_up, host, port, family)
 
     async def close(self) -> None:
@@ -35,8 +35,20 @@ class SystemResolver(AbstractResolver):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+def addresses_of(
+    host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, flags: int = 0
+) -> list[tuple[Any, ...]]:
+    """Return the answer of getaddrinfo in its order, but ::1 last.
+
+    Nearly all servers on loopback listen on 127.0.0.1. Another user could listen on ::1, which many systems
+    return first for `localhost`, and would receive the secrets in requests for such a server.
+    """
+    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=flags)
+    return sorted(found, key=lambda each: each[4][0] == "::1")
+
+
 def _look_up(host: str, port: int, family: socket.AddressFamily) -> list[ResolveResult]:
-    found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    found = addresses_of(host, port, family, socket.AI_ADDRCONFIG)
     return [
         ResolveResult(
             hostname=host,

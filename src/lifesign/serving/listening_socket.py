@@ -5,6 +5,7 @@ import os
 import socket
 
 from lifesign.errors import InvalidValue
+from lifesign.http_client.system_resolver import addresses_of
 from lifesign.serving.errors import CannotListen
 
 BACKLOG = 4_096
@@ -46,7 +47,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 def _first_address(host: str, port: int) -> tuple[socket.AddressFamily, tuple[str, int]]:
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, *_, address = addresses_of(host, port)[0]
     except socket.gaierror as error:
         raise CannotListen(host, port, error.strerror or str(error)) from None
     except UnicodeError:
