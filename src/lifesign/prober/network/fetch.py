@@ -272,6 +272,8 @@ class Fetcher:
         received = [each for each in hop.sent if each is own or each is hop.credential]
         if own is not None and own not in received and own in hop.request.known_credentials:
             received += [own] if self._keeps_secrets(hop.url, address) else []
+        if len(received) == 1 and not hop.own_secret:
+            return received[0].scrubber
         return united([hop.own_secret, *(each.scrubber for each in received)])
 
     async def _open(

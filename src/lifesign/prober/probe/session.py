@@ -110,6 +110,9 @@ class ProbeSession:
     server_reply: "McpReply | None" = None
     """Answer of an MCP server to `server/discover` or `initialize`."""
 
+    has_altered = False
+    """Whether a secret was removed from an answer."""
+
     def __init__(
         self,
         fetcher: Fetches,
@@ -156,7 +159,6 @@ class ProbeSession:
         """Rules of the target's own host, if they were read in this probe."""
         self.requests = 0
         self.exchanges: list[Exchange] = []
-        self._has_altered = False
         """Requests of this probe in their order."""
         self.deciding: LayerResult | None = None
         """The layer that decides the result of the probe, once that is known."""
@@ -302,6 +304,8 @@ class ProbeSession:
         if purpose in _OF_A_CARD and url != self.given.url and self.recall("card_read_at_s") is None:
             # A prober with another key may have invented the interface.
             return None, f"credential {credential.name} is not sent before this prober has read the card"
+        if purpose is not Purpose.PATH and credential is self._own_credential:
+            return credential, None
         # The definition chooses paths; cards and servers choose the other URLs.
         base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
         if credential.scope.is_for_target(base) or credential is self._credentials.for_url(base):
@@ -309,10 +313,14 @@ class ProbeSession:
         return None, f"credential {credential.name} is not for cards of {base}"
 
     @cached_property
+    def _own_credential(self) -> Credential | None:
+        """The credential that the target itself receives at the URL that was given."""
+        return self._credentials.for_url(self.given.base)
+
+    @cached_property
     def _known_credentials(self) -> list[Credential]:
-        """The credential that the target itself receives at the URL that was given, and those sent so far."""
-        own = self._credentials.for_url(self.given.base)
-        return [] if own is None else [own]
+        """The credential of the target itself, and those sent so far."""
+        return [] if self._own_credential is None else [self._own_credential]
 
     async def _ask(
         self,
@@ -324,7 +332,7 @@ class ProbeSession:
         credential: Credential | None = None,
     ) -> Fetched | None:
         """Send one request to a URL; `request_with` returns it, with this credential."""
-        if self._has_altered and self.has_removed(str(url)):
+        if self.has_altered and self.has_removed(str(url)):
             # It is not the URL that the target named.
             return Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=ALTERED, is_reached=False)
         if not self.may_ask(url, despite_timeouts=despite_timeouts):
@@ -351,7 +359,7 @@ class ProbeSession:
             return None
         self.requests += 1
         self.exchanges.append(Exchange(fetched, sent_at_s, request.has_secret))
-        self._has_altered |= fetched.is_altered
+        self.has_altered |= fetched.is_altered
         # The host may want the client certificate, which this request did not have.
         may_want_one = (
             fetched.result is ResultClass.TLS_FAILURE
@@ -450,7 +458,7 @@ class ProbeSession:
     def has_removed(self, text: str) -> bool:
         """Return whether a text from an answer of this probe may stand for one that contained a secret."""
         # The shortest replacement; hosts are in lower case.
-        return self._has_altered and REMOVED[:MIN_SECRET_CHARS].lower() in text.lower()
+        return self.has_altered and REMOVED[:MIN_SECRET_CHARS].lower() in text.lower()
 
     def keep(self, body: bytes) -> str | None:
         """Store bytes as evidence if the prober keeps it; return their SHA-256."""

@@ -406,6 +406,8 @@ class Prober:
 
 def _forget_removed(visit: ProbeSession) -> None:
     """Forget the facts from which a secret was removed: they are not those that the target stated."""
+    if not visit.has_altered:
+        return
     lost = {name for name in _OF_TARGET if visit.has_removed(visit.learned.get(name) or "")}
     visit.learned |= dict.fromkeys(lost)
     if lost & _OF_REQUESTS:

@@ -156,15 +156,16 @@ class Credential:
     @property
     def scrubber(self) -> Scrubber:
         """Removes what requests with this credential have sent from answers of its receiver."""
-        if (secrets := self.secrets()) != self._searched:
+        secrets = self.secrets()
+        if secrets is not self._searched and secrets != self._searched:
             self._searched, self._scrubber = secrets, Scrubber(secrets)
         return self._scrubber
 
     def secrets(self) -> Sequence[str]:
         """Return what requests with this credential send, or have sent before a change of the secret."""
-        basic = self._settings.basic
         if self.tokens is not None:
             return self.tokens.secrets()
+        basic = self._settings.basic
         if self._settings.method == CERTIFICATE_METHOD:
             # A private key is sent nowhere.
             return []
