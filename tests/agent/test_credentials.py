@@ -3,6 +3,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from tests.support.file_mount import run_with_mounted
 
 from lifesign.agent.credentials import AgentKeys, registry_url
 from lifesign.client.environment_variables import KEY_VARIABLE
@@ -185,3 +186,13 @@ def test_file_of_the_given_key_is_read_again_after_a_refusal(tmp_path: Path) -> 
     given.write_text("ahk_rotated")
     assert keys.is_replaced("ahk_given")
     assert keys.current() == "ahk_rotated"
+
+
+def test_key_file_that_is_a_mount_point_is_a_fault(tmp_path: Path) -> None:
+    file = tmp_path / "a.key"
+    assert AgentKeys(key="ahk_given", key_file=file, environment={}).file_fault() is None
+    file.touch(mode=0o600)
+    module = "from lifesign.agent.credentials import AgentKeys"
+    keys = "AgentKeys(key='ahk_given', key_file=pathlib.Path(sys.argv[1]), environment={})"
+    code = f"import pathlib, sys; {module}; print({keys}.file_fault().name)"
+    assert run_with_mounted(file, code) == "key_file"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.support.file_mount import run_with_mounted
 
 from lifesign.filesystem.private_file import (
     allocate,
@@ -13,6 +14,7 @@ from lifesign.filesystem.private_file import (
     is_at,
     map_shared,
     open_private,
+    replacement_remedy,
     replacing_private,
     set_aside,
     write_private,
@@ -222,3 +224,29 @@ def test_failed_replacement_keeps_the_file(path: Path) -> None:
         write(path)
     assert path.read_text() == "before"
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_file_that_is_a_mount_point_cannot_be_replaced(path: Path) -> None:
+    path.touch(mode=0o600)
+    module = "from lifesign.filesystem.private_file import replacement_remedy; from pathlib import Path"
+    code = f"import sys; {module}; print(replacement_remedy(Path(sys.argv[1])))"
+    assert str(path.parent) in run_with_mounted(path, code)
+
+
+def test_file_and_link_in_a_writable_directory_can_be_replaced(path: Path) -> None:
+    assert replacement_remedy(path) is None
+    path.symlink_to("/proc/version")
+    assert replacement_remedy(path) is None
+    directory = path.with_name("link")
+    directory.symlink_to(path.parent)
+    write_private(directory / "key", "canary")
+    assert replacement_remedy(directory / "key") is None
+
+
+def test_file_in_a_directory_that_is_not_writable_cannot_be_replaced(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.touch()
+    # Root may write to each directory of a writable file system.
+    monkeypatch.setattr(os, "access", lambda place, _mode: place != path.parent)
+    assert f"user {os.geteuid()}" in (replacement_remedy(path) or "")

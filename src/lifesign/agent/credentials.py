@@ -17,7 +17,7 @@ from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.registry_errors import NotAuthorized, NotPermitted, RegistryError
 from lifesign.client.secret_file import MAX_SECRET_BYTES, check_key, find_secret
 from lifesign.errors import InvalidValue
-from lifesign.filesystem.private_file import write_private
+from lifesign.filesystem.private_file import replacement_remedy, write_private
 
 _log = logging.getLogger("lifesign.agent")
 
@@ -94,6 +94,8 @@ class AgentKeys:
         except OSError as error:
             expected = f"a file in a directory that this process can write to ({error.strerror})"
             return InvalidValue("key_file", str(self._file), expected)
+        if (remedy := replacement_remedy(self._file)) is not None:
+            return InvalidValue("key_file", str(self._file), "a file that can be replaced", hint=remedy)
         return None
 
     def keep(self, own: str) -> None:

@@ -15,6 +15,8 @@ from typing import IO, Final
 
 _UNFINISHED: Final = re.compile(r"\.[0-9a-f]{16}")
 """End of the name of an unfinished file."""
+_MOUNT: Final = re.compile(r"^mnt_id:\s*(\d+)$", re.MULTILINE)
+"""A line of `/proc/self/fdinfo/FD` (Linux)."""
 
 _log = logging.getLogger("lifesign")
 
@@ -140,6 +142,36 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
         unfinished.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def replacement_remedy(path: Path) -> str | None:
+    """Return what to do before `path`, which may be missing, can be replaced; None if no obstacle is known.
+
+    A file that is a mount point of its own can be written, but not replaced. Only Linux shows this.
+    """
+    mount = _mount_of(path, is_link_followed=False)
+    if mount is not None and mount != _mount_of(path.parent):
+        return f"mount the directory {path.parent} instead of the file alone"
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        return f"make the directory {path.parent} writable for user {os.geteuid()}"
+    return None
+
+
+def _mount_of(path: Path, *, is_link_followed: bool = True) -> str | None:
+    """Return the number of the mount on which a path is; None if it is missing, or the number is unknown."""
+    if not hasattr(os, "O_PATH"):
+        return None
+    try:
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if is_link_followed else os.O_NOFOLLOW))
+    except OSError:
+        return None
+    try:
+        found = _MOUNT.search(Path(f"/proc/self/fdinfo/{fd}").read_text(encoding="ascii"))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return None if found is None else found[1]
 
 
 def remove_unfinished(path: Path) -> None:

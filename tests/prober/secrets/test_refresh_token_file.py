@@ -2,6 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.support.file_mount import run_with_mounted
 
 from lifesign.domain.credentials.token import TokenFault
 from lifesign.prober.secrets.refresh_token_file import LOCK_SUFFIX, RefreshTokenFile
@@ -175,3 +176,9 @@ def test_a_link_of_another_user_is_a_fault_before_the_login(file: Path, *, is_th
     os.lchown(link, 65534, -1)
     assert isinstance(RefreshTokenFile(link).claim(), TokenFault)
     assert file.exists() == is_there
+
+
+def test_token_of_a_file_that_cannot_be_replaced_is_not_used(file: Path) -> None:
+    module = "from lifesign.prober.secrets.refresh_token_file import RefreshTokenFile"
+    code = f"import sys, pathlib; {module}; print(RefreshTokenFile(pathlib.Path(sys.argv[1])).read().kind)"
+    assert run_with_mounted(file, code) == "token_file"

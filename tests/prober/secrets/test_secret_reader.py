@@ -29,6 +29,19 @@ def bearer(**source: str) -> CredentialSettings:
     return CredentialSettings.model_validate(given)
 
 
+def refreshed(file: Path | None) -> CredentialSettings:
+    oauth2 = {
+        "token_url": "https://login.example/",
+        "client_id": "a",
+        "client_secret": {"env": "CLIENT_SECRET"},
+        "grant": "refresh_token",
+        "token_file": str(file),
+    }
+    return CredentialSettings.model_validate(
+        {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
+    )
+
+
 def read(source: SecretPlace) -> tuple[str, list[str]]:
     """Return a secret and the warnings about it."""
     warnings: list[str] = []
@@ -296,14 +309,19 @@ def test_only_a_missing_refresh_token_has_the_login_as_its_hint(
     file = tmp_path / "lab.token"
     if not is_missing:
         written(tmp_path, "short")
-    oauth2 = {
-        "token_url": "https://login.example/",
-        "client_id": "a",
-        "client_secret": {"env": "CLIENT_SECRET"},
-        "grant": "refresh_token",
-        "token_file": str(file),
-    }
-    given = {"name": "lab", "origin": "https://lab.example", "oauth2": oauth2}
     with pytest.raises(InvalidValue) as caught:
-        read_secrets([CredentialSettings.model_validate(given)])
+        read_secrets([refreshed(file)])
     assert ("credentials login lab" in caught.value.hint) is is_missing
+
+
+def test_refresh_token_in_a_file_that_cannot_be_replaced_is_refused_at_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", SECRET)
+    given = refreshed(written(tmp_path).file)
+    assert read_secrets([given]).values
+    monkeypatch.setattr(os, "access", lambda place, _mode: place != tmp_path.resolve())
+    with pytest.raises(InvalidValue) as caught:
+        read_secrets([given])
+    assert caught.value.name == "credentials.lab.oauth2.token_file"
+    assert str(tmp_path) in caught.value.hint

@@ -16,7 +16,7 @@ from lifesign.domain.credentials.token import TokenFault, TokenFaultKind
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.changeable_path import PathWeakness, target_of
 from lifesign.filesystem.file_lock import open_lock_file, try_lock
-from lifesign.filesystem.private_file import remove_unfinished, write_private
+from lifesign.filesystem.private_file import remove_unfinished, replacement_remedy, write_private
 from lifesign.prober.secrets.secret_reader import read_secret
 
 LOCK_SUFFIX: Final = ".lock"
@@ -56,7 +56,8 @@ class RefreshTokenFile:
     def claim(self) -> TokenFault | None:
         """Lock the file until `close`, even if it does not exist yet; return why that failed, else None.
 
-        It fails if another user could choose, by a symbolic link, which file is written.
+        It fails if another user could choose, by a symbolic link, which file is written. It also fails if
+        the file could not be replaced: a provider may accept the token in it only once.
         """
         if self._lock_fd is not None:
             return None
@@ -64,6 +65,8 @@ class RefreshTokenFile:
             target = target_of(self._given)
             if isinstance(target, PathWeakness):
                 return _fault(f"others can change {self._given} ({target.reason}): {target.remedy}")
+            if (remedy := replacement_remedy(target)) is not None:
+                return _fault(f"the prober cannot replace {target}: {remedy}")
             self._file = target
             return None if self._has_locked() else _fault(f"another process uses {self._file}")
         except OSError as error:

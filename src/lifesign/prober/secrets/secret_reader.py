@@ -22,6 +22,7 @@ from lifesign.domain.credentials.secret_place import SecretPlace, env_text
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.changeable_path import has_access_list, is_managed, path_weakness
 from lifesign.filesystem.core_dumps import forbid_core_dumps
+from lifesign.filesystem.private_file import replacement_remedy
 from lifesign.prober.definition.credentials import KEY_MEMBER, CredentialSettings, sources_of
 from lifesign.prober.secrets.client_assertion import signing_key_fault
 from lifesign.prober.secrets.client_tls import (
@@ -150,13 +151,19 @@ def read_secret(source: SecretPlace, setting: str, complain: Callable[[str], Non
 
 
 def _check_refresh_token(name: str, file: Path, complain: Callable[[str], None]) -> None:
-    """Return if the file has a refresh token; InvalidValue, with the login as the hint if there is none."""
+    """Return if the file has a refresh token, and can be replaced by one with a new token.
+
+    InvalidValue if not, with the login as the hint if there is no file.
+    """
+    setting = f"credentials.{name}.oauth2.token_file"
     try:
-        read_secret(SecretPlace(file=file), f"credentials.{name}.oauth2.token_file", complain)
+        read_secret(SecretPlace(file=file), setting, complain)
     except InvalidValue as error:
         if not file.exists():
             error.hint = f"lifesign credentials login {name} --definition FILE writes this file"
         raise
+    if (remedy := replacement_remedy(file.resolve())) is not None:
+        raise InvalidValue(setting, str(file), "a file that the prober can replace", hint=remedy)
 
 
 def file_of(source: SecretPlace, setting: str) -> Path:
