@@ -10,7 +10,7 @@ from tests.support.servers import REPOSITORY
 from tools.page_tables import pages, settings_table
 
 from lifesign.cli import application, main
-from lifesign.cli.options.config_file import settings_of
+from lifesign.cli.options.config_file import read_config, settings_of
 from lifesign.cli.options.secret_file import complain
 
 COMMANDS: Any = typer.main.get_command(application._application)
@@ -350,6 +350,17 @@ def test_password_in_a_world_readable_file_is_a_warning(
     complain.cache_clear()
     assert main(["serve", "--config", file, "--show-config"]) == 0
     assert "open to others" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("mode", "is_warned"), [(0o666, True), (0o644, False)])
+def test_settings_file_that_others_can_change_is_a_warning(
+    capsys: pytest.CaptureFixture[str], mode: int, *, is_warned: bool
+) -> None:
+    complain.cache_clear()
+    file = write('[prober]\nregistry = "http://127.0.0.1:8440"\n')
+    Path(file).chmod(mode)
+    read_config(Path(file), "prober")
+    assert ("mode 0666" in capsys.readouterr().err) is is_warned
 
 
 def test_misspelt_setting_of_a_file_has_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:

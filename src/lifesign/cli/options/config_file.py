@@ -28,6 +28,7 @@ from lifesign.domain.net.allowed_addresses import without_passwords
 from lifesign.domain.net.database_url import shown_database_url
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import path_weakness
 
 MAX_BYTES: Final = 65_536
 MAX_UNKNOWN_NAMED: Final = 20
@@ -35,6 +36,8 @@ MAX_UNKNOWN_NAMED: Final = 20
 MAX_NAME_CHARACTERS: Final = 100
 DATABASE: Final = "database"
 """Setting with the URL of a database."""
+_DESTINATIONS: Final = frozenset({DATABASE, "registry"})
+"""Settings that say where a key or a password is sent."""
 PREFIXES: Final = {"server": "LIFESIGN_SERVER_", "prober": "LIFESIGN_PROBER_"}
 """Prefixes of the variables, by table."""
 SOURCES: Final = {
@@ -153,6 +156,11 @@ def read_config(file: Path, table: str) -> dict[str, tuple[object, int]]:
     databases = [str(value[DATABASE]) for value in read.values() if DATABASE in value]
     if without_passwords(text) != text or any(shown_database_url(url) != url for url in databases):
         complain_if_open(file, status, "password", complain)
+    elif (weakness := path_weakness(file, status)) is not None and any(
+        _DESTINATIONS & value.keys() for value in read.values()
+    ):
+        reason = f"says where secrets are sent ({weakness.reason})"
+        complain(f"other users can change {file}, which {reason}: {weakness.remedy}")
     return {name: (value, lines.get((table, name), 1)) for name, value in read.get(table, {}).items()}
 
 
