@@ -133,6 +133,7 @@ def run_until_signal(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         return asyncio.run(run())
     except asyncio.CancelledError:
+        restore_default(numbers)
         for number in came[:1]:
             signal.raise_signal(number)
         raise
