@@ -87,7 +87,8 @@ def test_signal_ends_the_process_after_the_finally_blocks(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[object] = []
-    monkeypatch.setattr(signal, "raise_signal", order.append)
+    # The process only ends if the signal has its default action.
+    monkeypatch.setattr(signal, "raise_signal", lambda sent: order.extend([sent, signal.getsignal(sent)]))
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     async def work() -> None:
@@ -100,7 +101,7 @@ def test_signal_ends_the_process_after_the_finally_blocks(
 
     with pytest.raises(asyncio.CancelledError):
         run_until_signal(work())
-    assert order == ["stored", number]
+    assert order == ["stored", number, signal.SIG_DFL]
 
 
 @pytest.mark.usefixtures("_signals_as_before")

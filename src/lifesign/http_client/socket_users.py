@@ -48,6 +48,7 @@ class OpenSocket:
     local: Place
     remote: Place
     user: int
+    """Number of the user who owns it."""
 
 
 def place_of(address: Address) -> Place:

@@ -437,7 +437,7 @@ def _why_withheld(hop: _Hop, credential: Credential) -> str:
 
 
 async def _error_page(reply: ReplyHead, body: bytes | None) -> bytes:
-    """Return the beginning of a page with status 400, such as those of nginx; empty for another answer."""
+    """Return the beginning of the page of an answer with status 400, as of nginx; empty if it is no HTML."""
     if media_type(reply.headers) != "text/html":
         return b""
     return body or (await read_beginning(reply, MAX_ERROR_PAGE_BYTES, reply.counter))[0]
