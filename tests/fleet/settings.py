@@ -83,7 +83,13 @@ def _credential(agent: Agent) -> dict[str, Any]:
         "client_id": CLIENT,
         "client_secret": {"env": SECRET_VARIABLE},
     }
-    return {"name": agent.agent_id, "origin": url_of(agent.number), "oauth2": client}
+    # The definition does not name the agents that register themselves.
+    return {
+        "name": agent.agent_id,
+        "origin": url_of(agent.number),
+        "for_all_targets": True,
+        "oauth2": client,
+    }
 
 
 def server_options(factor: float) -> list[str]:

@@ -31,8 +31,14 @@ PATIENT = dict.fromkeys(
 
 
 def definition(**settings: Any) -> ProbeDefinition:
-    """A definition for servers on loopback, which asks for all but a message."""
+    """A definition for servers on loopback, which asks for all but a message.
+
+    Its credentials are for all targets: most tests probe a server that the definition does not name.
+    """
     opt_out = {"robots_txt": False}
+    if "credentials" in settings:
+        given = [{"for_all_targets": True} | each for each in settings["credentials"]]
+        settings |= {"credentials": given}
     return ProbeDefinition.model_validate(
         {
             "name": "test",

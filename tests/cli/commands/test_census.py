@@ -47,22 +47,26 @@ async def census(*arguments: str) -> int:
         return await asyncio.to_thread(main, ["census", *arguments])
 
 
+@pytest.mark.parametrize("for_all", ["true", "false"])
 async def test_a_list_is_probed_with_the_credentials_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], for_all: str
 ) -> None:
     monkeypatch.setenv("LAB_TOKEN", "canary-3a4b5c6d")
     async with serving({"/rpc": answer(403)}) as server:
         server.replies[CARD_PATH] = as_json(card(url=f"{server.url}/rpc"))
         (tmp_path / "agents.txt").write_text(f"{server.url}\n")
         (tmp_path / "lab.yml").write_text(
-            f"credentials: [{{name: lab, origin: '{server.url}', bearer: {{env: LAB_TOKEN}}}}]\n"
+            f"credentials: [{{name: lab, origin: '{server.url}', for_all_targets: {for_all}, "
+            "bearer: {env: LAB_TOKEN}}]\n"
         )
         ended = await census("agents.txt", *ALLOW, "--credential", "lab.yml", "--json")
-        assert server.asked("/rpc")["authorization"] == "Bearer canary-3a4b5c6d"
+        sent = server.asked("/rpc").get("authorization")
     shown = capsys.readouterr()
     assert ended == 0
     assert json.loads(shown.out)["groups"]["alive"] == 1
     assert shown.err.count("credential lab") == 1
+    assert (sent == "Bearer canary-3a4b5c6d") is (for_all == "true")
+    assert ("set for_all_targets: true" in shown.err) is (for_all == "false")
     assert "canary" not in shown.out + shown.err
     # Nothing is probed: the option has no meaning.
     assert await census("agents.db", "--credential", "lab.yml") == 3

@@ -16,12 +16,23 @@ def credential(origin: str = RPC, **members: object) -> CredentialSettings:
     )
 
 
+@pytest.mark.parametrize("directories", [[], [{"url": "https://directory.example/list"}]])
 @pytest.mark.parametrize(
-    ("targets", "expected"), [(["https://rpc.example"], []), (["https://agents.example"], ["rpc"])]
+    ("target", "for_all_targets", "expected"),
+    [
+        ("https://rpc.example", False, []),
+        ("https://agents.example", False, ["rpc"]),
+        ("https://agents.example", True, []),
+    ],
 )
-def test_credential_without_a_target_is_unused(targets: list[str], expected: list[str]) -> None:
-    members = {"name": "x", "contact": "mailto:x@agent.example", "targets": targets}
-    definition = ProbeDefinition.model_validate(members).model_copy(update={"credentials": (credential(),)})
+def test_credential_without_a_target_is_unused(
+    directories: list[dict[str, str]], target: str, expected: list[str], *, for_all_targets: bool
+) -> None:
+    members = {
+        "name": "x", "contact": "mailto:x@agent.example", "targets": [target], "directories": directories
+    }  # fmt: skip
+    given = {"credentials": (credential(for_all_targets=for_all_targets),)}
+    definition = ProbeDefinition.model_validate(members).model_copy(update=given)
     assert [each.name for each in unused_credentials(definition)] == expected
 
 

@@ -116,7 +116,7 @@ async def test_a_refusal_has_its_status_and_its_code(status: int, kind: str) -> 
     assert (found.kind, found.reason, found.retry_after_s) == (kind, f"HTTP {status}, invalid_client", 7)
 
 
-@pytest.mark.parametrize("spoiled", [{"expires_in": None}, {"token_type": "DPoP"}, {"access_token": "short"}])
+@pytest.mark.parametrize("spoiled", [{"expires_in": 0}, {"token_type": "DPoP"}, {"access_token": "short"}])
 async def test_refresh_token_is_stored_despite_an_unusable_access_token(
     spoiled: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -70,10 +70,13 @@ class Tokens:
         await as_json(token)(writer, head)
 
     def behind(self, reply: Reply, status: int = 401) -> Callable[[Any, str], Awaitable[None]]:
+        return self.behind_sign_on(reply, answer(status))
+
+    def behind_sign_on(self, reply: Reply, challenge: Reply) -> Callable[[Any, str], Awaitable[None]]:
         async def guarded(writer: Any, head: str) -> None:
             _, _, token = head.partition("Authorization: Bearer access-token-no-")
             is_admitted = bool(token) and self._admits(int(token.partition("\r")[0]))
-            await (reply if is_admitted else answer(status))(writer, head)
+            await (reply if is_admitted else challenge)(writer, head)
 
         return guarded
 
@@ -113,6 +116,62 @@ async def test_a_new_token_that_is_rejected_is_not_replaced() -> None:
         async with probing(**settings(server)) as probes:
             assert await transport(probes, server.url) == REJECTED
             assert (tokens.issued, request_count(server, RPC)) == (1, 1)
+
+
+SIGN_IN = "/sign-in"
+PAGE = answer(200, b"<html>", Content_Type="text/html")
+
+
+@pytest.mark.parametrize(
+    ("challenge", "readiness"),
+    [(redirect(SIGN_IN), "ok"), (PAGE, "ok"), (answer(404), "not_an_agent")],
+    ids=["redirect", "page", "not found"],
+)
+async def test_documents_behind_single_sign_on_are_read_with_a_token(
+    challenge: Reply, readiness: str
+) -> None:
+    tokens = Tokens(lambda _: True)
+    async with serving({}) as server:
+        server.replies |= {
+            TOKEN_PATH: tokens.issue,
+            SIGN_IN: PAGE,
+            CARD_PATH: tokens.behind_sign_on(as_json(card(url=server.url + RPC)), challenge),
+            RPC: tokens.behind_sign_on(answer(405), challenge),
+            HEALTH_PATH: tokens.behind_sign_on(as_json(document()), challenge),
+        }
+        async with probing(**settings(server)) as probes:
+            observation = await probes.see(server.url)
+    assert results(observation) == {"discovery": "ok", "transport": "ok", "readiness": readiness}
+    assert layer(observation.discovery).reason.endswith("with credential acme")
+    # Most agents have no health document.
+    assert request_count(server, HEALTH_PATH) == (2 if readiness == "ok" else 1)
+
+
+async def test_card_is_looked_for_at_the_next_url_without_a_token() -> None:
+    async with serving({TOKEN_PATH: answer(500), RPC: answer(405)}) as server:
+        server.replies["/.well-known/agent.json"] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert results(await probes.see(server.url))["discovery"] == "ok"
+        del server.replies["/.well-known/agent.json"]
+        async with probing(**settings(server)) as probes:
+            assert results(await probes.see(server.url))["discovery"] == NO_TOKEN
+
+
+@pytest.mark.parametrize("status", [401, 404])
+async def test_target_that_the_definition_does_not_name_gets_no_credential(status: int) -> None:
+    tokens = Tokens(lambda _: True)
+    async with serving({}) as server:
+        await guarded(server, tokens, status)
+        server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
+        given = settings(server)
+        given["credentials"][0]["for_all_targets"] = False
+        async with probing(**given) as probes:
+            observation = await probes.see(server.url)
+        async with probing(**given, targets=[server.url]) as probes:
+            assert await transport(probes, server.url) == "ok"
+    found = layer(observation.transport)
+    assert found.result == ("gated" if status == 401 else "not_measured")
+    assert found.reason.endswith("credential acme is only for targets that the definition names")
 
 
 @pytest.mark.parametrize(
@@ -549,11 +608,14 @@ OAUTH2 = {"oauth2": {"token_url": "https://login.example/", "client_id": "a", "c
     ("members", "result", "status", "is_repeated"),
     [
         (BEARER, ResultClass.GATED, 401, True),
-        (BEARER, ResultClass.HTTP_ERROR, 400, False),
+        (BEARER, ResultClass.HTTP_ERROR, 400, True),
         (BEARER, ResultClass.TLS_FAILURE, None, False),
+        (BEARER, ResultClass.HTTP_ERROR, 502, False),
+        (BEARER, ResultClass.RATE_LIMITED, 429, False),
+        (BEARER, ResultClass.OK, 200, False),
         (CERTIFICATE, ResultClass.GATED, 403, True),
         (CERTIFICATE, ResultClass.HTTP_ERROR, 400, True),
-        (CERTIFICATE, ResultClass.NOT_AN_AGENT, 404, False),
+        (CERTIFICATE, ResultClass.NOT_AN_AGENT, 404, True),
         (CERTIFICATE, ResultClass.TLS_FAILURE, None, True),
         (CERTIFICATE, ResultClass.HTTP_ERROR, None, True),
         (CERTIFICATE, ResultClass.REFUSED, None, False),

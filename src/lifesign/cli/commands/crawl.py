@@ -1,5 +1,6 @@
 """Crawl of directories, continuous or once."""
 
+import logging
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from lifesign.prober.definition.models import ProbeDefinition
 
 MAX_PROCESSES = 64
+
+_log = logging.getLogger("lifesign.prober")
 
 Workers = Annotated[
     int,
@@ -276,6 +279,7 @@ def run_crawl(
     from lifesign.crawl.process import run_loop  # noqa: PLC0415
     from lifesign.crawl.progress_display import progress_on  # noqa: PLC0415
     from lifesign.crawl.run import Crawl, stopped_by_signals  # noqa: PLC0415
+    from lifesign.prober.definition.unused_credentials import unused_credentials  # noqa: PLC0415
     from lifesign.prober.secrets.secret_reader import read_secrets  # noqa: PLC0415
     from lifesign.serving.log_lines import LogTo  # noqa: PLC0415
 
@@ -298,6 +302,8 @@ def run_crawl(
         with stopped_by_signals(stop, progress.print_line):
             async with opened as home:
                 progress.print_line(f"{definition.name}: {home.text}")
+                for unused in unused_credentials(definition):
+                    _log.warning("%s; %s", unused.text, unused.hint)
                 if not has_moved:
                     await require_same_list(definition, home.lists, home.text, is_shared=home.is_shared)
                 crawl = Crawl(definition, home, progress, stop, secrets)

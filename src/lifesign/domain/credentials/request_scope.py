@@ -54,7 +54,7 @@ class Sending(StrEnum):
 
     ALWAYS = "always"
     AFTER_REFUSAL = "after_refusal"
-    """Only after the same request without it was answered with 401 or 403."""
+    """Only after the answer to the same request without it may have asked for a login."""
     NEVER = "never"
 
 

@@ -125,7 +125,8 @@ def read_token(status: int, answer: Any, retry_after_s: float | None = None) -> 
     if not is_token(value):
         expected = f"{MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} printable ASCII characters without spaces"
         return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=f"access_token is not a text of {expected}")
-    lifetime_s = _seconds(members.get("expires_in", DEFAULT_LIFETIME_S))
+    stated = members.get("expires_in")
+    lifetime_s = DEFAULT_LIFETIME_S if stated is None else _seconds(stated)
     if lifetime_s is None:
         reason = "expires_in is not a number of seconds above 0"
         return TokenFault(kind=TokenFaultKind.LIFETIME, reason=reason)

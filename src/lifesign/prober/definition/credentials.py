@@ -25,7 +25,7 @@ from lifesign.domain.credentials.secret_place import ENV_PATTERN, SYSTEMD_PATTER
 from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url
 from lifesign.domain.targets.target import origin_of, read_target
 from lifesign.prober.definition.layer_settings import DefinitionMapping
-from lifesign.prober.definition.values import HealthPath, Name
+from lifesign.prober.definition.values import HealthPath, Name, Switch
 
 HEADER_PATTERN: Final = r"^[!#$%&'*+.^_`|~0-9A-Za-z-]{1,64}$"
 USER_PATTERN: Final = "^[!-9;-~][ -9;-~]{0,127}$"
@@ -262,6 +262,8 @@ class CredentialSettings(CredentialMapping):
     """The credential is sent to this path and below."""
     card_origins: Annotated[tuple[Origin, ...], Field(max_length=MAX_CARD_ORIGINS)] = ()
     """Other origins whose agent cards may name an interface here: its requests carry the credential too."""
+    for_all_targets: Switch = False
+    """Also for targets of directories and registered agents; false: only for those of this definition."""
     bearer: Secret | None = None
     """A bearer token (RFC 6750)."""
     basic: BasicLogin | None = None

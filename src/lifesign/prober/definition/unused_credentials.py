@@ -21,16 +21,19 @@ class UnusedCredential:
 
 
 def unused_credentials(definition: ProbeDefinition) -> Iterator[UnusedCredential]:
-    """Yield the credentials that no probe can send; none with directories, whose targets are unknown."""
+    """Yield the credentials that no probe can send."""
+    hint = f"{_SPELLING}, or add the target's origin to card_origins"
     if definition.directories:
-        return
+        hint += ". For targets of its directories too, set for_all_targets: true"
     for credential in definition.credentials:
+        if credential.for_all_targets:
+            continue
         if not any(credential.scope.is_for_target(origin_of(url)) for url in definition.target_urls):
             yield UnusedCredential(
                 credential.name,
-                f"the credential {credential.name} is never sent: no target has the origin "
+                f"the credential {credential.name} is never sent: no target of the definition has the origin "
                 f"{credential.origin}",
-                f"{_SPELLING}, or add the target's origin to card_origins",
+                hint,
             )
 
 

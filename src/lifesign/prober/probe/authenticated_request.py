@@ -69,12 +69,22 @@ async def send_with_credential(send: Send, credential: Credential, seconds: floa
 async def send_after_refusal(
     fetched: Fetched, send: Send, url: URL, credential: Credential, seconds: float
 ) -> Fetched:
-    """If `fetched` is a refusal of a request without credential, send the request again with it."""
-    if not _is_refusal(fetched, credential) or not is_same_origin(fetched.url, url):
+    """If `fetched` may be a refusal of a request without credential, send the request again with it.
+
+    A single sign-on proxy may answer with a redirect to its sign-in page, or with the page itself.
+    """
+    if not _may_be_refusal(fetched, url, credential):
         return fetched
     if credential.tokens is not None and not await credential.tokens.prepare(seconds):
         return _without_token(fetched, credential) or fetched
-    return await send_with_credential(send, credential, seconds) or fetched
+    again = await send_with_credential(send, credential, seconds) or fetched
+    # With a credential, no redirect to another origin is followed: the first answer says more.
+    return fetched if again.result is ResultClass.REDIRECT_REFUSED else again
+
+
+def is_page(fetched: Fetched) -> bool:
+    """Return whether an answer is an HTML page, such as one to sign in."""
+    return fetched.result is ResultClass.OK and fetched.content_type == "text/html"
 
 
 def with_credential_fault(fetched: Fetched, result: ResultClass, reason: str) -> tuple[ResultClass, str]:
@@ -134,16 +144,17 @@ def credential_state(fetched: Fetched, result: ResultClass) -> CredentialState |
     return CredentialState.WORKS if status // 100 in {2, 4} else None
 
 
-def _is_refusal(fetched: Fetched, credential: Credential) -> bool:
-    """Return whether an answer to a request without its credential asks for one.
+def _may_be_refusal(fetched: Fetched, url: URL, credential: Credential) -> bool:
+    """Return whether an answer to a request without its credential may ask for one.
 
     A server that wants a client certificate fails the handshake, closes the connection, or answers 400.
     """
-    if not credential.has_certificate:
-        return fetched.status in REJECTED
-    if fetched.status is not None:
-        return fetched.status in REJECTED or fetched.status == BAD_REQUEST
-    return fetched.result in _WITHOUT_CERTIFICATE
+    if fetched.status is None:
+        is_own = is_same_origin(fetched.url, url)
+        return credential.has_certificate and is_own and fetched.result in _WITHOUT_CERTIFICATE
+    if fetched.status in REJECTED or fetched.status == BAD_REQUEST:
+        return True
+    return is_page(fetched) or _may_be_login(fetched.status, fetched.result)
 
 
 def _without_new_token(fetched: Fetched, credential: Credential) -> Fetched:

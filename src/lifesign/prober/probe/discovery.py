@@ -75,7 +75,11 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
         if is_guess and layer.result is not ResultClass.OK:
             continue
         first = first or layer
-        if visit.has_found_another or not is_absent(layer.result, layer.status_code):
+        # Without a token, 404 may hide a card: it counts unless another URL has one.
+        may_be_elsewhere = is_absent(layer.result, layer.status_code) or is_absent(
+            fetched.result, fetched.status
+        )
+        if visit.has_found_another or not may_be_elsewhere:
             return layer
     return first
 

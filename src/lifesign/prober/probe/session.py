@@ -35,6 +35,7 @@ from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.network.request import Method, Request
 from lifesign.prober.probe.authenticated_request import (
     credential_state,
+    is_page,
     rejection,
     send_after_refusal,
     send_with_credential,
@@ -65,6 +66,7 @@ MAX_OTHER_ORIGINS: Final = 4
 """Maximum number of other origins per probe, by redirects of a card and by its interface."""
 FOREIGN_RULES_RATIO: Final = 1 / 3
 """Share of one request's time that robots.txt of another origin may take."""
+NOT_FOUND: Final = 404
 MAX_STATUS: Final = 599
 """Maximum of standard status codes; higher ones appear only in the reason."""
 
@@ -124,13 +126,17 @@ class ProbeSession:
         others: OtherOrigins | None = None,
         credentials: CredentialStore | None = None,
         deadline_s: float | None = None,
+        is_named: bool = False,
     ) -> None:
         """`others`: robots.txt rules of other origins; None if robots.txt is not followed.
+
+        `is_named`: whether the definition itself names the target.
 
         `deadline_s`: end of the probe by the event loop's clock; None: REQUESTS_IN_TIME from now.
         """
         self.entry = entry
         self.definition = definition
+        self.is_named = is_named
         self.at_s = at_s
         """Start of the probe, in seconds since the epoch."""
         self.learned: dict[str, Any] = {}
@@ -281,7 +287,12 @@ class ProbeSession:
         fetched = None
         if sending is not Sending.ALWAYS:
             fetched = await send()
-            if sending is Sending.NEVER or fetched is None or fetched.result is ResultClass.OK:
+            if fetched is None or sending is Sending.NEVER:
+                return fetched
+            if fetched.result is ResultClass.OK and not is_page(fetched):
+                return fetched
+            if purpose is Purpose.HEALTH and fetched.status == NOT_FOUND:
+                # Most agents have no document.
                 return fetched
         credential, withheld = self._credential_for(url, purpose)
         if credential is None:
@@ -299,18 +310,26 @@ class ProbeSession:
         if credential is None:
             name = self._credentials.name_of_withheld(str(url))
             return None, None if name is None else f"credential {name} is not sent to such a path"
+        why = self._why_withheld(credential, url, purpose)
+        return (credential, None) if why is None else (None, f"credential {credential.name} {why}")
+
+    def _why_withheld(self, credential: Credential, url: URL, purpose: Purpose) -> str | None:
+        """Return why the credential of a URL is not sent there, without its subject; None if it is sent."""
+        if not (self.is_named or credential.is_for_all_targets):
+            # Who can add an entry to a directory must not choose requests with a credential.
+            return "is only for targets that the definition names"
         if purpose is Purpose.ENDPOINT and credential is not self._credentials.for_url(str(self.given.url)):
-            return None, f"credential {credential.name} is not that of the event stream"
+            return "is not that of the event stream"
         if purpose in _OF_A_CARD and url != self.given.url and self.recall("card_read_at_s") is None:
             # A prober with another key may have invented the interface.
-            return None, f"credential {credential.name} is not sent before this prober has read the card"
+            return "is not sent before this prober has read the card"
         if purpose is not Purpose.PATH and credential is self._own_credential:
-            return credential, None
+            return None
         # The definition chooses paths; cards and servers choose the other URLs.
         base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
         if credential.scope.is_for_target(base) or credential is self._credentials.for_url(base):
-            return credential, None
-        return None, f"credential {credential.name} is not for cards of {base}"
+            return None
+        return f"is not for cards of {base}"
 
     @cached_property
     def _own_credential(self) -> Credential | None:

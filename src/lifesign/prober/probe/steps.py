@@ -133,6 +133,7 @@ class Prober:
             others=self._others,
             credentials=self._credentials,
             deadline_s=deadline_s,
+            is_named=entry.url in self._named,
         )
         visit.checks = self._checks_by_url.get(entry.url, ())
         try:
@@ -258,7 +259,7 @@ class Prober:
         something, and another prober may have written the memory.
         """
         kind = self._kind_of(visit)
-        is_known = visit.entry.memory.mcp_generation is not None and visit.entry.url in self._named
+        is_known = visit.entry.memory.mcp_generation is not None and visit.is_named
         return kind is TargetKind.MCP or (kind is None and is_known)
 
     def _kind_of(self, visit: ProbeSession) -> TargetKind | None:
@@ -269,7 +270,7 @@ class Prober:
         url, listed = visit.entry.url, visit.entry.kind
         if (defined := self._kinds.get(url)) is not None:
             return defined
-        if listed is None or (listed is StatedKind.A2A and url in self._named):
+        if listed is None or (listed is StatedKind.A2A and visit.is_named):
             return None
         return TargetKind(listed)
 
@@ -280,7 +281,7 @@ class Prober:
 
         None if it is not asked.
         """
-        is_unknown = self._kind_of(visit) is None and visit.entry.url in self._named
+        is_unknown = self._kind_of(visit) is None and visit.is_named
         if discovery is None or not (is_unknown and may_be_server(discovery.result, discovery.status_code)):
             return None
         return await probe_server(visit, asked)

@@ -60,6 +60,8 @@ class Credential:
     def __init__(self, settings: CredentialSettings, secret: str | None) -> None:
         """`secret`: None for an OAuth 2 client whose tokens come from another process."""
         self.scope: CredentialScope = settings.scope
+        self.is_for_all_targets = settings.for_all_targets
+        """Whether targets that the definition does not name receive it too."""
         self.has_certificate = settings.client_certificate is not None
         """Whether its connections use a client certificate."""
         self.shares_connections = not has_tls(settings) and not self.scope.place[1]
