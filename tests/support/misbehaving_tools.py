@@ -159,6 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if asked.get("method") == "initialize":
             self.server.lost_session = ""
+            if self.server.greeting is not None:
+                self._write(200, "application/json", self.server.greeting)
+                return
         if (asked.get("params") or {}).get("name") == "forget":
             self.server.lost_session = asked["params"]["arguments"]["how"]
         if self.server.lost_session:
@@ -259,9 +262,10 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     """Lets no connection outlive it."""
 
-    def __init__(self, *, is_old: bool) -> None:
+    def __init__(self, *, is_old: bool, greeting: bytes | None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.is_old = is_old
+        self.greeting = greeting
         self._opened: list[socket.socket] = []
         self.lost_session = ""
         """Name of the answer within a session that has ended."""
@@ -279,12 +283,15 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def http_misbehaving(*, is_old: bool = False, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def http_misbehaving(
+    *, is_old: bool = False, greeting: bytes | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[str]:
     """Serve over HTTP, or with TLS, in a thread, until the block ends; yields the URL.
 
-    An old server closes the connection at a request of a newer version of MCP.
+    An old server closes the connection at a request of a newer version of MCP. A greeting is the body of each
+    answer to `initialize`.
     """
-    with _Server(is_old=is_old) as server:
+    with _Server(is_old=is_old, greeting=greeting) as server:
         if tls is not None:
             server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))

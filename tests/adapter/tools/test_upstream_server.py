@@ -129,6 +129,19 @@ async def test_refusal_that_is_cut_ends_with_no_part_of_a_secret() -> None:
             assert str(refused.value).endswith("." + "REMOVED-SECRET"[:kept])
 
 
+async def test_unreadable_answer_at_the_start_shows_no_part_of_a_secret(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    secret = "ak-0123456789abcdefghijklmnopqrstuvwxyzABCDEFGH"
+    greeting = f"{secret} is not valid: {secret}".encode()
+    with http_misbehaving(greeting=greeting) as url:
+        async with started(None, {"MINE": secret}, url=url, headers={"Key": {"env": "MINE"}}) as server:
+            with pytest.raises(CallNotExecuted, match="is not running") as failed:
+                await server.call("run", {})
+    ends = secret[:10], secret[-10:]
+    assert not [end for end in ends if end in f"{failed.value} {caplog.messages}"]
+
+
 async def test_server_with_too_long_a_list_of_tools_is_not_used(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

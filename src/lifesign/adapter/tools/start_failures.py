@@ -7,7 +7,7 @@ from typing import Final
 
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
 from pydantic import ValidationError
 
 from lifesign.adapter.errors import CommandFailed
@@ -37,7 +37,9 @@ def reason_of(error: BaseException) -> str:
         cause = _cause_of(error)
         return f"it cannot be reached: {cause}" if cause else type(error).__name__
     if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong):
-        return " ".join(str(error).split()) or "it took too long"
+        # The text of this code quotes the answer and cuts it, perhaps within a secret.
+        is_cut = isinstance(error, MCPError) and error.code == PARSE_ERROR
+        return "its answer cannot be read" if is_cut else " ".join(str(error).split()) or "it took too long"
     return type(error).__name__
 
 
