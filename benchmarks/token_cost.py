@@ -126,7 +126,9 @@ def store_for(urls: list[str], endpoint: Endpoint) -> CredentialStore:
         "token_url": "https://login.example/token", "client_id": "bench", "client_secret": {"env": "BENCH"},
     }  # fmt: skip
     settings = [
-        CredentialSettings.model_validate({"name": f"target-{number}", "origin": url, "oauth2": oauth2})
+        CredentialSettings.model_validate(
+            {"name": f"target-{number}", "origin": url, "for_all_targets": True, "oauth2": oauth2}
+        )
         for number, url in enumerate(urls)
     ]
     secrets = Secrets({each.source: "bench-client-secret" for each in settings})
