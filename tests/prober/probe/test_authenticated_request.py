@@ -174,6 +174,20 @@ async def test_target_that_the_definition_does_not_name_gets_no_credential(statu
     assert found.reason.endswith("credential acme is only for targets that the definition names")
 
 
+async def test_target_without_its_credential_cannot_test_guesses_of_the_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PASSWORD", "Summer2026!")
+    async with serving({CARD_PATH: as_json({"query": "Summer2026!"})}) as server:
+        login = {"username": "probe", "password": {"env": "PASSWORD"}}
+        credential = {"name": "lab", "origin": server.url, "basic": login, "for_all_targets": False}
+        found = []
+        for named in ("https://agent.example", server.url):
+            async with probing(credentials=[credential], targets=[named]) as probes:
+                found.append(results(await probes.see(server.url))["discovery"])
+    assert found == ["not_an_agent", "not_measured"]
+
+
 @pytest.mark.parametrize(
     ("location", "sent"),
     [

@@ -315,7 +315,7 @@ class ProbeSession:
 
     def _why_withheld(self, credential: Credential, url: URL, purpose: Purpose) -> str | None:
         """Return why the credential of a URL is not sent there, without its subject; None if it is sent."""
-        if not (self.is_named or credential.is_for_all_targets):
+        if not self._may_receive(credential):
             # Who can add an entry to a directory must not choose requests with a credential.
             return "is only for targets that the definition names"
         if purpose is Purpose.ENDPOINT and credential is not self._credentials.for_url(str(self.given.url)):
@@ -331,15 +331,21 @@ class ProbeSession:
             return None
         return f"is not for cards of {base}"
 
+    def _may_receive(self, credential: Credential) -> bool:
+        """Return whether the credential is for this target, as the definition says."""
+        return self.is_named or credential.is_for_all_targets
+
     @cached_property
     def _own_credential(self) -> Credential | None:
-        """The credential that the target itself receives at the URL that was given."""
+        """The credential of the URL that was given."""
         return self._credentials.for_url(self.given.base)
 
     @cached_property
     def _known_credentials(self) -> list[Credential]:
-        """The credential of the target itself, and those sent so far."""
-        return [] if self._own_credential is None else [self._own_credential]
+        """The credential that the target itself receives, and those sent so far."""
+        own = self._own_credential
+        # A target that receives none could test guesses of the secret.
+        return [own] if own is not None and self._may_receive(own) else []
 
     async def _ask(
         self,
