@@ -157,6 +157,31 @@ async def test_card_is_looked_for_at_the_next_url_without_a_token() -> None:
             assert results(await probes.see(server.url))["discovery"] == NO_TOKEN
 
 
+@pytest.mark.parametrize("challenge", [redirect(SIGN_IN), PAGE, answer(500)])
+async def test_documents_that_may_be_behind_a_withheld_credential_are_not_measured(challenge: Reply) -> None:
+    async with serving({SIGN_IN: PAGE, CARD_PATH: challenge, "/.well-known/agent.json": challenge}) as server:
+        given = settings(server)
+        given["credentials"][0]["for_all_targets"] = False
+        async with probing(**given) as probes:
+            observation = await probes.see(server.url)
+    assert layer(observation.discovery).result == "not_measured"
+    assert layer(observation.discovery).reason.endswith("is only for targets that the definition names")
+
+
+async def test_wrong_token_at_a_single_sign_on_is_named() -> None:
+    tokens = Tokens(lambda _: False)
+    async with serving({TOKEN_PATH: tokens.issue}) as server, serving({SIGN_IN: PAGE}) as other:
+        server.replies[CARD_PATH] = redirect(f"{other.url}{SIGN_IN}")
+        server.replies["/.well-known/agent.json"] = as_json(card(url=server.url + RPC))
+        async with probing(**settings(server)) as probes:
+            assert results(await probes.see(server.url))["discovery"] == "ok"
+        del server.replies["/.well-known/agent.json"]
+        async with probing(**settings(server)) as probes:
+            discovery = layer((await probes.see(server.url)).discovery)
+    assert discovery.result == "redirect_refused"
+    assert discovery.reason.endswith("with credential acme")
+
+
 @pytest.mark.parametrize("status", [401, 404])
 async def test_target_that_the_definition_does_not_name_gets_no_credential(status: int) -> None:
     tokens = Tokens(lambda _: True)

@@ -164,10 +164,19 @@ async def test_credential_that_was_not_sent_is_a_fault_of_the_connection() -> No
     assert (trial.verdict, "https" in (trial.hint or "")) == ("fault", True)
 
 
+SIGN_IN = answered(302, ResultClass.REDIRECT_REFUSED)
+PAGE = answered(200, content_type="text/html")
+
+
 @pytest.mark.parametrize(
     ("with_it", "without", "verdict"),
     [
         (answered(200), answered(200), "not_needed"),
+        (answered(405, ResultClass.HTTP_ERROR), SIGN_IN, "works"),
+        (answered(200), PAGE, "works"),
+        (PAGE, PAGE, "unknown"),
+        (SIGN_IN, SIGN_IN, "unknown"),
+        (SIGN_IN, None, "unknown"),
         (answered(404, ResultClass.NOT_AN_AGENT), answered(404, ResultClass.NOT_AN_AGENT), "unknown"),
         (answered(500, ResultClass.HTTP_ERROR), None, "unknown"),
         (answered(200), {"result": ResultClass.TIMEOUT}, "works"),
@@ -181,6 +190,7 @@ async def test_verdict_of_a_trial_follows_from_both_answers(
     trial = await tried_without_network(with_it, without)
     assert trial.verdict == verdict
     assert (trial.hint is None) is (verdict == "works")
+    assert ("as if to sign in" in (trial.hint or "")) is (with_it in (PAGE, SIGN_IN))
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def try_one(
         target = None
     if target is None or not target.absolute:
         raise InvalidValue("--url", url, "a URL such as https://agent.example/rpc")
-    for fault in unused_credentials(read) if read.target_urls else ():
+    for fault in unused_credentials(read):
         if fault.name == name:
             complain(f"warning: {fault.text}", hint=fault.hint)
     trial = run_until_signal(_try(read, chosen, target))

@@ -24,7 +24,7 @@ def unused_credentials(definition: ProbeDefinition) -> Iterator[UnusedCredential
     """Yield the credentials that no probe can send."""
     hint = f"{_SPELLING}, or add the target's origin to card_origins"
     if definition.directories:
-        hint += ". For targets of its directories too, set for_all_targets: true"
+        hint = f"for targets of directories, set for_all_targets: true; else {hint}"
     for credential in definition.credentials:
         if credential.for_all_targets:
             continue

@@ -78,8 +78,9 @@ async def send_after_refusal(
     if credential.tokens is not None and not await credential.tokens.prepare(seconds):
         return _without_token(fetched, credential) or fetched
     again = await send_with_credential(send, credential, seconds) or fetched
-    # With a credential, no redirect to another origin is followed: the first answer says more.
-    return fetched if again.result is ResultClass.REDIRECT_REFUSED else again
+    # With a credential, no redirect is followed to another origin, which asked for a login of its own.
+    is_of_other = fetched.result is ResultClass.GATED and again.result is ResultClass.REDIRECT_REFUSED
+    return fetched if is_of_other else again
 
 
 def is_page(fetched: Fetched) -> bool:
@@ -152,6 +153,11 @@ def _may_be_refusal(fetched: Fetched, url: URL, credential: Credential) -> bool:
     if fetched.status is None:
         is_own = is_same_origin(fetched.url, url)
         return credential.has_certificate and is_own and fetched.result in _WITHOUT_CERTIFICATE
+    return may_ask_for_login(fetched)
+
+
+def may_ask_for_login(fetched: Fetched) -> bool:
+    """Return whether an HTTP answer to a request without credential may be due to that."""
     if fetched.status in REJECTED or fetched.status == BAD_REQUEST:
         return True
     return is_page(fetched) or _may_be_login(fetched.status, fetched.result)

@@ -18,7 +18,7 @@ from lifesign.domain.credentials.request_scope import REJECTED, CredentialScope,
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.network.request import Request
-from lifesign.prober.probe.authenticated_request import credential_state, with_credential_fault
+from lifesign.prober.probe.authenticated_request import credential_state, is_page, with_credential_fault
 from lifesign.prober.probe.session import Fetches
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
@@ -26,6 +26,10 @@ _PLACE_HINT: Final = "pass a --url below origin and path of the credential"
 _URL_HINT: Final = (
     "pass the URL of the agent's interface as --url (the card names it), "
     "or run: lifesign probe --definition FILE"
+)
+_SIGN_IN_HINT: Final = (
+    "the server answers as if to sign in, also with the credential: compare it with the provider's, or pass "
+    "another URL of the agent as --url"
 )
 _CARD_HINT: Final = (
     "the agent card decides where an API key is sent, and this command reads no card: "
@@ -221,8 +225,15 @@ def _verdict(last: TrialStep, without: Fetched, with_it: Fetched) -> TrialVerdic
         return TrialVerdict.UNKNOWN
     if without.status is None or without.status in REJECTED or without.result is ResultClass.GATED:
         return TrialVerdict.WORKS
+    if _may_be_sign_in(without):
+        return TrialVerdict.UNKNOWN if _may_be_sign_in(with_it) else TrialVerdict.WORKS
     is_accepted = with_it.status is not None and with_it.status < _MIN_ERROR
     return TrialVerdict.NOT_NEEDED if is_accepted else TrialVerdict.UNKNOWN
+
+
+def _may_be_sign_in(fetched: Fetched) -> bool:
+    """Return whether an answer may be that of a single sign-on proxy: a redirect, or a page."""
+    return fetched.result is ResultClass.REDIRECT_REFUSED or is_page(fetched)
 
 
 def _hint(verdict: TrialVerdict, last: TrialStep, with_it: Fetched, credential: Credential) -> str | None:
@@ -246,4 +257,6 @@ def _unclear_hint(last: TrialStep, with_it: Fetched, credential: Credential) -> 
         return "look at the address and the network of the server"
     if with_it.status is None:
         return _CERTIFICATE_HINT if credential.has_certificate else _BROKEN_HINT
+    if _may_be_sign_in(with_it):
+        return _SIGN_IN_HINT
     return _CARD_HINT if credential.follows_card and with_it.status in REJECTED else _URL_HINT

@@ -75,13 +75,20 @@ async def discover(visit: ProbeSession) -> LayerResult | None:
         if is_guess and layer.result is not ResultClass.OK:
             continue
         first = first or layer
-        # Without a token, 404 may hide a card: it counts unless another URL has one.
-        may_be_elsewhere = is_absent(layer.result, layer.status_code) or is_absent(
-            fetched.result, fetched.status
-        )
-        if visit.has_found_another or not may_be_elsewhere:
+        if visit.has_found_another or not _may_be_elsewhere(layer, fetched):
             return layer
     return first
+
+
+def _may_be_elsewhere(layer: LayerResult, fetched: Fetched) -> bool:
+    """Return whether the next possible URL may have the card.
+
+    Without a token, 404 may hide a card: it counts unless another URL has one. So does a redirect to sign in
+    despite a credential.
+    """
+    is_redirected = fetched.result is ResultClass.REDIRECT_REFUSED and fetched.credential is not None
+    is_missing = is_absent(layer.result, layer.status_code) or is_absent(fetched.result, fetched.status)
+    return is_redirected or is_missing
 
 
 def _is_anything(_piece: bytes, _scrubber: Scrubber) -> bool:

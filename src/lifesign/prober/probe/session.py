@@ -17,7 +17,7 @@ from yarl import URL
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
 from lifesign.domain.credentials.acceptance import CredentialState
 from lifesign.domain.credentials.missing_credentials import OtherCredential
-from lifesign.domain.credentials.request_scope import REJECTED, SENDING, Purpose, Sending
+from lifesign.domain.credentials.request_scope import SENDING, Purpose, Sending
 from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED, Scrubber
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.observation.results import (
@@ -36,6 +36,7 @@ from lifesign.prober.network.request import Method, Request
 from lifesign.prober.probe.authenticated_request import (
     credential_state,
     is_page,
+    may_ask_for_login,
     rejection,
     send_after_refusal,
     send_with_credential,
@@ -296,7 +297,10 @@ class ProbeSession:
                 return fetched
         credential, withheld = self._credential_for(url, purpose)
         if credential is None:
-            is_withheld = withheld is not None and (fetched is None or fetched.status in REJECTED)
+            is_withheld = withheld is not None and (
+                # A card that is missing has failed: each agent has one.
+                fetched is None or (fetched.status != NOT_FOUND and may_ask_for_login(fetched))
+            )
             fetched = fetched or await send()
             return replace(fetched, withheld=withheld) if fetched is not None and is_withheld else fetched
         seconds = self._deadline(self._total_s) - self._loop.time()
