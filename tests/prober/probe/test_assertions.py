@@ -85,6 +85,23 @@ async def test_all_assertions_are_evaluated_with_their_values() -> None:
     assert list(report.observation.paths or {}) == ["/status"]
 
 
+async def test_agent_at_the_url_of_a_named_target_gets_none_of_its_answers() -> None:
+    async with serving({}) as server:
+        server.replies |= agent(server) | {"/status": as_json({"key": "private"})}
+        target = {
+            "url": server.url,
+            "assertions": [{"of": "/status", "pointer": "/key", "equals": "x"}],
+            "ask": {"paths": ["/more"]} | MESSAGE,
+        }
+        wanted = definition(targets=[target])
+        async with fetching(wanted) as fetcher:
+            given = entry(server.url, subject_id="spy")
+            observation = (await Prober(fetcher, wanted).probe(given, AT_S)).observation
+    assert observation.agent_id == "spy"
+    assert observation.transport is not None
+    assert (observation.assertions, observation.paths, observation.message) == (None, None, None)
+
+
 async def test_target_without_assertions_has_no_results() -> None:
     async with serving({}) as server:
         server.replies |= agent(server)

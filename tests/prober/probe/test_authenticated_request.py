@@ -183,15 +183,18 @@ async def test_wrong_token_at_a_single_sign_on_is_named() -> None:
 
 
 @pytest.mark.parametrize("status", [401, 404])
-async def test_target_that_the_definition_does_not_name_gets_no_credential(status: int) -> None:
+@pytest.mark.parametrize("subject_id", [None, "an-agent-at-its-url"])
+async def test_target_that_the_definition_does_not_name_gets_no_credential(
+    subject_id: str | None, status: int
+) -> None:
     tokens = Tokens(lambda _: True)
     async with serving({}) as server:
         await guarded(server, tokens, status)
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         given = settings(server)
         given["credentials"][0]["for_all_targets"] = False
-        async with probing(**given) as probes:
-            observation = await probes.see(server.url)
+        async with probing(**given, **({"targets": [server.url]} if subject_id else {})) as probes:
+            observation = await probes.see(server.url, subject_id=subject_id)
         async with probing(**given, targets=[server.url]) as probes:
             assert await transport(probes, server.url) == "ok"
     found = layer(observation.transport)
