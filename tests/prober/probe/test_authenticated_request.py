@@ -193,7 +193,8 @@ async def test_target_that_the_definition_does_not_name_gets_no_credential(
         server.replies[CARD_PATH] = as_json(card(url=server.url + RPC))
         given = settings(server)
         given["credentials"][0]["for_all_targets"] = False
-        async with probing(**given, **({"targets": [server.url]} if subject_id else {})) as probes:
+        named = server.url if subject_id else "https://agent.example"
+        async with probing(**given, targets=[named]) as probes:
             observation = await probes.see(server.url, subject_id=subject_id)
         async with probing(**given, targets=[server.url]) as probes:
             assert await transport(probes, server.url) == "ok"
