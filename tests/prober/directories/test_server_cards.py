@@ -55,15 +55,16 @@ async def found_at(
     return found
 
 
-async def test_server_card_that_contains_the_key_is_not_read(fetcher: Fetcher) -> None:
-    key = "key-of-the-directory"
+async def test_key_of_the_directory_is_not_sent_to_a_server_card(fetcher: Fetcher) -> None:
     replies = {
         "/list.json": as_json(catalog("/card.json")),
-        "/card.json": as_json(card(f"https://b.example/{key}")),
+        "/card.json": as_json(card("https://b.example/mcp")),
     }
     async with serving(replies) as server:
-        found = await found_at(f"{server.url}/list.json", fetcher, key=key)
-        assert [entry.url for entry in found.entries] == [f"{server.url}/card.json"]
+        found = await found_at(f"{server.url}/list.json", fetcher, key="key-of-the-directory")
+        assert "authorization" in server.asked("/list.json")
+        assert "authorization" not in server.asked("/card.json")
+    assert [entry.url for entry in found.entries] == ["https://b.example/mcp"]
 
 
 async def test_server_card_is_replaced_by_its_endpoints(fetcher: Fetcher) -> None:

@@ -223,10 +223,14 @@ class _Reading:
             if self._get is None:
                 self._walk.note("nested_not_read", f"named by a file, and not read: {step.url}")
                 continue
-            got = await self._fetch(self._source.request_for(step.url))
+            # The author of an entry, who may be anyone, has chosen the URL of a nested catalog.
+            is_own = step.depth == 0
+            got = await self._fetch(
+                self._source.request_for(step.url) if is_own else WantedDocument(url=step.url)
+            )
             if got.result is ResultClass.OK:
                 return self._document(step.url, got), step.depth
-            if step.depth == 0 or not _is_absent(got):
+            if is_own or not _is_absent(got):
                 raise self._not_fetched(step.url, got)
             self._walk.note("nested_not_read", f"{_location_text(step.url, got)}: {got.reason}")
         return None, 0
@@ -235,9 +239,7 @@ class _Reading:
         """List the endpoints of the server cards that entries named."""
         if self._get is not None and self._cards.has_any:
             ends_at_s = min(self._ends_at_s, self._now_s() + server_cards.MAX_READING_S)
-            found = await self._cards.read(
-                self._get, self._source.request_for, lambda: self._now_s() >= ends_at_s
-            )
+            found = await self._cards.read(self._get, lambda: self._now_s() >= ends_at_s)
             # An unchanged directory does not show that its cards are unchanged.
             self._walk.is_single = False
             try:

@@ -6,7 +6,6 @@ endpoint. If a card cannot be read, its URL is listed, and the rest of the direc
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Final
 
 from lifesign.domain.observation.results import ResultClass
@@ -54,23 +53,20 @@ class ServerCards:
         """Whether there is any URL that may be a server card."""
         return bool(self._named)
 
-    async def read(
-        self, get: Get, request_for: Callable[[str], WantedDocument], is_over: Callable[[], bool]
-    ) -> list[tuple[str, list[Entry]]]:
+    async def read(self, get: Get, is_over: Callable[[], bool]) -> list[tuple[str, list[Entry]]]:
         """Request each possible server card once; return each URL with the endpoints found."""
         return [
-            (url, await self._endpoints(url, name, None if is_over() else get, request_for))
+            (url, await self._endpoints(url, name, None if is_over() else get))
             for url, name in self._named.items()
         ]
 
-    async def _endpoints(
-        self, url: str, name: str | None, get: Get | None, request_for: Callable[[str], WantedDocument]
-    ) -> list[Entry]:
+    async def _endpoints(self, url: str, name: str | None, get: Get | None) -> list[Entry]:
         listed: list[Entry] = [Listed(url, name, Kind.MCP)]
         if get is None:
             self.unread += 1
             return listed
-        got = await get(replace(request_for(url), max_bytes=MAX_CARD_BYTES, timeout_s=CARD_TIMEOUT_S))
-        if got.result is not ResultClass.OK or got.is_altered:
+        # Without the key of the directory: the author of the entry has chosen the URL.
+        got = await get(WantedDocument(url=url, max_bytes=MAX_CARD_BYTES, timeout_s=CARD_TIMEOUT_S))
+        if got.result is not ResultClass.OK:
             return listed
         return server_card_entries(Document(got.body).value, name) or listed

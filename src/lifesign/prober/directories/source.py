@@ -138,7 +138,7 @@ class ListSource:
     format: str = AUTO
     """The name of a format; `auto` recognises it by the content."""
     key: str | None = field(default=None, repr=False)
-    """Sent as Bearer to the URL and to others below its folder, and nowhere else."""
+    """Sent as Bearer to the directory's own pages, at its URL and below its folder, and nowhere else."""
     kinds: frozenset[Kind] = PROBED_KINDS
     """Kinds of entries that become targets; MCP servers only if they are named here."""
     max_entries: int = MAX_ENTRIES
@@ -174,9 +174,9 @@ class ListSource:
         return places if chosen is not None else (*places, self.url)
 
     def request_for(self, url: str) -> WantedDocument:
-        """Return the request for a document, with the key if the URL may get it.
+        """Return the request for one of the directory's own pages, with the key if the URL may get it.
 
-        Entries name further documents. Those elsewhere on the origin may be on servers of others.
+        A page elsewhere on the origin may be on a server of others.
         """
         if self.url is None or self.key is None:
             return WantedDocument(url=url)
