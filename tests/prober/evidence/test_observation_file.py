@@ -50,6 +50,10 @@ def file(path: Path) -> Iterator[ResultsFile]:
     opened.close()
 
 
+def test_new_file_is_for_its_owner_only(file: ResultsFile, path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 # --- lines ---------------------------------------------------------------------------------------
 
 

@@ -24,7 +24,8 @@ MAX_LINE_BYTES: Final = 131_072
 LOCK_TRIES: Final = 200
 LOCK_PAUSE_S: Final = 0.01
 """Interval at which the lock is tried again. A process that holds it for two seconds has stopped."""
-_MODE: Final = 0o640
+# Values that assertions read may be from behind a login.
+_MODE: Final = 0o600
 
 
 def line_of(observation: Observation) -> bytes:
