@@ -118,6 +118,7 @@ async def test_a_new_token_that_is_rejected_is_not_replaced() -> None:
             assert (tokens.issued, request_count(server, RPC)) == (1, 1)
 
 
+ONLY_NAMED = "the definition names"
 SIGN_IN = "/sign-in"
 PAGE = answer(200, b"<html>", Content_Type="text/html")
 
@@ -165,7 +166,7 @@ async def test_documents_that_may_be_behind_a_withheld_credential_are_not_measur
         async with probing(**given) as probes:
             observation = await probes.see(server.url)
     assert layer(observation.discovery).result == "not_measured"
-    assert layer(observation.discovery).reason.endswith("is only for targets that the definition names")
+    assert layer(observation.discovery).reason.endswith(ONLY_NAMED)
 
 
 async def test_wrong_token_at_a_single_sign_on_is_named() -> None:
@@ -200,7 +201,7 @@ async def test_target_that_the_definition_does_not_name_gets_no_credential(
             assert await transport(probes, server.url) == "ok"
     found = layer(observation.transport)
     assert found.result == ("gated" if status == 401 else "not_measured")
-    assert found.reason.endswith("credential acme is only for targets that the definition names")
+    assert found.reason.endswith(ONLY_NAMED)
 
 
 async def test_target_without_its_credential_cannot_test_guesses_of_the_secret(

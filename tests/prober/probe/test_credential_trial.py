@@ -190,7 +190,7 @@ async def test_verdict_of_a_trial_follows_from_both_answers(
     trial = await tried_without_network(with_it, without)
     assert trial.verdict == verdict
     assert (trial.hint is None) is (verdict == "works")
-    assert ("as if to sign in" in (trial.hint or "")) is (with_it in (PAGE, SIGN_IN))
+    assert ("sign in" in (trial.hint or "")) is (with_it in (PAGE, SIGN_IN))
 
 
 @pytest.mark.parametrize(
