@@ -85,21 +85,21 @@ async def test_all_assertions_are_evaluated_with_their_values() -> None:
     assert list(report.observation.paths or {}) == ["/status"]
 
 
-async def test_agent_at_the_url_of_a_named_target_gets_none_of_its_answers() -> None:
+async def test_agent_at_the_url_of_a_named_target_gets_nothing_from_behind_its_login(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "secret-of-lab")
     async with serving({}) as server:
-        server.replies |= agent(server) | {"/status": as_json({"key": "private"})}
-        target = {
-            "url": server.url,
-            "assertions": [{"of": "/status", "pointer": "/key", "equals": "x"}],
-            "ask": {"paths": ["/more"]} | MESSAGE,
-        }
-        wanted = definition(targets=[target])
-        async with fetching(wanted) as fetcher:
-            given = entry(server.url, subject_id="spy")
-            observation = (await Prober(fetcher, wanted).probe(given, AT_S)).observation
+        server.replies |= agent(server) | {"/status": as_json({"key": "public"}), "/login": answer(401)}
+        checks = [{"of": path, "pointer": "/key", "equals": "x"} for path in ("/status", "/login")]
+        credential = {"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}
+        targets = [{"url": server.url, "assertions": checks}]
+        credentials = [credential | {"for_all_targets": False}]
+        async with probing(targets=targets, credentials=credentials) as probes:
+            observation = await probes.see(server.url, subject_id="spy")
+        assert "secret-of-lab" not in "".join(server.heads)
     assert observation.agent_id == "spy"
-    assert observation.transport is not None
-    assert (observation.assertions, observation.paths, observation.message) == (None, None, None)
+    assert [each.result for each in observation.assertions or ()] == [NOT_MEASURED] * 2
 
 
 async def test_target_without_assertions_has_no_results() -> None:

@@ -31,7 +31,7 @@ from lifesign.domain.probing.cadence import Cadence, after_probe, wants_card
 from lifesign.domain.targets.target import StatedKind, TargetKind, is_on_origin_of, is_target_id
 from lifesign.prober.definition.layer_settings import LayerSettings
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.definition.target_settings import TargetSettings, paths_of
+from lifesign.prober.definition.target_settings import paths_of
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.host_limiter import AddressBusy
 from lifesign.prober.probe.assertions import check_assertions, needs_body
@@ -133,9 +133,10 @@ class Prober:
             others=self._others,
             credentials=self._credentials,
             deadline_s=deadline_s,
-            is_named=self._is_named(entry),
+            # A registered agent may have the URL of a target, and its own key reads its results.
+            is_named=entry.url in self._named and is_target_id(entry.subject_id),
         )
-        visit.checks = self._checks_by_url.get(entry.url, ()) if visit.is_named else ()
+        visit.checks = self._checks_by_url.get(entry.url, ())
         try:
             observation = await self._observe(visit)
         except AddressBusy:
@@ -181,20 +182,9 @@ class Prober:
         thresholds_s = entry.thresholds_s
         return self._cadence if thresholds_s is None else self._cadence.with_thresholds(*thresholds_s)
 
-    def _is_named(self, entry: TargetEntry) -> bool:
-        """Return whether the definition itself names the target.
-
-        A registered agent may have the same URL: its key may read its results, whoever owns the target.
-        """
-        return entry.url in self._named and is_target_id(entry.subject_id)
-
-    def _settings_of(self, visit: ProbeSession) -> TargetSettings | None:
-        """Return the definition's settings of a target that it names; None without such settings."""
-        return self._settings_by_url.get(visit.entry.url) if visit.is_named else None
-
     def _asked_of(self, visit: ProbeSession) -> LayerSettings:
         """Return the layers to probe of a target: its own settings, else those of the definition."""
-        settings = self._settings_of(visit)
+        settings = self._settings_by_url.get(visit.entry.url)
         return (None if settings is None else settings.ask) or self._definition.ask
 
     async def _observe(self, visit: ProbeSession) -> Observation:
@@ -249,7 +239,7 @@ class Prober:
             elif transport is not None and visit.has_seen_page and not _is_declared(discovery):
                 transport = without_card(visit, transport)
         # The task of a message may be polled until no time is left.
-        paths = await _ask_paths(visit, paths_of(self._settings_of(visit), asked))
+        paths = await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked))
         if asked.message is not None and _is_declared(discovery) and not visit.entry.is_repeat:
             message = await send_message(visit, asked.message.text)
             await _get_after_failure(visit, message)
@@ -270,7 +260,7 @@ class Prober:
         something, and another prober may have written the memory.
         """
         kind = self._kind_of(visit)
-        is_known = visit.entry.memory.mcp_generation is not None and visit.is_named
+        is_known = visit.entry.memory.mcp_generation is not None and visit.entry.url in self._named
         return kind is TargetKind.MCP or (kind is None and is_known)
 
     def _kind_of(self, visit: ProbeSession) -> TargetKind | None:
@@ -281,7 +271,7 @@ class Prober:
         url, listed = visit.entry.url, visit.entry.kind
         if (defined := self._kinds.get(url)) is not None:
             return defined
-        if listed is None or (listed is StatedKind.A2A and visit.is_named):
+        if listed is None or (listed is StatedKind.A2A and url in self._named):
             return None
         return TargetKind(listed)
 
@@ -292,7 +282,7 @@ class Prober:
 
         None if it is not asked.
         """
-        is_unknown = self._kind_of(visit) is None and visit.is_named
+        is_unknown = self._kind_of(visit) is None and visit.entry.url in self._named
         if discovery is None or not (is_unknown and may_be_server(discovery.result, discovery.status_code)):
             return None
         return await probe_server(visit, asked)
@@ -326,7 +316,7 @@ class Prober:
             readiness=await read_health(visit) if asked.health else None,
             message=found.tools.called,
             tools=found.tools.listed,
-            paths=await _ask_paths(visit, paths_of(self._settings_of(visit), asked)),
+            paths=await _ask_paths(visit, paths_of(self._settings_by_url.get(visit.entry.url), asked)),
         )
 
     def _log_uncalled_tool(self, url: str, why: str) -> None:
