@@ -1,4 +1,5 @@
 import asyncio
+import socket
 import time
 from pathlib import Path
 
@@ -6,11 +7,12 @@ import pytest
 from sqlalchemy import insert, make_url, select, text
 from tests.support.databases import empty_url, postgresql_server
 
-from lifesign.storage.engine.database import open_database
-from lifesign.storage.engine.postgresql_sessions import MAX_IDLE_SECONDS, SETTINGS
+from lifesign.storage.engine.database import open_database, read_url
+from lifesign.storage.engine.postgresql_sessions import MAX_IDLE_SECONDS, SETTINGS, host_of
 from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
+from lifesign.storage.events.event_news import event_news
 
 
 def _add_row(transaction: Transaction) -> None:
@@ -50,6 +52,46 @@ async def test_page_cost_of_the_database_is_kept(tmp_path: Path) -> None:
     name = make_url(url).database
     postgresql_server().psql(f"ALTER DATABASE {name} SET random_page_cost = 2.5")
     assert await _costs_of_pages(url) == ["2.5", "2.5"]
+
+
+@pytest.mark.parametrize("place", ["localhost:{port}/ah?", "/ah?host=localhost&port={port}&"])
+@pytest.mark.parametrize("connects", ["transaction", "notifications"])
+async def test_localhost_is_127_0_0_1_before_the_other_address(
+    place: str, connects: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came: list[str] = []
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(writer.get_extra_info("sockname")[0])
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4)) - 4)
+        fields = b"SFATAL\0C28000\0Mno\0\0"
+        writer.write(b"E" + (4 + len(fields)).to_bytes(4) + fields)
+        writer.close()
+
+    ours = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = ours.sockets[0].getsockname()[1]
+    anothers = await asyncio.start_server(refuse, "::1", port)
+    found = socket.getaddrinfo
+    first = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))]
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *a, **k: first if a[0] == "localhost" else found(*a, **k)
+    )
+    database = open_database(f"postgresql://ah:secret@{place.format(port=port)}sslmode=disable")
+    news = event_news(database)
+    async with ours, anothers:
+        if connects == "transaction":
+            with pytest.raises(StoreUnavailable):
+                await database.read(_rows)
+        else:
+            await news.wait()
+    assert set(came) == {"127.0.0.1"}
+    await news.close()
+    await database.close()
+
+
+def test_name_of_a_verified_certificate_is_not_replaced() -> None:
+    assert host_of(read_url("postgresql://ah@localhost/ah?sslmode=verify-full")) == {}
+    assert host_of(read_url("postgresql://ah@localhost/ah?host=/run/pg")) == {}
 
 
 class ForgetfulFirewall:

@@ -46,6 +46,7 @@ class PostgresqlDatabase:
                 "timeout": POOL_WAIT_SECONDS,
                 "command_timeout": STATEMENT_SECONDS,
                 "server_settings": postgresql_sessions.SETTINGS,
+                **postgresql_sessions.host_of(self.url),
             },
         )
         postgresql_sessions.configure(self._engine.sync_engine)

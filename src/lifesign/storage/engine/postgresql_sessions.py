@@ -3,7 +3,7 @@
 import time
 
 import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy import Engine, event
+from sqlalchemy import URL, Engine, event
 from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -40,6 +40,18 @@ _ASSUME_FLASH = """
     SELECT set_config('random_page_cost', '1.1', false) FROM pg_settings
     WHERE name = 'random_page_cost' AND source = 'default'
 """
+
+
+def host_of(url: URL) -> dict[str, list[str]]:
+    """Return asyncpg's argument `host`, if it differs from the URL's.
+
+    The host `localhost` becomes 127.0.0.1, and then `localhost`. Another user could listen on ::1, which many
+    systems return first for `localhost`, and ask for the password. With `verify-full`, asyncpg compares the
+    name with that in the certificate first.
+    """
+    is_localhost = url.query.get("host", url.host) == "localhost"
+    is_verified = url.query.get("ssl") == "verify-full"
+    return {"host": ["127.0.0.1", "localhost"]} if is_localhost and not is_verified else {}
 
 
 def configure(engine: Engine) -> None:

@@ -84,12 +84,15 @@ class _Listening:
     def __init__(self, url: URL) -> None:
         from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - brings the ORM
 
+        from lifesign.storage.engine.postgresql_sessions import host_of  # noqa: PLC0415 - brings asyncpg
+
         self._engine = create_async_engine(
             url,
             poolclass=NullPool,
             connect_args={
                 "timeout": CONNECT_SECONDS,
                 "server_settings": {"application_name": NAME_OF_LISTENERS},
+                **host_of(url),
             },
         )
         self._connection: AsyncConnection | None = None
