@@ -134,6 +134,12 @@ def test_systemd_unit_runs_an_existing_command(unit: Path) -> None:
     assert "\nStartLimitIntervalSec=0\n" in unit.read_text()
 
 
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_service_with_a_registry_on_loopback_can_distinguish_users(unit: Path) -> None:
+    text = unit.read_text()
+    assert "--registry http://127.0.0.1:" not in text or "\nPrivateUsers=" not in text
+
+
 def test_unit_of_an_adapter_signals_the_adapter_only_and_waits_for_its_drain() -> None:
     text = (DIRECTORY.parent / "adapter.md").read_text()
     (unit,) = re.findall(r"^```ini\n(.+?)^```$", text, re.MULTILINE | re.DOTALL)

@@ -1,17 +1,31 @@
 """Users of servers on loopback."""
 
+import logging
 import os
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import Mock
 
 import pytest
+from tests.support.servers import REPOSITORY
 
-from lifesign.http_client import socket_users
+from lifesign.http_client import loopback_listener, socket_users
 from lifesign.http_client.loopback_listener import ListenerChanged, LoopbackListeners, server_user
 from lifesign.http_client.socket_users import IS_SUPPORTED
 
+ONLY_ROOT_IS_MAPPED = ("unshare", "--user", "--map-root-user")
+CHECK_EACH = f"""
+import sys
+sys.path.insert(0, {str(REPOSITORY)!r})
+from tests.http_client.test_loopback_listener import LoopbackListeners, check
+listeners = LoopbackListeners()
+for port in sys.argv[1:]:
+    check(listeners, ("127.0.0.1", int(port)))
+"""
 OTHER = 65_534
 AS_ROOT = pytest.mark.skipif(
     os.geteuid() != 0 or not IS_SUPPORTED,
@@ -102,3 +116,39 @@ def test_server_of_another_user_than_before_is_refused(host: str) -> None:
             check(listeners, address)
     with server_of(OTHER, (host, 0)) as (another, _):
         check(listeners, another)
+
+
+@AS_ROOT
+def test_client_in_a_user_namespace_warns_once_about_a_server_whose_user_is_not_mapped() -> None:
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*ONLY_ROOT_IS_MAPPED, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("NOT RUN: this system does not allow user namespaces")
+    with (
+        server_of(0, ("127.0.0.1", 0)) as ((_, of_root), _),
+        server_of(1000, ("127.0.0.1", 0)) as ((_, unmapped), _),
+        server_of(OTHER, ("127.0.0.1", 0)) as ((_, another), _),
+    ):
+        ports = [str(port) for port in (of_root, unmapped, unmapped, another)]
+        command = [*ONLY_ROOT_IS_MAPPED, sys.executable, "-c", CHECK_EACH, *ports]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    [warning] = done.stderr.splitlines()
+    assert f"port {unmapped}:" in warning
+    assert "PrivateUsers=yes" in warning
+
+
+@AS_ROOT
+def test_server_of_a_user_who_is_not_mapped_is_refused_after_that_of_a_mapped_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loopback_listener, "unmapped_user", lambda: OTHER)
+    listeners = LoopbackListeners()
+    with server_of(1000, ("127.0.0.1", 0)) as (address, _):
+        check(listeners, address)
+    with server_of(OTHER, address), pytest.raises(ListenerChanged):
+        check(listeners, address)
+    assert caplog.records == []
+    with server_of(OTHER, ("127.0.0.1", 0)) as (another, _), caplog.at_level(logging.WARNING):
+        check(listeners, another)
+    assert len(caplog.records) == 1

@@ -3,6 +3,7 @@
 import os
 import socket
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from lifesign.http_client.socket_users import (
     LISTEN,
     open_sockets,
     place_of,
+    unmapped_user,
 )
 
 LINUX = pytest.mark.skipif(not IS_SUPPORTED, reason="NOT RUN: only Linux shows the users of sockets")
@@ -55,3 +57,31 @@ def test_refusal_of_the_kernel_is_an_error() -> None:
 def test_ipv4_address_within_ipv6_is_plain() -> None:
     assert place_of(("::ffff:192.0.2.7", 80, 0, 0)) == (ip_address("192.0.2.7"), 80)
     assert place_of(("::1", 80, 0, 0)) == (ip_address("::1"), 80)
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "overflow", "expected"),
+    [
+        ("0 0 4294967295\n", "65534\n", None),
+        ("0 0 1000\n1000 1000 4294966295\n", "65534\n", None),
+        ("0 0 1\n", "65534\n", 65_534),
+        ("0 0 1\n 61001 61001 1\n", "1234\n", 1_234),
+        ("0 100000 65536\n", None, 65_534),
+        ("", "65534\n", 65_534),
+        (None, None, 65_534),
+    ],
+)
+def test_number_of_unmapped_users_is_read_unless_all_are_mapped(
+    monkeypatch: pytest.MonkeyPatch, uid_map: str | None, overflow: str | None, expected: int | None
+) -> None:
+    files = {Path("/proc/self/uid_map"): uid_map, Path("/proc/sys/kernel/overflowuid"): overflow}
+
+    def read_text(path: Path) -> str:
+        text = files[path]
+        if text is None:
+            raise FileNotFoundError(path)
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    monkeypatch.setattr(socket_users, "IS_SUPPORTED", True)
+    assert unmapped_user.__wrapped__() == expected

@@ -3,8 +3,10 @@
 Any user of a machine can listen on a port above 1023 while its usual server is down. A client that sends a
 secret without TLS therefore remembers whose server it first found there. It closes a connection to the server
 of another user before it sends anything. Linux shows the users of sockets; elsewhere nothing is checked.
+In a user namespace, all unmapped users have one number: between those there is no check, but a warning.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -14,11 +16,20 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.http_client.socket_users import CONNECTED, LISTEN, Address, IpAddress, open_sockets, place_of
+from lifesign.http_client.socket_users import (
+    CONNECTED,
+    LISTEN,
+    Address,
+    IpAddress,
+    open_sockets,
+    place_of,
+    unmapped_user,
+)
 
 if TYPE_CHECKING:
     from asyncio import BaseTransport
 
+_LOG = logging.getLogger(__name__)
 _ROOT: Final = 0
 _ALL_ADDRESSES: Final[Mapping[int, tuple[IpAddress, ...]]] = MappingProxyType({
     4: (IPv4Address(0), IPv6Address(0)),
@@ -38,11 +49,13 @@ class LoopbackListeners:
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, int], int] = {}
+        self._has_warned = False
 
     def check(self, transport: "BaseTransport") -> None:
         """Raise ListenerChanged if a new connection leads to the server of another user than before.
 
-        Servers of root and of this user always pass, and so do connections with TLS.
+        Servers of root and of this user always pass, and so do connections with TLS. Warns once about a
+        server whose user cannot be distinguished from others.
         """
         peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if not peer or not own or transport.get_extra_info("sslcontext") is not None:
@@ -54,6 +67,16 @@ class LoopbackListeners:
         if user not in {first, _ROOT, os.geteuid()}:
             what = f"user {user} listens on {host}, port {port}; it was user {first} before"
             raise ListenerChanged(f"{what}. If this is correct, restart this program")
+        if user == unmapped_user() and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "cannot determine which user listens on %s, port %d: this process is in a user namespace "
+                "that does not map this user. While the server is down, any user of the machine can listen "
+                "there and receive secrets. Remove PrivateUsers=yes from the unit of this service, or use TLS or a "
+                "port below 1024",
+                host,
+                port,
+            )
 
 
 IN_THIS_PROCESS: Final = LoopbackListeners()

@@ -9,7 +9,9 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 from typing import Any, Final
 
 IS_SUPPORTED: Final = hasattr(socket, "AF_NETLINK")
@@ -39,6 +41,8 @@ _COOKIE_OF_NONE: Final = b"\xff" * 8
 _SOCKET: Final = struct.Struct("=BBBB4s16s16sL8sLLLLL")
 _ANSWER_BYTES: Final = 65_536
 _TIMEOUT_SECONDS: Final = 1.0
+_ALL_USERS: Final = 2**32 - 1
+_DEFAULT_UNMAPPED_USER: Final = 65_534
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,27 @@ class OpenSocket:
     local: Place
     remote: Place
     user: int
-    """Number of the user who owns it."""
+    """Number of the user who owns it, in the user namespace of this process."""
+
+
+@cache
+def unmapped_user() -> int | None:
+    """Return the number that stands for all users without a number of their own; None if there are none.
+
+    There are such users in a user namespace that does not map all users (user_namespaces(7)). One of them
+    cannot be distinguished from another.
+    """
+    try:
+        mapped = sum(int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    except OSError:
+        mapped = 0
+    if not IS_SUPPORTED or mapped >= _ALL_USERS:
+        return None
+    try:
+        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except OSError:
+        # A service with ProcSubset=pid cannot read it.
+        return _DEFAULT_UNMAPPED_USER
 
 
 def place_of(address: Address) -> Place:
