@@ -78,6 +78,33 @@ def test_secret_that_the_arguments_contain_is_not_removed(written: str) -> None:
     assert secrets.cleaned(result, {}) != result
 
 
+def test_guess_of_one_secret_shows_no_other() -> None:
+    secrets = ServerSecrets(of_headers("ONE", "TWO"), {"ONE": "reporting-user", "TWO": SECRET})
+    secrets.read()
+    words = secrets.cleaned_words(f"reporting-user:{SECRET}", {"sql": "-- reporting-user"})
+    assert words == "reporting-user:REMOVED-SECRE"
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        ("Bearer sk-0123456789", "sk-0123456789"),
+        ("Basic cHJvYmVyOnBhc3N3b3JkLTk5", "password-99"),
+        ("session=cookie-012345; x=1", "cookie-012345"),
+    ],
+)
+def test_parts_of_a_header_are_removed(value: str, part: str) -> None:
+    headers = {"authorization": {"env": "ONE"}}
+    secrets = ServerSecrets(
+        Upstream.model_validate(
+            {"url": "https://acme.example/mcp", "headers": headers, "tools": {"run": {"usd_per_call": 0}}}
+        ),
+        {"ONE": value},
+    )
+    secrets.read()
+    assert part not in secrets.cleaned_words(f"invalid: {part}", {})
+
+
 def test_beginning_of_a_secret_is_not_removed() -> None:
     secrets = ServerSecrets(of_headers("ONE"), {"ONE": SECRET})
     secrets.read()

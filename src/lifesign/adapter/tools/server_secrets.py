@@ -8,13 +8,14 @@ from pydantic_core import from_json, to_json
 
 from lifesign.adapter.tools.tools_file import Upstream
 from lifesign.adapter.tools.tools_file_reader import secret_of
-from lifesign.domain.credentials.secret import NO_SECRETS, scrubber_of, united
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, scrubber_of, secrets_in_header, united
 
 
 class ServerSecrets:
     """Secrets of one tool server, which may quote them, as in "incorrect API key provided: ..."."""
 
     def __init__(self, upstream: Upstream, environment: Mapping[str, str]) -> None:
+        self._headers = upstream.headers
         self._sources = upstream.environment or upstream.headers
         self._environment = environment
         self.scrubber = NO_SECRETS
@@ -30,12 +31,16 @@ class ServerSecrets:
         if values != self._values:
             self._former, self._values = self._values, values
         self.scrubber = united(
-            scrubber_of(read[name].removeprefix(source.prefix))
+            scrubber_of(read[name].removeprefix(source.prefix), *self._parts(read[name]))
             for read in (self._values, self._former)
             for name, source in self._sources.items()
             if name in read
         )
         return values
+
+    def _parts(self, value: str) -> list[str]:
+        """Return the parts of a header that a server may quote alone, such as the token after `Bearer`."""
+        return secrets_in_header(value) if self._sources is self._headers else []
 
     def clean_text(self, text: str) -> str:
         """Return a text without the secrets."""
@@ -63,14 +68,19 @@ class ServerSecrets:
     def _cleaned(self, written: bytes, arguments: Mapping[str, Any]) -> bytes:
         """Return an answer, as JSON, without the secrets.
 
-        It stays unchanged if the arguments contain a secret too. The agent has guessed this secret, and a
-        server that quotes the arguments would otherwise show which guess is right. The result does not
-        depend on the beginning of a secret, nor does the time.
+        A secret that the arguments contain stays. The agent has guessed it, and a server that quotes the
+        arguments would otherwise show which guess is right. The result does not depend on the beginning of a
+        secret, nor does the time.
         """
         if not self.scrubber:
             return written
-        is_quoted = self.scrubber.is_shown_in(written)
-        is_guessed = self.scrubber.is_shown_in(to_json(arguments))
+        given = to_json(arguments)
+        is_quoted, is_guessed = self.scrubber.is_shown_in(written), self.scrubber.is_shown_in(given)
         if is_quoted is None or is_guessed is None:
             raise ValueError("a text has too many HTML entities to be searched")
-        return self.scrubber.clean_shown(written) if is_quoted and not is_guessed else written
+        if not is_quoted:
+            return written
+        if not is_guessed:
+            return self.scrubber.clean_shown(written)
+        others = [secret for secret in self.scrubber.secrets if not Scrubber([secret]).is_shown_in(given)]
+        return Scrubber(others).clean_shown(written) if others else written
