@@ -47,6 +47,17 @@ def reading(directory: Path, text: str) -> str:
     return str(refused.value).removeprefix(f"{file}: ")
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_warning_names_a_tools_file_that_others_can_change(
+    directory: Path, caplog: pytest.LogCaptureFixture, mode: int
+) -> None:
+    file = directory / "tools.yml"
+    file.write_text(GOOD)
+    file.chmod(mode)
+    read_upstreams(file, ENVIRONMENT)
+    assert any(str(file) in message for message in caplog.messages) is (mode == 0o666)
+
+
 def test_tools_file_configures_servers_tools_and_prices(directory: Path) -> None:
     file = directory / "tools.yml"
     file.write_text(GOOD)

@@ -16,6 +16,7 @@ from lifesign.domain.credentials.secret_place import env_text
 from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.changeable_path import path_weakness
 from lifesign.mcp.task_tools import TASK_TOOLS
 
 _log = logging.getLogger("lifesign.adapter.tools")
@@ -29,6 +30,7 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
     """
     try:
         with path.open("rb") as opened:
+            status = os.fstat(opened.fileno())
             raw = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InvalidValue("tools", str(path), f"a readable file ({error.strerror})") from None
@@ -48,6 +50,9 @@ def read_upstreams(path: Path, environment: Mapping[str, str] = os.environ) -> U
     ]
     if faults:
         raise refuse(faults)
+    if (weakness := path_weakness(path, status)) is not None:
+        reason = f"says what is started and where secrets are sent ({weakness.reason})"
+        _warn(f"other users can change {path}, which {reason}: {weakness.remedy}")
     return placed
 
 
