@@ -46,6 +46,8 @@ def read_url(url: str) -> URL:
         raise InvalidValue("database", shown_database_url(url), _EXPECTED) from None
     if parsed.drivername not in {*_SERVERS, "sqlite"}:
         raise InvalidValue("database", shown_database_url(url), _EXPECTED)
+    if parsed.port is not None and not 0 < parsed.port <= _MAX_PORT:
+        raise InvalidValue("database", shown_database_url(url), f"a port of 1 to {_MAX_PORT}")
     return parsed if parsed.drivername == "sqlite" else _with_driver_parameters(parsed)
 
 
@@ -60,6 +62,7 @@ def _with_driver_parameters(url: URL) -> URL:
 
 
 _PARAMETERS = frozenset({"host", "passfile", "port", "ssl", "sslmode", "target_session_attrs"})
+_MAX_PORT = 65_535
 _SERVERS = frozenset({"postgresql", "postgres"})
 _EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
 _ENCODED = "a user and a password with %40 for @, and so on for : / ? # and spaces, and a number as the port"
