@@ -119,6 +119,15 @@ def test_server_of_another_user_than_before_is_refused(host: str) -> None:
 
 
 @AS_ROOT
+def test_server_of_another_user_on_another_address_of_loopback_is_refused() -> None:
+    listeners = LoopbackListeners()
+    with server_of(1000, ("127.0.0.1", 0)) as (address, _):
+        check(listeners, address)
+    with server_of(OTHER, ("::1", address[1])) as (another, _), pytest.raises(ListenerChanged, match="::1"):
+        check(listeners, another)
+
+
+@AS_ROOT
 def test_client_in_a_user_namespace_warns_once_about_a_server_whose_user_is_not_mapped() -> None:
     if (
         shutil.which("unshare") is None

@@ -45,10 +45,13 @@ class ListenerChanged(aiohttp.ClientError):
 
 
 class LoopbackListeners:
-    """Remembers the user of the first server at each address on loopback."""
+    """Remembers the user of the first server at each port of loopback.
+
+    The addresses of loopback share it: `localhost` has two, and another user could listen on the second.
+    """
 
     def __init__(self) -> None:
-        self._first: dict[tuple[str, int], int] = {}
+        self._first: dict[int, int] = {}
         self._has_warned = False
 
     def check(self, transport: "BaseTransport") -> None:
@@ -63,7 +66,7 @@ class LoopbackListeners:
         if not ip_address(peer[0]).is_loopback or (user := server_user(peer, own)) is None:
             return
         host, port = peer[:2]
-        first = self._first.setdefault((host, port), user)
+        first = self._first.setdefault(port, user)
         if user not in {first, _ROOT, os.geteuid()}:
             what = f"user {user} listens on {host}, port {port}; it was user {first} before"
             raise ListenerChanged(f"{what}. If this is correct, restart this program")
@@ -72,8 +75,8 @@ class LoopbackListeners:
             _LOG.warning(
                 "cannot determine which user listens on %s, port %d: this process is in a user namespace "
                 "that does not map this user. While the server is down, any user of the machine can listen "
-                "there and receive secrets. Remove PrivateUsers=yes from the unit of this service, or use TLS or a "
-                "port below 1024",
+                "there and receive secrets. Remove PrivateUsers=yes from the unit of this service, or use "
+                "TLS or a port below 1024",
                 host,
                 port,
             )
