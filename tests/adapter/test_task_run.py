@@ -17,12 +17,14 @@ from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess
+from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.run_events import RunEvent, RunEventKind
 from lifesign.adapter.task_run import BUDGET_GONE
 from lifesign.adapter.tools.proxy_context import EndRequest, ToolProxyContext
 from lifesign.adapter.workspaces import Workspaces
 from lifesign.client.registry_tasks import HeldRun
 
+ROOT = AgentUser(name="root", uid=0, gid=0, groups=(0,), home="/", login_shell="/bin/sh")
 SLEEPER = shell("echo $$ > pid; exec sleep 1000")
 
 
@@ -341,6 +343,23 @@ async def test_tool_calls_use_other_connections_than_the_lease(world: World) -> 
     async with world.adapting(*shell(code), open_tools=tools(complete, ready), grace_s=0.2) as adapter:
         assert (await adapter.outcome()).is_done
     assert are_shared == [False]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may become another user")
+@pytest.mark.parametrize(("user", "uid"), [(None, None), (ROOT, 0)])
+async def test_tools_know_the_user_of_the_agent(
+    user: AgentUser | None, uid: int | None, world: World
+) -> None:
+    ready, heard = world.directory / "ready", []
+
+    async def note(held: ToolProxyContext) -> None:
+        heard.append(held.agent_uid)
+        (world.directory / "noted").touch()
+
+    code = f"cd {world.directory}; touch ready; until test -e noted; do sleep 0.02; done"
+    async with world.adapting(*shell(code), open_tools=tools(note, ready), user=user) as adapter:
+        await adapter.outcome()
+    assert heard == [uid]
 
 
 async def test_agent_that_submits_its_task_itself_may_exit_gracefully(world: World) -> None:

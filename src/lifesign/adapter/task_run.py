@@ -362,6 +362,7 @@ class TaskRun:
             budget_gone=self._end_for_budget,
             progress=self._progress.busy,
             run_deadline=run_deadline,
+            agent_uid=None if self._settings.user is None else self._settings.user.uid,
         )
 
     def _note_end_request(self, request: EndRequest) -> None:

@@ -189,7 +189,9 @@ async def test_unsent_call_costs_nothing(registry: RegistryServer) -> None:
         for _ in range(2):
             code, words = failed(await work.call("run"))
             assert code == "upstream_unavailable"
-            assert words.startswith("upstream_unavailable: acme is not running: it cannot be reached; it ")
+            assert words.startswith(
+                "upstream_unavailable: acme is not running: it cannot be reached: Connection refused; it "
+            )
         assert await work.budget() == {"settled": 0.25}
 
 

@@ -2,16 +2,18 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support import upstream_tools
 from tests.support.certificates import Authority
+from tests.support.listening_users import AS_ROOT, OTHER, received, silent_server
 from tests.support.mcp_tools import text_of
 from tests.support.misbehaving_tools import NO_SESSION, OFF_SCHEMA, OLD, http_misbehaving
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
+from yarl import URL
 
 from lifesign.adapter.run_events import CALLED_SERVER
 from lifesign.adapter.tools import tool_list, upstream_server
@@ -34,13 +36,16 @@ async def started(
     name: str = "acme",
     start_seconds: float = 30,
     call_seconds: float = 300,
+    agent_uid: int | None = None,
     **expected: Any,
 ) -> AsyncIterator[UpstreamServer]:
     upstream = Upstream.model_validate(
         {"command": command, "offer_all": True, "price": {"usd_per_call": 0}, **expected}
     )
     limits = CallLimits(start_seconds=start_seconds, call_seconds=call_seconds)
-    server = UpstreamServer(name, upstream, limits, environment=secrets or {}, chance=lambda: 0.0)
+    server = UpstreamServer(
+        name, upstream, limits, environment=secrets or {}, chance=lambda: 0.0, agent_uid=agent_uid
+    )
     try:
         yield server
     finally:
@@ -452,6 +457,44 @@ async def test_token_that_was_renewed_in_its_file_is_used_without_a_new_connecti
                 answer = await server.call("token", {"accepted": "Bearer second-token"})
                 assert text_of(answer) == "token"
     assert "refuses calls" not in caplog.text
+
+
+@AS_ROOT
+async def test_secret_is_not_sent_to_the_server_of_another_user_than_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upstream_server, "FIRST_WAIT_SECONDS", 0.05)
+    headers, secrets = {"X-Key": {"env": "MINE"}}, {"MINE": "of-the-server"}
+    async with AsyncExitStack() as opened:
+        with http_misbehaving() as url:
+            server = await opened.enter_async_context(
+                started(None, secrets, url=url, headers=headers, call_seconds=1)
+            )
+            assert text_of(await server.call("run", {})) == "run"
+        with silent_server(OTHER, URL(url).port or 0) as other:
+            for _ in range(3):
+                with pytest.raises(CallNotExecuted, match=f"user {OTHER} listens on 127.0.0.1") as refused:
+                    await server.call("run", {})
+                assert refused.value.code == "upstream_unavailable"
+                await asyncio.sleep(0.1)
+            await opened.aclose()
+            assert set(received(other)) == {b""}
+    assert f"tool server acme is not running: user {OTHER} listens on 127.0.0.1" in caplog.text
+
+
+@AS_ROOT
+async def test_secret_is_never_sent_to_a_server_of_the_agents_user() -> None:
+    headers, secrets = {"X-Key": {"env": "MINE"}}, {"MINE": "of-the-server"}
+    with silent_server(OTHER) as other:
+        url = f"http://127.0.0.1:{other.getsockname()[1]}/mcp"
+        async with started(None, secrets, url=url, headers=headers, agent_uid=OTHER) as server:
+            with pytest.raises(CallNotExecuted, match="this is the agent's user"):
+                await server.call("run", {})
+        assert set(received(other)) == {b""}
+        async with started(None, url=url, agent_uid=OTHER, start_seconds=1) as server:
+            with pytest.raises(CallNotExecuted, match="did not start within"):
+                await server.call("run", {})
+        assert all(received(other))
 
 
 async def test_stream_that_ends_before_the_answer_leaves_the_execution_unknown(

@@ -48,3 +48,5 @@ class ToolProxyContext:
     """Context that is entered while a call of the agent runs, so that the agent does not count as hung."""
     run_deadline: RunDeadline | None = None
     """Timer of the tool servers, which also end with the lease; None without any."""
+    agent_uid: int | None = None
+    """Number of the agent's user; None: the user of this process."""

@@ -19,7 +19,6 @@ import uvicorn
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, CallToolResult, Tool
 
-from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.tools.proxied_calls import ProxiedCalls
 from lifesign.adapter.tools.proxy_app import ConcurrentMessageLimit, RequestCanceller
 from lifesign.adapter.tools.proxy_context import ToolProxyContext
@@ -66,7 +65,7 @@ class ProxyServer:
 
     def __init__(self, held: ToolProxyContext, upstreams: Upstreams, token: str) -> None:
         limits = upstreams.limits
-        self._thread, self._servers = _servers_of(upstreams, held.run_deadline)
+        self._thread, self._servers = _servers_of(upstreams, held)
         self._calls = ProxiedCalls(held, upstreams, self._servers)
         offer = _FromThread(self._calls, asyncio.get_running_loop())
         server = server_of(offer, "lifesign-tools", title="Tools of a task", instructions=INSTRUCTIONS)
@@ -139,7 +138,7 @@ class _FromThread:
 
 
 def _servers_of(
-    upstreams: Upstreams, run_deadline: RunDeadline | None
+    upstreams: Upstreams, held: ToolProxyContext
 ) -> "tuple[ServerThread | None, dict[str, ThreadedServer]]":
     if not upstreams.upstreams:
         return None, {}
@@ -149,7 +148,14 @@ def _servers_of(
     thread = ServerThread()
     return thread, {
         name: ThreadedServer(
-            UpstreamServer(name, upstream, upstreams.limits, run_deadline=run_deadline), thread
+            UpstreamServer(
+                name,
+                upstream,
+                upstreams.limits,
+                run_deadline=held.run_deadline,
+                agent_uid=held.agent_uid,
+            ),
+            thread,
         )
         for name, upstream in upstreams.upstreams.items()
     }

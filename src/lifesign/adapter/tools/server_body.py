@@ -32,6 +32,7 @@ from lifesign.adapter.tools.server_line import (
     error_in,
     substitute_error,
 )
+from lifesign.adapter.tools.start_failures import reason_of
 from lifesign.domain.parsing.surrogate_escapes import replace_half_pairs
 
 UNAWAITED_SECONDS: Final = 30.0
@@ -121,10 +122,10 @@ class BoundedBodies(httpx2.AsyncBaseTransport):
         request.headers["accept-encoding"] = AS_IT_IS
         try:
             response = await self._transport.handle_async_request(request)
-        except (httpx2.ConnectError, httpx2.ConnectTimeout):
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             if not _is_call(request):
                 raise
-            return _error_response(request, NOT_SENT, "it cannot be reached")
+            return _error_response(request, NOT_SENT, reason_of(error))
         return await self._accepted(request, response)
 
     async def _accepted(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:

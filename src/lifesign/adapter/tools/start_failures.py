@@ -11,6 +11,7 @@ from mcp_types import CONNECTION_CLOSED, PARSE_ERROR
 from pydantic import ValidationError
 
 from lifesign.adapter.errors import CommandFailed
+from lifesign.adapter.tools.checked_connections import ListenerRefused
 from lifesign.adapter.tools.tool_list import ListTooLong
 from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.files.validation_messages import expectation
@@ -33,13 +34,13 @@ def reason_of(error: BaseException) -> str:
         return error.reason
     if isinstance(error, ValidationError):
         return _invalid_answer(error)
-    if isinstance(error, httpx2.TransportError):
-        cause = _cause_of(error)
-        return f"it cannot be reached: {cause}" if cause else type(error).__name__
-    if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong):
+    if isinstance(error, InvalidValue | TimeoutError | MCPError | ListTooLong | ListenerRefused):
         # The text of this code quotes the answer and cuts it, perhaps within a secret.
         is_cut = isinstance(error, MCPError) and error.code == PARSE_ERROR
         return "its answer cannot be read" if is_cut else " ".join(str(error).split()) or "it took too long"
+    if isinstance(error, httpx2.TransportError):
+        cause = _cause_of(error)
+        return f"it cannot be reached: {cause}" if cause else type(error).__name__
     return type(error).__name__
 
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import CALLED_SERVER, CalledServer
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
+from lifesign.adapter.tools.checked_connections import CheckedConnections
 from lifesign.adapter.tools.renewed_headers import RenewedHeaders
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
@@ -71,7 +72,9 @@ class UpstreamServer:
         environment: Mapping[str, str] = os.environ,
         chance: Callable[[], float] = random.random,
         run_deadline: RunDeadline | None = None,
+        agent_uid: int | None = None,
     ) -> None:
+        """`agent_uid`: number of the agent's user, if it is another one than ours."""
         self.name = name
         self.tools: Mapping[str, Tool] = MappingProxyType({})
         """Tools when it last listed them, by its own names."""
@@ -81,6 +84,7 @@ class UpstreamServer:
         self._called = CalledServer(self.name, self._secrets.clean_text)
         self._chance = chance
         self._run_deadline = run_deadline
+        self._agent_uid = agent_uid
         self._client: Client | None = None
         self._lister: ToolLister | None = None
         self._end = ServerEnd()
@@ -243,7 +247,7 @@ class UpstreamServer:
             what = f"the answer of {self.name} cannot be read"
             return ToolFailed(f"{what}; it may have been executed", code=ToolRefusalCode.ANSWER_INVALID)
         if error.code == NOT_SENT:
-            self._break(client, "it cannot be reached")
+            self._break(client, self._reason(error))
             return self._does_not_run()
         if error.code == SESSION_LOST:
             # It has restarted, or ends idle sessions: a new connection begins a new session.
@@ -390,7 +394,8 @@ class UpstreamServer:
         headers = self._secrets.read()
         # The environment's proxies are ignored: the requests are for the server only. SSL_CERT_FILE is not.
         connections = httpx2.AsyncHTTPTransport(verify=ssl.create_default_context(), trust_env=False)
-        renewed = RenewedHeaders(connections, headers, self._secrets.read)
+        checked = CheckedConnections(connections, refused_user=self._agent_uid if headers else None)
+        renewed = RenewedHeaders(checked, headers, self._secrets.read)
         bodies = BoundedBodies(renewed, self._max_bytes(), self.name)
         async with httpx2.AsyncClient(
             headers=headers, timeout=None, trust_env=False, transport=bodies
