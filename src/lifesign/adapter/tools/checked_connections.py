@@ -24,7 +24,7 @@ class ListenerRefused(httpx2.ConnectError):
 class CheckedConnections(httpx2.AsyncBaseTransport):
     """HTTP transport that checks whose server it reached on loopback, before it sends anything without TLS.
 
-    The user must be that of the first server there, root, or the user of this process; else a request raises
+    The user must be that of the first server at this port, root, or our own; else a request raises
     ListenerRefused. `localhost` is 127.0.0.1.
     """
 
