@@ -127,6 +127,12 @@ def test_server_of_another_user_on_another_address_of_loopback_is_refused() -> N
         check(listeners, another)
 
 
+def warnings_in_a_user_namespace(*ports: int) -> list[str]:
+    """Return what a client writes that checks the listeners of these ports where only root is mapped."""
+    command = [*ONLY_ROOT_IS_MAPPED, sys.executable, "-c", CHECK_EACH, *map(str, ports)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr.splitlines()
+
+
 @AS_ROOT
 def test_client_in_a_user_namespace_warns_once_about_a_server_whose_user_is_not_mapped() -> None:
     if (
@@ -139,10 +145,7 @@ def test_client_in_a_user_namespace_warns_once_about_a_server_whose_user_is_not_
         server_of(1000, ("127.0.0.1", 0)) as ((_, unmapped), _),
         server_of(OTHER, ("127.0.0.1", 0)) as ((_, another), _),
     ):
-        ports = [str(port) for port in (of_root, unmapped, unmapped, another)]
-        command = [*ONLY_ROOT_IS_MAPPED, sys.executable, "-c", CHECK_EACH, *ports]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    [warning] = done.stderr.splitlines()
+        [warning] = warnings_in_a_user_namespace(of_root, unmapped, unmapped, another)
     assert f"port {unmapped}:" in warning
     assert "PrivateUsers=yes" in warning
 

@@ -19,7 +19,7 @@ async def test_nothing_is_sent_to_the_server_of_another_user_than_before(host: s
         assert [first[:5] for first in received(server)] == [b"GET /"]
     with silent_server(OTHER, port) as server:
         async with client() as http:
-            with pytest.raises(ListenerRefused, match=rf"user {OTHER} listens on 127.0.0.1, .* user 1000"):
+            with pytest.raises(ListenerRefused, match=rf"{OTHER} .* user 1000"):
                 await http.get(url, timeout=1)
         assert received(server) == [b""]
 
@@ -29,7 +29,7 @@ async def test_nothing_is_ever_sent_to_the_server_of_a_refused_user() -> None:
     with silent_server(OTHER) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/"
         async with client(refused_user=OTHER) as http:
-            with pytest.raises(ListenerRefused, match=f"user {OTHER} listens on 127.0.0.1, .* the agent"):
+            with pytest.raises(ListenerRefused, match=f"{OTHER} .* the agent"):
                 await http.get(url, timeout=1)
         assert received(server) == [b""]
         async with client(refused_user=1000) as http:

@@ -473,13 +473,13 @@ async def test_secret_is_not_sent_to_the_server_of_another_user_than_before(
             assert text_of(await server.call("run", {})) == "run"
         with silent_server(OTHER, URL(url).port or 0) as other:
             for _ in range(3):
-                with pytest.raises(CallNotExecuted, match=f"user {OTHER} listens on 127.0.0.1") as refused:
+                with pytest.raises(CallNotExecuted, match=f"user {OTHER}") as refused:
                     await server.call("run", {})
                 assert refused.value.code == "upstream_unavailable"
                 await asyncio.sleep(0.1)
             await opened.aclose()
             assert set(received(other)) == {b""}
-    assert f"tool server acme is not running: user {OTHER} listens on 127.0.0.1" in caplog.text
+    assert f"running: user {OTHER}" in caplog.text
 
 
 @AS_ROOT
@@ -488,11 +488,11 @@ async def test_secret_is_never_sent_to_a_server_of_the_agents_user() -> None:
     with silent_server(OTHER) as other:
         url = f"http://127.0.0.1:{other.getsockname()[1]}/mcp"
         async with started(None, secrets, url=url, headers=headers, agent_uid=OTHER) as server:
-            with pytest.raises(CallNotExecuted, match="this is the agent's user"):
+            with pytest.raises(CallNotExecuted, match=r"the agent.s user"):
                 await server.call("run", {})
         assert set(received(other)) == {b""}
         async with started(None, url=url, agent_uid=OTHER, start_seconds=1) as server:
-            with pytest.raises(CallNotExecuted, match="did not start within"):
+            with pytest.raises(CallNotExecuted, match="not start within"):
                 await server.call("run", {})
         assert all(received(other))
 
