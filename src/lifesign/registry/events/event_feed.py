@@ -6,13 +6,13 @@ the database if it falls behind. There are no queues per client, and without cli
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from lifesign.domain.events.chain import GENESIS, Checkpoint, Event
 from lifesign.domain.events.event_type import EventType
-from lifesign.storage.engine.transaction import Database
+from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import event_log
 from lifesign.storage.events.event_news import EventNews, event_news
@@ -66,6 +66,8 @@ class EventFeed:
         self._end: Checkpoint | None = None
         """Up to where the log was read, None before the first look; another hash there means that another
         past was restored."""
+        self._seen = GENESIS
+        """The furthest end of the log that a client has read itself, maybe before the feed."""
         self.past = 0
         """Number of times that the log was replaced by another one; clients from before must start again."""
         self._changed = asyncio.Event()
@@ -111,18 +113,18 @@ class EventFeed:
 
     async def begin(self) -> int:
         """Return the sequence of the last event, from where a client follows. Raises StoreUnavailable."""
+        past = self.past
         last = (await self._database.read(event_log.head)).last
-        self.begin_at(last)
+        self.note_end(last, past)
         return last.sequence
 
-    def begin_at(self, last: Checkpoint) -> None:
-        """Follow the log from `last`, which a client has just read there, unless it is followed already.
+    def note_end(self, last: Checkpoint, past: int) -> None:
+        """Note the end of the log that a client has read when the feed's `past` had this value.
 
         From then on it is noticed if a backup without that event is restored.
         """
-        if self._end is None:
-            self._end = last
-            self._forget()
+        if self.past == past and last.sequence > self._seen.sequence:
+            self._seen = last
 
     async def page(self, position: int, wanted: EventFilter) -> EventBatch:
         """Return the next wanted events behind `position`, at most `MAX_PAGE`. Raises StoreUnavailable."""
@@ -134,10 +136,10 @@ class EventFeed:
             ][:MAX_PAGE]
             end = self._end.sequence
         else:
-            known_end = self._end or GENESIS
-            is_same_past, found, end = await self._database.read(
+            past, known = self.past, self._known
+            is_same_past, found, last = await self._database.read(
                 lambda transaction: (
-                    event_log.contains(transaction, known_end),
+                    _contains(transaction, known),
                     event_log.after(
                         transaction,
                         position,
@@ -146,13 +148,15 @@ class EventFeed:
                         agent_id=wanted.agent_id,
                         intent_id=wanted.intent_id,
                     ),
-                    event_log.last_sequence(transaction),
+                    event_log.head(transaction).last,
                 )
             )
             if not is_same_past:
-                if known_end == self._end:
+                if self.past == past:
                     self._restart()
                 return EventBatch((), position)
+            self.note_end(last, past)
+            end = last.sequence
         is_full = len(found) == MAX_PAGE
         return EventBatch(found, found[-1].sequence if is_full else max(position, end))
 
@@ -195,7 +199,7 @@ class EventFeed:
         if self._end is None or self._has_rested:
             await self._skip_to_end()
         while self._end is not None:
-            new = await self._database.read(partial(event_log.behind, place=self._end, limit=MAX_RECENT))
+            new = await self._database.read(partial(_behind, end=self._end, seen=self._seen))
             if new is None:
                 self._restart()
                 return
@@ -215,20 +219,22 @@ class EventFeed:
 
     async def _skip_to_end(self) -> None:
         """Start at the end of the log, unless that is near; clients read older events from the database."""
-        known_end = self._end or GENESIS
-        contains_seen, last = await self._database.read(
-            lambda transaction: (
-                event_log.contains(transaction, known_end),
-                event_log.head(transaction).last,
-            )
+        known = self._known
+        is_same_past, last = await self._database.read(
+            lambda transaction: (_contains(transaction, known), event_log.head(transaction).last)
         )
         self._has_rested = False
-        if not contains_seen:
+        if not is_same_past:
             self._restart()
-        elif self._end is None or last.sequence - known_end.sequence > MAX_RECENT:
+        elif self._end is None or last.sequence - self._end.sequence > MAX_RECENT:
             self._end = last
             self._forget()
             self.wake()
+
+    @property
+    def _known(self) -> tuple[Checkpoint, ...]:
+        """Places that the log contains unless it was replaced."""
+        return self._seen, self._end or GENESIS
 
     def _forget(self) -> None:
         self._recent, self._begin = [], 0 if self._end is None else self._end.sequence
@@ -236,7 +242,7 @@ class EventFeed:
     def _restart(self) -> None:
         """Remove events that were replaced, and disconnect the clients that follow them."""
         _log.warning("the event log was replaced (a backup was restored): all event streams are closed")
-        self._recent, self._end = [], None
+        self._recent, self._end, self._seen = [], None, GENESIS
         self.past += 1
         self.wake()
 
@@ -244,3 +250,15 @@ class EventFeed:
         """Wake all waiting clients, so that they check for new events."""
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _contains(transaction: Transaction, places: Iterable[Checkpoint]) -> bool:
+    return all(event_log.contains(transaction, place) for place in places)
+
+
+def _behind(
+    transaction: Transaction, *, end: Checkpoint, seen: Checkpoint
+) -> list[tuple[Event, str | None]] | None:
+    """Return the next events after `end`, at most MAX_RECENT; None if the log lacks one of both places."""
+    is_same_past = event_log.contains(transaction, seen)
+    return event_log.behind(transaction, end, limit=MAX_RECENT) if is_same_past else None

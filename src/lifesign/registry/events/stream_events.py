@@ -103,7 +103,7 @@ class EventStreams:
 
             past = self.feed.past
             caller, last = await self._dispatcher.database.read(begin)
-            self.feed.begin_at(last)
+            self.feed.note_end(last, past)
             if caller.agent_id is not None:
                 self._dispatcher.heard.note()
             wanted = EventFilter(
