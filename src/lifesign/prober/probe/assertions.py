@@ -66,7 +66,7 @@ def _reason(visit: ProbeSession, layer: LayerResult) -> str:
     fetched = visit.fetched_for(layer)
     if fetched is None or not visit.is_without_credential(fetched):
         return ""
-    missing = visit.missing_credential(str(fetched.url))
+    missing = visit.credentials.missing_for(str(fetched.url))
     return fetched.token_fault or fetched.withheld or ("" if missing is None else missing_text(missing))
 
 

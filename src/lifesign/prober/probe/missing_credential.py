@@ -17,7 +17,7 @@ def without_refused(
         if layer is None or layer.result not in REFUSED_LOGIN:
             continue
         fetched = visit.fetched_for(layer)
-        missing = None if fetched is None else visit.working_elsewhere(str(fetched.url))
+        missing = None if fetched is None else visit.credentials.working_elsewhere(str(fetched.url))
         if missing is not None:
             why = missing_text(missing)
             first = first or why

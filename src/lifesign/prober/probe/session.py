@@ -16,7 +16,6 @@ from yarl import URL
 
 from lifesign.client.candidate_urls import CandidateUrl, ParsedAgentUrl, parse_agent_url, place_under
 from lifesign.domain.credentials.acceptance import CredentialState
-from lifesign.domain.credentials.missing_credentials import OtherCredential
 from lifesign.domain.credentials.request_scope import SENDING, Purpose, Sending
 from lifesign.domain.credentials.secret import MIN_SECRET_CHARS, REMOVED, Scrubber
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
@@ -42,6 +41,7 @@ from lifesign.prober.probe.authenticated_request import (
     send_with_credential,
     with_credential_fault,
 )
+from lifesign.prober.probe.probe_credentials import ProbeCredentials
 from lifesign.prober.probe.robots_of_other_origins import OtherOrigins
 from lifesign.prober.probe.robots_rules import (
     MAX_ROBOTS_BYTES,
@@ -76,9 +76,6 @@ ALTERED: Final = "the answer contained a secret of the prober, which was removed
 _OF_ALTERED: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.REDIRECT_REFUSED,
 })  # fmt: skip
-
-_OF_A_CARD: Final = frozenset({Purpose.INTERFACE, Purpose.MESSAGE})
-"""Purposes of requests whose URL a card names, unless it is that of an MCP server."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 # The host cannot be reached, or must not be contacted.
@@ -137,7 +134,6 @@ class ProbeSession:
         """
         self.entry = entry
         self.definition = definition
-        self.is_named = is_named
         self.at_s = at_s
         """Start of the probe, in seconds since the epoch."""
         self.learned: dict[str, Any] = {}
@@ -174,7 +170,9 @@ class ProbeSession:
         self._fetcher = fetcher
         self._evidence = evidence
         self._others = others
-        self._credentials = CredentialStore() if credentials is None else credentials
+        self.credentials = ProbeCredentials(
+            CredentialStore() if credentials is None else credentials, entry.url, is_named=is_named
+        )
         self._led_to: set[URL] = set()
         """Origins besides the target's own."""
         self._total_s = definition.timeouts.total_seconds
@@ -261,7 +259,7 @@ class ProbeSession:
         `purpose` decides whether the request carries a credential. A refused card or document is requested
         again with its credential.
         """
-        has_credentials = bool(self._credentials)
+        has_credentials = self.credentials.are_defined
         request_with = partial(
             Request,
             url=url,
@@ -278,7 +276,7 @@ class ProbeSession:
             accept=accept,
             is_enough=is_enough,
             has_secret=has_secret,
-            known_credentials=self._known_credentials if has_credentials else (),
+            known_credentials=self.credentials.received if has_credentials else (),
             card_schemes=self.recall("card_schemes") or (),
             kept_out=self._robots_exclusion,
             needs_new_connection=self.entry.is_repeat,
@@ -295,7 +293,8 @@ class ProbeSession:
             if purpose is Purpose.HEALTH and fetched.status == NOT_FOUND:
                 # Most agents have no document.
                 return fetched
-        credential, withheld = self._credential_for(url, purpose)
+        has_read_card = self.recall("card_read_at_s") is not None
+        credential, withheld = self.credentials.for_request(url, purpose, has_read_card=has_read_card)
         if credential is None:
             is_withheld = withheld is not None and (
                 # A card that is missing has failed: each agent has one.
@@ -307,49 +306,6 @@ class ProbeSession:
         if fetched is None:
             return await send_with_credential(send, credential, seconds)
         return await send_after_refusal(fetched, send, url, credential, seconds)
-
-    def _credential_for(self, url: URL, purpose: Purpose) -> tuple[Credential | None, str | None]:
-        """Return the credential to send to a URL. If none is sent although there is one, return why."""
-        credential = self._credentials.for_url(str(url))
-        if credential is None:
-            name = self._credentials.name_of_withheld(str(url))
-            return None, None if name is None else f"credential {name} is not sent to such a path"
-        why = self._why_withheld(credential, url, purpose)
-        return (credential, None) if why is None else (None, f"credential {credential.name} {why}")
-
-    def _why_withheld(self, credential: Credential, url: URL, purpose: Purpose) -> str | None:
-        """Return why the credential of a URL is not sent there, without its subject; None if it is sent."""
-        if not self._may_receive(credential):
-            # Who can add an entry to a directory must not choose requests with a credential.
-            return "is only for targets that the definition names"
-        if purpose is Purpose.ENDPOINT and credential is not self._credentials.for_url(str(self.given.url)):
-            return "is not that of the event stream"
-        if purpose in _OF_A_CARD and url != self.given.url and self.recall("card_read_at_s") is None:
-            # A prober with another key may have invented the interface.
-            return "is not sent before this prober has read the card"
-        if purpose is not Purpose.PATH and credential is self._own_credential:
-            return None
-        # The definition chooses paths; cards and servers choose the other URLs.
-        base = str(self.given.url.origin()) if purpose is Purpose.PATH else self.given.base
-        if credential.scope.is_for_target(base) or credential is self._credentials.for_url(base):
-            return None
-        return f"is not for cards of {base}"
-
-    def _may_receive(self, credential: Credential) -> bool:
-        """Return whether the credential is for this target, as the definition says."""
-        return self.is_named or credential.is_for_all_targets
-
-    @cached_property
-    def _own_credential(self) -> Credential | None:
-        """The credential of the URL that was given."""
-        return self._credentials.for_url(self.given.base)
-
-    @cached_property
-    def _known_credentials(self) -> list[Credential]:
-        """The credential that the target itself receives, and those sent so far."""
-        own = self._own_credential
-        # A target that receives none could test guesses of the secret.
-        return [own] if own is not None and self._may_receive(own) else []
 
     async def _ask(
         self,
@@ -376,8 +332,8 @@ class ProbeSession:
                     is_opted_out=True,
                 )
             sent_at_s = self._loop.time()
-            if credential is not None and credential not in self._known_credentials:
-                self._known_credentials.append(credential)
+            if credential is not None:
+                self.credentials.note_sent(credential)
             request = request_with(credential=credential)
             fetched = await self._fetcher.fetch(request)
         except AddressBusy:
@@ -393,7 +349,7 @@ class ProbeSession:
         may_want_one = (
             fetched.result is ResultClass.TLS_FAILURE
             and credential is None
-            and self._credentials.has_certificate_for(fetched.url)
+            and self.credentials.has_certificate_for(fetched.url)
         )
         if not may_want_one:
             self._note_answer(fetched, is_aside=is_aside)
@@ -436,7 +392,7 @@ class ProbeSession:
             )
             # Without the redirect to a login page, the next answer comes from another URL.
             place = fetched.redirected_from or fetched.url
-            self._credentials.note_use(place, state, fetched.credential, detail, self.entry.url)
+            self.credentials.note_use(place, state, fetched.credential, detail)
         return layer
 
     def changed(self, layer: LayerResult, result: ResultClass, reason: str) -> LayerResult:
@@ -460,14 +416,6 @@ class ProbeSession:
         refused = [fetched for layer, fetched, _ in self._layers if layer.result in REFUSED_LOGIN]
         return next((each for each in refused if each.challenges), refused[0] if refused else None)
 
-    def missing_credential(self, url: str) -> OtherCredential | None:
-        """Return the credential that another prober would send to a URL and this one lacks; None if none."""
-        return self._credentials.missing_for(url, str(self.given.url))
-
-    def working_elsewhere(self, url: str) -> OtherCredential | None:
-        """Return the credential of another prober that a URL may accept after it refused this prober's."""
-        return self._credentials.working_elsewhere(url, str(self.given.url))
-
     def is_without_credential(self, fetched: Fetched) -> bool:
         """Return whether a request was sent without the credential that belongs to it.
 
@@ -475,13 +423,13 @@ class ProbeSession:
         """
         if fetched.token_fault is not None or fetched.withheld is not None:
             return True
-        missing = self.missing_credential(str(fetched.url))
+        missing = self.credentials.missing_for(str(fetched.url))
         if missing is None or fetched.credential is None:
             return missing is not None
         # A credential of a shorter path may be sufficient. At the same place, another target may have
         # rejected the credential that this request carried.
         is_accepted = fetched.status is not None and fetched.status // 100 == 2
-        place = self._credentials.named(fetched.credential).scope.place
+        place = self.credentials.named(fetched.credential).scope.place
         return place != missing.scope.place and not is_accepted
 
     def has_removed(self, text: str) -> bool:
