@@ -1,4 +1,5 @@
 import asyncio
+from pathlib import Path
 
 import pytest
 from mcp.shared.exceptions import MCPError
@@ -103,6 +104,21 @@ async def test_tool_whose_call_the_registry_would_refuse_is_not_offered(
         with pytest.raises(MCPError) as unknown:
             await work.call(name)
         assert unknown.value.code == INVALID_PARAMS
+
+
+async def test_secret_in_the_name_of_a_tool_is_not_logged(
+    registry: RegistryServer, upstream: HttpUpstream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "key").write_text("of-the-server")
+    (tmp_path / "key").chmod(0o600)
+    headers = {"X-Key": {"file": str(tmp_path / "key")}}
+    acme = {"url": upstream.url, "offer_all": True, "price": FREE, "headers": headers}
+    async with proxied(registry, "quoted", read(upstreams={"acme": acme})) as work:
+        assert work.model is not None
+        await work.call("grow", {"name": "of-the-server\n"})
+        await work.model.list_tools()
+    assert "REMOVED-SECRE" in caplog.text
+    assert "of-the-server" not in caplog.text
 
 
 async def test_unreachable_server_leaves_the_tools_of_others(

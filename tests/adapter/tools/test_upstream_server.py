@@ -352,6 +352,21 @@ async def test_unknown_tool_is_reported_once(caplog: pytest.LogCaptureFixture) -
     assert "run, no_text, " in str(args[2])
 
 
+async def test_missing_tool_is_reported_without_a_secret_in_the_names_of_tools(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secrets, members = {"MINE": "of-the-server"}, {"ONE": {"env": "MINE"}}
+    price = {"usd_per_call": 0}
+    named: dict[str, Any] = {"tools": {"absent": price}, "offer_all": False, "price": None}
+    async with started(program(tmp_path / "record"), secrets, environment=members, **named) as server:
+        await server.call("grow", {"name": "of-the-server"})
+        for tool in ("absent", "is-of-the-server"):
+            with pytest.raises(ToolFailed, match=", REMOVED-SECRE") as missing:
+                await server.check(tool)
+            assert "of-the-server" not in str(missing.value)
+    assert "of-the-server" not in caplog.text
+
+
 async def test_other_output_of_a_server_is_logged_by_line(caplog: pytest.LogCaptureFixture) -> None:
     async with started(MISBEHAVING) as server:
         assert text_of(await server.call("stray", {})) == "stray"

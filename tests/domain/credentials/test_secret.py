@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.credentials.disguise import MAX_ENTITIES
 from lifesign.domain.credentials.secret import (
     MAX_GROUPS,
@@ -94,6 +95,11 @@ def test_no_encoding_of_a_secret_remains(secret: str, before: bytes, after: byte
         kept = shared(form, cleaned) + shared(form[::-1], cleaned[::-1])
         assert len(form) - kept >= len(raw) * 8 // 6 - 4
     assert REMOVED.encode()[:LEAST] in scrubber.clean(before + raw)
+
+
+def test_secret_in_a_json_pointer_is_removed() -> None:
+    secret = "SK~std/AbCd+0123456789"
+    assert Scrubber([secret]).clean_text(f"{json_pointer('a', secret, 0)}: no") == f"/a/{REMOVED}/0: no"
 
 
 @pytest.mark.parametrize("change", [str.upper, str.lower, str.swapcase])

@@ -237,7 +237,8 @@ class ProxiedCalls:
         name = next(free, None)
         if name is None or price is None:
             why = "other tools already have its names" if names else "the registry does not accept its name"
-            _log.warning("tool %s of server %s is not offered: %s", tool[:MAX_NAME_CHARS], upstream, why)
+            shown = self._servers[upstream].clean_text(tool)[:MAX_NAME_CHARS]
+            _log.warning("tool %s of server %s is not offered: %s", shown, upstream, why)
             return
         self._offered[name] = _Offered(self._servers[upstream], tool, price)
 

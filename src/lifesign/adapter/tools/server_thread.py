@@ -58,6 +58,10 @@ class ThreadedServer:
         """Tools when the server last listed them, by its own names."""
         return self._server.tools
 
+    def clean_text(self, text: str) -> str:
+        """Return a text without the secrets that the tools file gives to the server."""
+        return self._server.clean_text(text)
+
     async def learn(self) -> None:
         """Start the server if that was not done, else request its list of tools again."""
         await self._thread.run(self._server.learn())

@@ -139,9 +139,9 @@ class UpstreamServer:
         if self._has_run and tool not in self.tools:
             await self.learn()
         if self._has_run and tool not in self.tools:
-            what = f"{self.name} has no tool {tool!r}, although the tools file names it"
+            what = f"{self.name} has no tool {self.clean_text(tool)!r}, although the tools file names it"
             raise ToolFailed(
-                f"{what}; {offered_names(self.tools)}. Nothing was spent", code=ToolRefusalCode.TOOL_MISSING
+                f"{what}; {self._offered_names()}. Nothing was spent", code=ToolRefusalCode.TOOL_MISSING
             )
 
     async def call(self, tool: str, arguments: dict[str, Any]) -> CallToolResult:
@@ -220,6 +220,10 @@ class UpstreamServer:
             is_hung = False
         if is_hung and not self._running:
             self._break(client, f"it did not answer within {self._limits.call_seconds:g} s")
+
+    def clean_text(self, text: str) -> str:
+        """Return a text without the secrets that the tools file gives to the server."""
+        return self._secrets.clean_text(text)
 
     async def close(self) -> None:
         """Stop the server."""
@@ -343,6 +347,10 @@ class UpstreamServer:
         self._handshake = HANDSHAKES[is_first]
         return is_first and not isinstance(error, TimeoutError)
 
+    def _offered_names(self) -> str:
+        """Return in words which tools the server has, without its secrets."""
+        return offered_names([self.clean_text(tool) for tool in self.tools])
+
     def _log_missing_tools(self) -> None:
         """Log the tools that the file names and the server lacks, unless that was logged already."""
         missing = [tool for tool in self._upstream.tools if tool not in self.tools]
@@ -351,7 +359,7 @@ class UpstreamServer:
                 "tool server %s has no tool %s, although the tools file names it; %s",
                 self.name,
                 listed_names(missing),
-                offered_names(self.tools),
+                self._offered_names(),
             )
         self._missing = missing
 

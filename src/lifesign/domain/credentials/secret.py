@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+from lifesign.domain.common.finding import json_pointer
 from lifesign.domain.credentials.disguise import DROPPED, MARKS, MIN_FOUND_BYTES, Disguises, needles_of
 from lifesign.domain.text.safe_text import OF_WRITING
 
@@ -68,10 +69,11 @@ def is_open_to_group(mode: int) -> bool:
 class Scrubber:
     """Removes secrets from texts and bytes before they are stored, logged or shown.
 
-    It finds a secret as it is and as in a query, because a target may repeat the request. It also finds it in
-    base64 and base64url at each of the three alignments, and in hexadecimal. Each of them may be in upper or
-    lower case, wrapped into lines, in UTF-16, and have any characters escaped as in a URL, in JSON or HTML,
-    up to three times. The replacement is never longer than the secret, unless the whole text is replaced.
+    It finds a secret as it is and as in a query, because a target may repeat the request, and as in a JSON
+    pointer, with which an error names a place. It also finds it in base64 and base64url at each of the three
+    alignments, and in hexadecimal. Each of them may be in upper or lower case, wrapped into lines, in UTF-16,
+    and have any characters escaped as in a URL, in JSON or HTML, up to three times. The replacement is never
+    longer than the secret, unless the whole text is replaced.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -308,8 +310,9 @@ def _outer_first(secrets: Collection[str]) -> list[Collection[str]]:
 
 
 def _sent_forms(secret: str) -> frozenset[bytes]:
-    """Return the forms in which a secret is sent: as it is, and in a query."""
-    return frozenset(form.encode() for form in (secret, quote(secret, ""), quote_plus(secret)))
+    """Return the forms in which a secret is sent: as it is, in a query, and in a JSON pointer."""
+    forms = (secret, quote(secret, ""), quote_plus(secret), json_pointer(secret)[1:])
+    return frozenset(form.encode() for form in forms)
 
 
 def _in_lower_case(forms: Iterable[bytes]) -> frozenset[bytes]:
