@@ -17,6 +17,7 @@ from lifesign.domain.observation.summary_line import (
 from lifesign.domain.targets.target import TargetKind
 
 ASKED = [Layer.DISCOVERY, Layer.TRANSPORT, Layer.READINESS, Layer.MESSAGE]
+WITHHELD = "credential lab is only for targets that the definition names"
 
 
 def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
@@ -41,6 +42,10 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
         (
             layers(discovery=R.OK, transport=R.GATED, readiness=R.OK),
             "a card, an interface that requires credentials or payment, a health document",
+        ),
+        (
+            layers(discovery=R.OK, transport=(R.GATED, f"HTTP 401, {WITHHELD}")),
+            f"a card, an interface that requires credentials or payment; HTTP 401, {WITHHELD}",
         ),
         (layers(transport=R.OK, readiness=(R.REFUSED, "closed")), "an interface that answers"),
         (layers(discovery=R.REFUSED, readiness=R.OK), "a health document"),

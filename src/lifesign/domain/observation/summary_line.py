@@ -68,7 +68,7 @@ def probe_summary(layers: Sequence[tuple[Layer, LayerResult]], kind: TargetKind 
     Empty if no layer has a reason: then the result class is sufficient.
     """
     if signals := liveness_signals(layers, kind):
-        return signals
+        return "; ".join(filter(None, (signals, _withheld_credential(layers))))
     last = decisive(layers)
     return "" if last is None else last.reason
 
@@ -112,6 +112,13 @@ def signs_in(results: Iterable[tuple[Layer, ResultClass]], kind: TargetKind | No
     signs = _SERVER_SIGNS if kind is TargetKind.MCP else _SIGNS
     text = ", ".join(sign for each in results if (sign := signs.get(each)) is not None)
     return CARD_ONLY if text == CARD else text
+
+
+def _withheld_credential(layers: Iterable[tuple[Layer, LayerResult]]) -> str:
+    """Return the reason of the first login to which the prober did not send its credential; empty without."""
+    reasons = (result.reason for _, result in layers if result.result is ResultClass.GATED)
+    # Of all reasons of this result, only that of such a login names a credential.
+    return next((reason for reason in reasons if " credential " in reason), "")
 
 
 def _ended(layer: LayerResult) -> str:
