@@ -695,6 +695,32 @@ def test_definitions_are_read(tmp_path: Path, port: str, capsys: pytest.CaptureF
     assert re.search(r"bare\.yml: line 3: /directories/0/file: .*: nope\.txt", faults)
 
 
+@pytest.mark.parametrize(
+    ("targets", "networks", "expected"),
+    [
+        ("'http://127.0.0.1:1', 'http://[::1]:1', 'http://LOCALHOST:1'", "", ["127.0.0.0/8", "::1/128"]),
+        ("'http://10.1.2.3', 'https://a.example'", "127.0.0.0/8", ["10.0.0.0/8"]),
+        ("'http://10.1.2.3', 'https://a.example'", "10.1.0.0/16", None),
+    ],
+)
+def test_targets_at_addresses_that_are_not_allowed_are_a_warning(
+    tmp_path: Path,
+    port: str,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    targets: str,
+    networks: str,
+    expected: list[str] | None,
+) -> None:
+    (tmp_path / "lab.yml").write_text(
+        f"name: a\ncontact: mailto:a@b.example\ntargets: [{targets}]\nnetworks: {{allow: [{networks}]}}\n"
+    )
+    found = examine(capsys, "--port", port, "--definition", "lab.yml").of("targets", "warning")
+    assert len(found) == (expected is not None)
+    assert all(network in found[0] for network in expected or ())
+    assert all("blocked_address" in text and "networks.allow" in text for text in found)
+
+
 async def test_canaries_are_resolved_with_the_definitions_name_servers(
     tmp_path: Path, port: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

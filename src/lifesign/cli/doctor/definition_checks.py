@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.domain.errors import InvalidFile
-from lifesign.domain.text.counts import plural
+from lifesign.domain.text.counts import plural, pluralize
 from lifesign.errors import InvalidValue, LifesignError
 
 if TYPE_CHECKING:
@@ -47,12 +47,35 @@ def of_a_definition(file: Path) -> Iterator[CheckResult]:
         )
     if not unread:
         yield CheckResult("definition", "ok", f"{file}: {definition.name}")
+    yield from _of_blocked_targets(file, definition)
     credentials = list(_of_the_credentials(file, definition))
     yield from credentials
     yield from _of_unused_credentials(file, definition)
     if all(each.verdict != "fault" for each in credentials):
         # A prober needs all secrets.
         yield from _of_the_canaries(file, definition)
+
+
+def _of_blocked_targets(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
+    """Report targets whose address the prober refuses. The addresses of names are not resolved here."""
+    from lifesign.domain.net.allowed_addresses import AddressRefused, vet_url  # noqa: PLC0415 - takes 20 ms
+    from lifesign.domain.net.network_class import range_to_allow  # noqa: PLC0415
+    from lifesign.domain.targets.target import host_of  # noqa: PLC0415
+
+    allowed = definition.networks_allowed
+    blocked = [url for url in definition.target_urls if isinstance(vet_url(url, allowed), AddressRefused)]
+    if not blocked:
+        return
+    ranges = sorted({network for url in blocked if (network := range_to_allow(host_of(url)))})
+    count = f"{pluralize(len(blocked), 'target')} {plural(len(blocked), 'is', 'are')} never contacted"
+    yield CheckResult(
+        "targets",
+        "warning",
+        f"{file}: {count} (blocked_address), such as {blocked[0]}",
+        f"if these networks are your own, add {', '.join(ranges)} to networks.allow"
+        if ranges
+        else "remove the targets: no setting permits these addresses",
+    )
 
 
 def _of_the_credentials(file: Path, definition: "ProbeDefinition") -> Iterator[CheckResult]:
