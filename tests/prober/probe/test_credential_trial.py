@@ -191,6 +191,7 @@ async def test_verdict_of_a_trial_follows_from_both_answers(
     assert trial.verdict == verdict
     assert (trial.hint is None) is (verdict == "works")
     assert ("sign in" in (trial.hint or "")) is (with_it in (PAGE, SIGN_IN))
+    assert ("127.0.0.1" in (trial.hint or "")) is (with_it == SIGN_IN)
 
 
 @pytest.mark.parametrize(
@@ -254,6 +255,7 @@ async def test_credential_is_not_tried_at_another_place() -> None:
     trial = await try_credential(Answering({}, {}), store, URL_TLS, 5.0)
     assert (trial.verdict, steps(trial)) == ("fault", {"place": "fault"})
     assert "--url" in (trial.hint or "")
+    assert "127.0.0.1" in (trial.hint or "")
 
 
 async def test_trial_shows_no_secret_that_the_server_received_before() -> None:

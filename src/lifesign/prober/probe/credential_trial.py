@@ -22,7 +22,8 @@ from lifesign.prober.probe.authenticated_request import credential_state, is_pag
 from lifesign.prober.probe.session import Fetches
 from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 
-_PLACE_HINT: Final = "pass a --url below origin and path of the credential"
+_NAMES_DIFFER: Final = "localhost and 127.0.0.1 differ"
+_PLACE_HINT: Final = f"pass a --url below origin and path of the credential ({_NAMES_DIFFER})"
 _URL_HINT: Final = (
     "pass the URL of the agent's interface as --url (the card names it), "
     "or run: lifesign probe --definition FILE"
@@ -30,6 +31,10 @@ _URL_HINT: Final = (
 _SIGN_IN_HINT: Final = (
     "the server answers as if to sign in, also with the credential: compare it with the provider's, or pass "
     "another URL of the agent as --url"
+)
+_OTHER_NAME_HINT: Final = (
+    "if the redirect leads to another name of the same server, use that name in origin and --url "
+    f"({_NAMES_DIFFER})"
 )
 _CARD_HINT: Final = (
     "the agent card decides where an API key is sent, and this command reads no card: "
@@ -257,6 +262,8 @@ def _unclear_hint(last: TrialStep, with_it: Fetched, credential: Credential) -> 
         return "look at the address and the network of the server"
     if with_it.status is None:
         return _CERTIFICATE_HINT if credential.has_certificate else _BROKEN_HINT
+    if with_it.result is ResultClass.REDIRECT_REFUSED:
+        return f"{_SIGN_IN_HINT}; {_OTHER_NAME_HINT}"
     if _may_be_sign_in(with_it):
         return _SIGN_IN_HINT
     return _CARD_HINT if credential.follows_card and with_it.status in REJECTED else _URL_HINT
