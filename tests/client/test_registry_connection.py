@@ -52,7 +52,7 @@ from lifesign.client.registry_errors import (
     Unreachable,
 )
 from lifesign.errors import InvalidValue
-from lifesign.http_client.socket_users import IS_SUPPORTED
+from lifesign.loopback.socket_users import IS_SUPPORTED
 
 URL = "https://registry.example"
 KEY = "ahk_a-key-that-nobody-may-see"

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lifesign.http_client.socket_users import IS_SUPPORTED
+from lifesign.loopback.socket_users import IS_SUPPORTED
 
 OTHER = 65_534
 AS_ROOT = pytest.mark.skipif(

@@ -14,7 +14,7 @@ from lifesign.client.registry_errors import RegistryError, is_final
 from lifesign.domain.activity.passive_heartbeat import DueHeartbeat
 from lifesign.domain.models.agents import AgentRecord
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
-from lifesign.http_client.loopback_listener import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 
 if TYPE_CHECKING:
     import aiohttp

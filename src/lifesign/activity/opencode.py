@@ -30,7 +30,7 @@ from lifesign.http_client.bounded_get import user_agent
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counter_of, counting_session
 from lifesign.http_client.failures import FAILURES, classify_failure
 from lifesign.http_client.headers import media_type
-from lifesign.http_client.loopback_listener import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 
 ANSWER_SECONDS: Final = 10.0
 """Time limit for one answer, and for the start of the stream."""

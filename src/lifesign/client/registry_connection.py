@@ -45,11 +45,12 @@ from lifesign.http_client.failures import (
     FAILURES,
     MAX_HEADER_LINE_BYTES,
     MAX_HEADERS,
+    ListenerChanged,
     TooManyBytes,
     classify_failure,
 )
 from lifesign.http_client.headers import media_type, retry_after_seconds
-from lifesign.http_client.loopback_listener import IN_THIS_PROCESS, ListenerChanged
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 
 NOT_RUNNING_HINT = (
     "check that a registry runs there (lifesign serve), or give another URL with --registry or "

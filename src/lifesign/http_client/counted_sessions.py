@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 import aiohttp
 
 from lifesign.http_client.byte_counter import READ_BYTES, ByteCounter
-from lifesign.http_client.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, TooManyBytes
-from lifesign.http_client.loopback_listener import ListenerChanged, LoopbackListeners
+from lifesign.http_client.failures import MAX_HEADER_LINE_BYTES, MAX_HEADERS, ListenerChanged, TooManyBytes
 from lifesign.http_client.system_resolver import SystemResolver
+from lifesign.loopback.listeners import LoopbackListeners
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout
@@ -94,11 +94,14 @@ class ByteCountingConnector(aiohttp.TCPConnector):
         if transport is None or isinstance(transport.get_protocol(), _CountingProtocol):
             # An earlier request has used it.
             return
-        try:
-            listeners.check(transport)
-        except ListenerChanged:
+        if transport.get_extra_info("sslcontext") is not None:
+            return
+        refusal = listeners.refusal(
+            transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        )
+        if refusal is not None:
             connection.close()
-            raise
+            raise ListenerChanged(refusal)
 
 
 class Response(Protocol):

@@ -12,7 +12,6 @@ from yarl import URL
 from lifesign.domain.observation.results import ResultClass
 from lifesign.http_client.address_guard import PrivateAddressRefused
 from lifesign.http_client.byte_counter import MAX_HEADER_BYTES, MAX_SPARE_BYTES
-from lifesign.http_client.loopback_listener import ListenerChanged
 from lifesign.http_client.redirects import MAX_SHOWN_CHARS
 
 MAX_HEADER_LINE_BYTES: Final = MAX_HEADER_BYTES // 2
@@ -64,6 +63,12 @@ class TooManyBytes(aiohttp.ClientError):
         most = MAX_HEADER_BYTES if is_in_header else MAX_SPARE_BYTES
         what = "of header" if is_in_header else "besides the body"
         super().__init__(f"more than {most} bytes {what} arrived")
+
+
+class ListenerChanged(aiohttp.ClientError):
+    """Another user than before listens on a port of loopback. Nothing was sent."""
+
+    result = ResultClass.REFUSED
 
 
 def too_large(max_bytes: int) -> tuple[ResultClass, str]:

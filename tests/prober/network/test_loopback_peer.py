@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from lifesign.http_client import socket_users
-from lifesign.http_client.socket_users import IS_SUPPORTED
+from lifesign.loopback import socket_users
+from lifesign.loopback.socket_users import IS_SUPPORTED
 from lifesign.prober.network.loopback_peer import peers_of_other_users
 
 PEER, OWN = ("127.0.0.1", 50210), ("127.0.0.1", 45377)

@@ -3,13 +3,12 @@
 While a tool server is down, any user of the machine can listen on its port, also the agent.
 """
 
-from asyncio import BaseTransport
 from collections.abc import Mapping
 from typing import Any, Final
 
 import httpx2
 
-from lifesign.http_client.loopback_listener import IN_THIS_PROCESS, ListenerChanged, server_user
+from lifesign.loopback.listeners import IN_THIS_PROCESS, server_user
 
 _LOCALHOST: Final = "127.0.0.1"
 """The address of `localhost`. Another user could listen on ::1, which many systems return first."""
@@ -66,7 +65,5 @@ class CheckedConnections(httpx2.AsyncBaseTransport):
         if peer and self._refused_user is not None and server_user(peer, own) == self._refused_user:
             what = f"user {self._refused_user} listens on {peer[0]}, port {peer[1]}"
             raise ListenerRefused(f"{what}; this is the agent's user, who must not get the server's secrets")
-        try:
-            IN_THIS_PROCESS.check(BaseTransport({"peername": peer, "sockname": own}))
-        except ListenerChanged as error:
-            raise ListenerRefused(str(error)) from None
+        if (refusal := IN_THIS_PROCESS.refusal(peer, own)) is not None:
+            raise ListenerRefused(refusal)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection
 from typing import Final
 
-from lifesign.http_client.socket_users import ESTABLISHED, open_sockets, place_of
+from lifesign.loopback.socket_users import ESTABLISHED, open_sockets, place_of
 
 _ROOT: Final = 0
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lifesign.http_client import socket_users
-from lifesign.http_client.socket_users import (
+from lifesign.loopback import socket_users
+from lifesign.loopback.socket_users import (
     CONNECTED,
     ESTABLISHED,
     IS_SUPPORTED,

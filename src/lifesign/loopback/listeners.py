@@ -9,25 +9,20 @@ In a user namespace, all unmapped users have one number: between those there is 
 import logging
 import os
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import aiohttp
-
-from lifesign.domain.observation.results import ResultClass
-from lifesign.http_client.socket_users import (
+from lifesign.loopback.socket_users import (
     CONNECTED,
     LISTEN,
     Address,
     IpAddress,
+    Place,
     open_sockets,
     place_of,
     unmapped_user,
 )
-
-if TYPE_CHECKING:
-    from asyncio import BaseTransport
 
 _LOG = logging.getLogger(__name__)
 _ROOT: Final = 0
@@ -38,38 +33,57 @@ _ALL_ADDRESSES: Final[Mapping[int, tuple[IpAddress, ...]]] = MappingProxyType({
 """Addresses of servers that listen on all addresses, by the version of the client's."""
 
 
-class ListenerChanged(aiohttp.ClientError):
-    """Another user than before listens on a port of loopback."""
-
-    result = ResultClass.REFUSED
-
-
 class LoopbackListeners:
     """Remembers the user of the first server at each port of loopback.
 
     The addresses of loopback share it: `localhost` has two, and another user could listen on the second.
+    Servers of root and of this user always pass.
     """
 
     def __init__(self) -> None:
         self._first: dict[int, int] = {}
         self._has_warned = False
 
-    def check(self, transport: "BaseTransport") -> None:
-        """Raise ListenerChanged if a new connection leads to the server of another user than before.
+    @property
+    def first_users(self) -> dict[int, int]:
+        """The users of the first servers by port, for `learn` in another process."""
+        return dict(self._first)
 
-        Servers of root and of this user always pass, and so do connections with TLS. Warns once about a
-        server whose user cannot be distinguished from others.
+    def learn(self, first_users: Mapping[int, int]) -> None:
+        """Remember the first servers that another process found, at ports that are new here."""
+        for port, user in first_users.items():
+            self._first.setdefault(port, user)
+
+    def refusal(self, peer: Address | None, own: Address | None) -> str | None:
+        """Return why nothing may be sent over a new connection without TLS; None if it may.
+
+        `peer` and `own`: addresses of its two ends, None if it has ended. Warns once about a server whose
+        user cannot be distinguished from others.
         """
-        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
-        if not peer or not own or transport.get_extra_info("sslcontext") is not None:
-            return
-        if not ip_address(peer[0]).is_loopback or (user := server_user(peer, own)) is None:
-            return
-        host, port = peer[:2]
+        if not peer or not own or not place_of(peer)[0].is_loopback:
+            return None
+        user = server_user(peer, own)
+        return None if user is None else self._refusal_of(user, *peer[:2])
+
+    def refusal_before(self, host: str, port: int) -> str | None:
+        """Return why not to connect to this IP address of loopback; None if nothing speaks against it.
+
+        For drivers that send a secret as soon as they are connected. If there was a server before and there
+        is none now, they must not connect either: another user could listen a moment later.
+        """
+        try:
+            user = _listening_user(place_of((host, port)))
+        except OSError:
+            return None
+        if user is not None:
+            return self._refusal_of(user, host, port)
+        return f"nothing listens on {host}, port {port}" if port in self._first else None
+
+    def _refusal_of(self, user: int, host: str, port: int) -> str | None:
         first = self._first.setdefault(port, user)
         if user not in {first, _ROOT, os.geteuid()}:
             what = f"user {user} listens on {host}, port {port}; it was user {first} before"
-            raise ListenerChanged(f"{what}. If this is correct, restart this program")
+            return f"{what}. If this is correct, restart this program"
         if user == unmapped_user() and not self._has_warned:
             self._has_warned = True
             _LOG.warning(
@@ -80,6 +94,7 @@ class LoopbackListeners:
                 host,
                 port,
             )
+        return None
 
 
 IN_THIS_PROCESS: Final = LoopbackListeners()
@@ -90,10 +105,8 @@ def server_user(peer: Address, own: Address) -> int | None:
     """Return the user of the server at `peer`, to which `own` is connected; None if that is unknown."""
     server, client = place_of(peer), place_of(own)
     try:
-        listening = {one.local[0]: one.user for one in open_sockets(LISTEN, local_port=server[1])}
-        for address in (server[0], *_ALL_ADDRESSES[server[0].version]):
-            if address in listening:
-                return listening[address]
+        if (user := _listening_user(server)) is not None:
+            return user
         # The server may have stopped listening.
         for one in open_sockets(CONNECTED, local_port=server[1], remote_port=client[1]):
             if (one.local, one.remote) == (server, client):
@@ -101,3 +114,10 @@ def server_user(peer: Address, own: Address) -> int | None:
     except OSError:
         pass
     return None
+
+
+def _listening_user(server: Place) -> int | None:
+    """Return the user who listens at a place; None if nobody does, OSError if the system does not show it."""
+    listening = {one.local[0]: one.user for one in open_sockets(LISTEN, local_port=server[1])}
+    addresses = (server[0], *_ALL_ADDRESSES[server[0].version])
+    return next((listening[address] for address in addresses if address in listening), None)

@@ -8,23 +8,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest.mock import Mock
 
 import pytest
 from tests.support.servers import REPOSITORY
 
-from lifesign.http_client import loopback_listener, socket_users
-from lifesign.http_client.loopback_listener import ListenerChanged, LoopbackListeners, server_user
-from lifesign.http_client.socket_users import IS_SUPPORTED
+from lifesign.loopback import listeners as listeners_module
+from lifesign.loopback import socket_users
+from lifesign.loopback.listeners import LoopbackListeners, server_user
+from lifesign.loopback.socket_users import IS_SUPPORTED
 
 ONLY_ROOT_IS_MAPPED = ("unshare", "--user", "--map-root-user")
 CHECK_EACH = f"""
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from tests.http_client.test_loopback_listener import LoopbackListeners, check
+from tests.loopback.test_listeners import LoopbackListeners, refusal_at
 listeners = LoopbackListeners()
 for port in sys.argv[1:]:
-    check(listeners, ("127.0.0.1", int(port)))
+    refusal_at(listeners, ("127.0.0.1", int(port)))
 """
 OTHER = 65_534
 AS_ROOT = pytest.mark.skipif(
@@ -95,10 +95,9 @@ def server_of(
         yield server.getsockname()[:2], server
 
 
-def check(listeners: LoopbackListeners, address: tuple[str, int], *, tls: object = None) -> None:
+def refusal_at(listeners: LoopbackListeners, address: tuple[str, int]) -> str | None:
     with socket.create_connection(address) as client:
-        facts = {"peername": client.getpeername(), "sockname": client.getsockname(), "sslcontext": tls}
-        listeners.check(Mock(get_extra_info=facts.get))
+        return listeners.refusal(client.getpeername(), client.getsockname())
 
 
 @AS_ROOT
@@ -106,25 +105,23 @@ def check(listeners: LoopbackListeners, address: tuple[str, int], *, tls: object
 def test_server_of_another_user_than_before_is_refused(host: str) -> None:
     listeners = LoopbackListeners()
     with server_of(1000, (host, 0)) as (address, _):
-        check(listeners, address)
-    with server_of(OTHER, address), pytest.raises(ListenerChanged, match=f"user {OTHER}"):
-        check(listeners, address)
+        assert refusal_at(listeners, address) is None
     with server_of(OTHER, address):
-        check(listeners, address, tls=object())
+        assert f"user {OTHER}" in (refusal_at(listeners, address) or "")
     for user in (0, 1000):
         with server_of(user, address):
-            check(listeners, address)
+            assert refusal_at(listeners, address) is None
     with server_of(OTHER, (host, 0)) as (another, _):
-        check(listeners, another)
+        assert refusal_at(listeners, another) is None
 
 
 @AS_ROOT
 def test_server_of_another_user_on_another_address_of_loopback_is_refused() -> None:
     listeners = LoopbackListeners()
     with server_of(1000, ("127.0.0.1", 0)) as (address, _):
-        check(listeners, address)
-    with server_of(OTHER, ("::1", address[1])) as (another, _), pytest.raises(ListenerChanged, match="::1"):
-        check(listeners, another)
+        assert refusal_at(listeners, address) is None
+    with server_of(OTHER, ("::1", address[1])) as (another, _):
+        assert "::1" in (refusal_at(listeners, another) or "")
 
 
 def warnings_in_a_user_namespace(*ports: int) -> list[str]:
@@ -154,13 +151,47 @@ def test_client_in_a_user_namespace_warns_once_about_a_server_whose_user_is_not_
 def test_server_of_a_user_who_is_not_mapped_is_refused_after_that_of_a_mapped_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loopback_listener, "unmapped_user", lambda: OTHER)
+    monkeypatch.setattr(listeners_module, "unmapped_user", lambda: OTHER)
     listeners = LoopbackListeners()
     with server_of(1000, ("127.0.0.1", 0)) as (address, _):
-        check(listeners, address)
-    with server_of(OTHER, address), pytest.raises(ListenerChanged):
-        check(listeners, address)
+        assert refusal_at(listeners, address) is None
+    with server_of(OTHER, address):
+        assert refusal_at(listeners, address) is not None
     assert caplog.records == []
     with server_of(OTHER, ("127.0.0.1", 0)) as (another, _), caplog.at_level(logging.WARNING):
-        check(listeners, another)
+        assert refusal_at(listeners, another) is None
     assert len(caplog.records) == 1
+
+
+@AS_ROOT
+def test_port_is_checked_before_a_connection() -> None:
+    listeners = LoopbackListeners()
+    with server_of(1000, ("127.0.0.1", 0)) as ((host, port), _):
+        assert listeners.refusal_before(host, port) is None
+    for user in (0, 1000):
+        with server_of(user, (host, port)):
+            assert listeners.refusal_before(host, port) is None
+    for other in (host, "::1"):
+        with server_of(OTHER, (other, port)):
+            assert f"user {OTHER}" in (listeners.refusal_before(other, port) or "")
+
+
+@pytest.mark.skipif(not IS_SUPPORTED, reason="NOT RUN: this system does not show the users of sockets")
+def test_port_without_its_server_is_not_connected_to() -> None:
+    listeners = LoopbackListeners()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert listeners.refusal_before("127.0.0.1", port) is None
+    assert f"port {port}" in (listeners.refusal_before("127.0.0.1", port) or "")
+    assert LoopbackListeners().refusal_before("127.0.0.1", port) is None
+
+
+@AS_ROOT
+def test_another_process_learns_the_first_users() -> None:
+    listeners, successor = LoopbackListeners(), LoopbackListeners()
+    with server_of(1000, ("127.0.0.1", 0)) as (address, _):
+        refusal_at(listeners, address)
+    successor.learn(listeners.first_users)
+    successor.learn({address[1]: OTHER})
+    with server_of(OTHER, address):
+        assert refusal_at(successor, address) is not None
