@@ -1,11 +1,17 @@
 import asyncio
+from typing import Any
 
+import pytest
 from tests.support import hostile_server as hostile
 from tests.support.both_loops import on_both_loops
 from tests.support.hostile_server import accepting, kept, raw, serving
+from tests.support.listening_users import AS_ROOT, OTHER, received, silent_server
 from tests.support.safe_asking import HERE, MAX_BYTES, asking
 
 from lifesign.domain.observation.results import ResultClass
+from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.secrets.credential_store import Credential
 
 
 @on_both_loops
@@ -124,3 +130,39 @@ async def test_disconnect_during_a_response_leaves_no_socket_open() -> None:
             task.cancel()
         await asyncio.gather(*leaving, return_exceptions=True)
         assert not asker.fetcher._lines._lines
+
+
+def bearer(port: int) -> Credential:
+    given = {"name": "here", "origin": f"http://127.0.0.1:{port}", "bearer": {"env": "X"}}
+    return Credential(CredentialSettings.model_validate(given), "canary-secret")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("kind", ["credential", "own_secret", "has_secret"])
+async def test_secret_is_not_sent_to_the_server_of_another_user_than_before(kind: str) -> None:
+    with silent_server(OTHER) as server:
+        port = server.getsockname()[1]
+        url = f"http://127.0.0.1:{port}/"
+        IN_THIS_PROCESS.learn({port: 1000})
+        secret: dict[str, dict[str, Any]] = {
+            "credential": {"credential": bearer(port)},
+            "own_secret": {"own_secret": "k", "headers": {"X-Key": "k"}},
+            "has_secret": {"has_secret": True},
+        }
+        async with asking() as asker:
+            fetched = await asker.get(url, **secret[kind])
+            assert (fetched.result, fetched.is_reached) == (ResultClass.NOT_MEASURED, False)
+            assert f"user {OTHER} listens" in fetched.reason
+            assert await asyncio.to_thread(received, server) == [b""]
+            assert (await asker.get(url, seconds=0.2)).result is ResultClass.TIMEOUT
+        assert [first[:5] for first in await asyncio.to_thread(received, server)] == [b"GET /"]
+
+
+async def test_secret_is_sent_only_over_a_connection_whose_server_was_checked() -> None:
+    async with serving({"/": kept()}, keeps_alive=True) as server, asking() as asker:
+        await asker.get(f"{server.url}/")
+        for _ in range(2):
+            fetched = await asker.get(f"{server.url}/", credential=bearer(server.port))
+            assert (fetched.result, fetched.credential) == (ResultClass.OK, "here")
+        await asker.get(f"{server.url}/")
+        assert server.connections == 2

@@ -25,9 +25,11 @@ from tests.support.hostile_server import (
     serving,
     silence,
 )
+from tests.support.listening_users import AS_ROOT, OTHER, received, silent_server
 from tests.support.probing import PATIENT, SHORT_SECONDS, definition, fetching
 
 from lifesign.domain.credentials.token import AccessToken, TokenFault
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, OAuthTokenClient
 from lifesign.prober.secrets.credential_store import Credential
@@ -131,6 +133,17 @@ async def test_refresh_token_is_stored_despite_an_unusable_access_token(
         await client.close()
     assert isinstance(found, TokenFault)
     assert file.read_text().strip() == "refresh-canary-2"
+
+
+@AS_ROOT
+async def test_secret_is_not_sent_to_the_server_of_another_user_than_before() -> None:
+    with silent_server(OTHER) as server:
+        port = server.getsockname()[1]
+        IN_THIS_PROCESS.learn({port: 1000})
+        found = await requested(f"http://127.0.0.1:{port}{TOKEN_PATH}")
+        assert await asyncio.to_thread(received, server) == [b""]
+    assert isinstance(found, TokenFault)
+    assert f"user {OTHER} listens" in found.reason
 
 
 async def test_secret_is_not_sent_to_a_blocked_address() -> None:

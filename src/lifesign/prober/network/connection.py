@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from multidict import CIMultiDictProxy
 
     from lifesign.domain.net.allowed_addresses import Address
+    from lifesign.loopback.socket_users import Address as SocketAddress
 
 Place = tuple[str, str, int, str]
 """Scheme, host and port, as vetted, and the name of a credential that shares no connections; else empty."""
@@ -56,6 +57,8 @@ class HttpConnection(ResponseHandler):
         self.connect_ms: float | None = None
         self.tls_ms: float | None = None
         self.certificate_expires_at: datetime | None = None
+        self.has_checked_server = False
+        """Whether its server's user may receive secrets; only for servers on loopback, without TLS."""
         self.asked = 0
         """Number of requests sent."""
         self.sent_at_s = 0.0
@@ -97,6 +100,10 @@ class HttpConnection(ResponseHandler):
             # Informational answers are skipped. A 101 without a request for it is the answer.
             if message.code >= 200 or message.code == 101:
                 return ReplyHead(message.code, message.headers, content, counter)
+
+    def ends(self) -> "tuple[SocketAddress | None, SocketAddress | None]":
+        """Return the addresses of the peer and of this end; None if the connection has ended."""
+        return self._wire.get_extra_info("peername"), self._wire.get_extra_info("sockname")
 
     def rest(self) -> None:
         """Expect no data until the next request: if the peer sends some, the connection is ended."""

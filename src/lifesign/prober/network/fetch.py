@@ -41,6 +41,7 @@ from lifesign.http_client.failures import (
 )
 from lifesign.http_client.headers import media_type
 from lifesign.http_client.redirects import KEEPS_METHOD, REDIRECTS, SECRET_IN_URL, next_hop
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.prober.network.connection import HttpConnection, ReplyHead
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
@@ -231,6 +232,9 @@ class Fetcher:
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
         line = self._lines.waiting_at(place) if is_shared else None
+        if line is not None and not line.has_checked_server and self._is_exposed(hop, line.address):
+            self._lines.cut(line)
+            line = None
         try:
             if line is not None:
                 with contextlib.suppress(*_BROKE_WHILE_IDLE):
@@ -289,7 +293,29 @@ class Fetcher:
             reason = "a secret is sent over TLS, or to a private network of networks.allow"
             result = ResultClass.BLOCKED_ADDRESS
             return Fetched(url=hop.url, result=result, reason=reason, is_reached=False)
+        if self._is_exposed(hop, opened.address):
+            opened.has_checked_server = True
+            if (refusal := IN_THIS_PROCESS.refusal(*opened.ends())) is not None:
+                self._lines.cut(opened)
+                result = ResultClass.NOT_MEASURED
+                return Fetched(url=hop.url, result=result, reason=refusal, is_reached=False)
         return opened
+
+    def _is_exposed(self, hop: _Hop, address: Address) -> bool:
+        """Return whether another user of this machine could receive a secret of the request.
+
+        Any user can listen on a port of loopback while its usual server is down.
+        """
+        request = hop.request
+        if not (hop.credential is not None or request.has_secret or request.own_secret is not None):
+            return False
+        if hop.url.scheme == "https" or not address.is_loopback:
+            return False
+        return (
+            request.has_secret
+            or request.own_secret is not None
+            or self._credential_for(hop, address) is not None
+        )
 
     def _tls_of(self, hop: _Hop) -> ClientTls | None:
         return hop.request.tls or self._credentials.tls_for(hop.url, hop.credential)
