@@ -30,6 +30,7 @@ from lifesign.crawl.worker_config import (
 )
 from lifesign.domain.credentials.token import AccessToken
 from lifesign.errors import LifesignError
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed
@@ -96,6 +97,7 @@ def acts(monkeypatch: pytest.MonkeyPatch, act: Acts) -> None:
 
 
 def test_census_without_targets_is_complete(tmp_path: Path) -> None:
+    IN_THIS_PROCESS.learn({7: 1000})
     url = empty_url("sqlite", tmp_path)
 
     async def set_up() -> None:
@@ -109,6 +111,7 @@ def test_census_without_targets_is_complete(tmp_path: Path) -> None:
     assert code == 0
     assert statuses[-1].progress is not None
     assert (statuses[-1].progress.probed, statuses[-1].progress.targets) == (0, 0)
+    assert statuses[-1].first_users == IN_THIS_PROCESS.first_users
     assert (tmp_path / "results.jsonl").read_bytes() == b""
 
 

@@ -84,6 +84,14 @@ async def test_dead_process_is_replaced_and_the_pass_completes(tmp_path: Path, o
     assert re.match(r"worker-1 .*\(signal 9\).* 0\.01 s$", line)
 
 
+async def test_successor_knows_the_users_of_servers_that_a_dead_process_found(
+    tmp_path: Path, on_signal: Heard
+) -> None:
+    parts = cast(tmp_path, "finish", "learn and die")
+    assert await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
+    assert "port 7: 1000" in on_signal.lines
+
+
 def test_long_message_is_received_as_a_whole(tmp_path: Path, on_signal: Heard) -> None:
     parts = cast(tmp_path, "finish", "long message")
     assert run_loop(probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act))

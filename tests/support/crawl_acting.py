@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.observation.results import ResultClass
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.prober.worker.progress_counts import Progress
 
 STANDING = Progress(
@@ -51,6 +52,13 @@ def act(share: WorkerConfig, pipe: Connection) -> None:
             place.write_text("finish")
             pipe.send(WorkerStatus(progress=STANDING))
             os.kill(os.getpid(), signal.SIGKILL)
+        case "learn and die":
+            place.write_text("show what is known")
+            pipe.send(WorkerStatus(first_users={7: 1000}))
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "show what is known":
+            pipe.send(WorkerStatus(line=f"port 7: {IN_THIS_PROCESS.first_users.get(7)}"))
+            sys.exit(0)
         case "die always":
             sys.exit(1)
         case "held up":

@@ -28,6 +28,7 @@ from lifesign.crawl.worker_config import (
 )
 from lifesign.errors import LifesignError
 from lifesign.filesystem.core_dumps import forbid_core_dumps
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.evidence.filed_ledger import FiledLedger
 from lifesign.prober.evidence.observation_file import ResultsFile
@@ -109,7 +110,7 @@ async def run_worker(
             return await worker.run_once(config.since_s, stop)
         finally:
             reporting.cancel()
-            report(WorkerStatus(worker.progress))
+            report(_status_of(worker))
 
 
 @asynccontextmanager
@@ -143,7 +144,11 @@ def registry_client(place: RegistryAddress) -> RegistryClient:
 async def _report_progress(worker: ProbeWorker, report: Callable[[WorkerStatus], None]) -> None:
     while True:
         await asyncio.sleep(REPORT_SECONDS)
-        report(WorkerStatus(worker.progress))
+        report(_status_of(worker))
+
+
+def _status_of(worker: ProbeWorker) -> WorkerStatus:
+    return WorkerStatus(worker.progress, first_users=IN_THIS_PROCESS.first_users)
 
 
 def run_worker_process(config: WorkerConfig, pipe: Connection, tokens: Connection | None = None) -> None:

@@ -25,10 +25,17 @@ from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, 
 from lifesign.domain.observation.results import ResultClass
 from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.text.counts import plural, pluralize
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.prober.errors import PassDelayed
 from lifesign.prober.worker.claims import SHARD_TTL_SECONDS, takeover_s
 from lifesign.prober.worker.progress_counts import Progress
-from lifesign.serving.worker_start import WorkerContext, WorkerProcess, death_text, start_worker
+from lifesign.serving.worker_start import (
+    WorkerContext,
+    WorkerProcess,
+    death_text,
+    main_with_listeners,
+    start_worker,
+)
 
 FIRST_WAIT_SECONDS: Final = 1.0
 """Before a process that died is replaced; doubled each time that its successor dies early."""
@@ -253,7 +260,7 @@ class _ProcessSlot:
             answering = self._tokens.answering(token_pipe)
 
         def new_process(context: WorkerContext) -> WorkerProcess:
-            return context.Process(target=self._main, args=(self._share, *theirs), daemon=True)
+            return context.Process(**main_with_listeners(self._main, self._share, *theirs), daemon=True)
 
         modules = MODULES if self._share.database is None else (*MODULES, *DATABASE_MODULES)
         process = start_worker(new_process, modules)
@@ -281,6 +288,7 @@ class _ProcessSlot:
         try:
             while pipe.poll():
                 status: WorkerStatus = pipe.recv()
+                IN_THIS_PROCESS.learn(status.first_users)
                 self._withheld = status.withheld or self._withheld
                 self._tell(status)
         except (EOFError, OSError):

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import secrets
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -64,6 +65,8 @@ class WorkerStatus:
     """Log entries of the worker, in the form of the crawl's log."""
     withheld: tuple[str, float] | None = None
     """Reason why nothing could be stored, and for how many seconds: the worker ends."""
+    first_users: Mapping[int, int] = field(default_factory=dict)
+    """Users of the servers on loopback that the worker found, for its successor."""
 
 
 def worker_name(number: int, *, is_alone: bool) -> str:

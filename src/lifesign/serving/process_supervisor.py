@@ -21,7 +21,13 @@ from uvicorn.supervisors.multiprocess import Multiprocess, Process
 from lifesign.errors import InvalidValue
 from lifesign.serving.bounded_server import BoundedServer
 from lifesign.serving.tls_files import check_validity
-from lifesign.serving.worker_start import WorkerContext, WorkerProcess, death_text, start_worker
+from lifesign.serving.worker_start import (
+    WorkerContext,
+    WorkerProcess,
+    death_text,
+    main_with_listeners,
+    start_worker,
+)
 
 START_SECONDS = 60
 """Time limit for a process to start when all are replaced (SIGHUP)."""
@@ -65,7 +71,7 @@ class ServerProcess(Process):
         self.process = start_worker(self._new_process, self._modules)
 
     def _new_process(self, context: WorkerContext) -> WorkerProcess:
-        return context.Process(target=self.run, args=(self._sockets,))
+        return context.Process(**main_with_listeners(self.run, self._sockets))
 
     def run(self, sockets: list[socket.socket]) -> None:
         """Log and serve; runs in the process itself."""

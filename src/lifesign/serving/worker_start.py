@@ -8,10 +8,12 @@ is killed, the exit codes of its workers are unknown, and the next start of a wo
 import logging
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
+
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 
 EXIT_UNKNOWN: Final = 255
 """Exit code that multiprocessing reports if the fork server was killed, also for a living worker."""
@@ -67,6 +69,19 @@ def _started(new_process: Callable[[WorkerContext], WorkerProcess], modules: Seq
         process = new_process(multiprocessing.get_context("spawn"))
         process.start()
     return process
+
+
+def main_with_listeners(main: Callable[..., None], *arguments: Any) -> dict[str, Any]:
+    """Return the arguments of a process that runs `main`, and knows the users of the servers on loopback.
+
+    Without them, a process that starts while a server is down would send its secrets to another user's.
+    """
+    return {"target": _run_with_listeners, "args": (IN_THIS_PROCESS.first_users, main, *arguments)}
+
+
+def _run_with_listeners(first_users: Mapping[int, int], main: Callable[..., None], *arguments: Any) -> None:
+    IN_THIS_PROCESS.learn(first_users)
+    main(*arguments)
 
 
 def death_text(exit_code: int | None) -> str:
