@@ -2,13 +2,16 @@ import asyncio
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import insert, make_url, select, text
+from sqlalchemy import create_engine, event, insert, make_url, select, text
 from tests.support.databases import empty_url, postgresql_server
+from tests.support.listening_users import AS_ROOT, OTHER, received, silent_server
 
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.storage.engine.database import open_database, read_url
-from lifesign.storage.engine.postgresql_sessions import MAX_IDLE_SECONDS, SETTINGS, host_of
+from lifesign.storage.engine.postgresql_sessions import MAX_IDLE_SECONDS, SETTINGS, vet_servers
 from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import StoreUnavailable
@@ -89,9 +92,54 @@ async def test_localhost_is_127_0_0_1_before_the_other_address(
     await database.close()
 
 
-def test_name_of_a_verified_certificate_is_not_replaced() -> None:
-    assert host_of(read_url("postgresql://ah@localhost/ah?sslmode=verify-full")) == {}
-    assert host_of(read_url("postgresql://ah@localhost/ah?host=/run/pg")) == {}
+@pytest.mark.parametrize(
+    ("place", "tried"),
+    [
+        ("localhost/ah?sslmode=verify-full", {"host": "localhost", "port": None}),
+        ("localhost/ah?sslmode=require", {"host": ["127.0.0.1", "localhost"], "port": [5432, 5432]}),
+        ("/ah?host=/run/pg", {"host": ["/run/pg"], "port": [5432]}),
+        ("/ah?host=localhost:7&host=db:8", {"host": ["127.0.0.1", "localhost", "db"], "port": [7, 7, 8]}),
+    ],
+)
+def test_only_the_name_of_a_verified_certificate_is_not_replaced(place: str, tried: dict[str, Any]) -> None:
+    assert {name: connected_to(f"postgresql://ah@{place}").get(name) for name in tried} == tried
+
+
+def connected_to(url: str) -> dict[str, Any]:
+    """Return the arguments with which asyncpg connects to a database."""
+    engine = create_engine(read_url(url).set(drivername="postgresql+asyncpg"))
+    vet_servers(engine)
+    asked: dict[str, Any] = {}
+
+    @event.listens_for(engine, "do_connect")
+    def _note(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
+        asked.update(parameters)
+        raise ConnectionRefusedError
+
+    with pytest.raises(ConnectionRefusedError):
+        engine.connect()
+    return asked
+
+
+@AS_ROOT
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_no_connection_is_made_to_the_server_of_another_user_than_before(
+    host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with silent_server(OTHER) as server:
+        port = server.getsockname()[1]
+        IN_THIS_PROCESS.learn({port: 1000})
+        database = open_database(f"postgresql://ah:secret@{host}:{port}/ah")
+        news = event_news(database)
+        with pytest.raises(StoreUnavailable, match=f"user {OTHER} listens"):
+            await database.read(_rows)
+        await news.wait()
+        assert received(server) == []
+    assert f"user {OTHER} listens" in caplog.text
+    with pytest.raises(StoreUnavailable, match="nothing listens"):
+        await database.read(_rows)
+    await news.close()
+    await database.close()
 
 
 class ForgetfulFirewall:

@@ -25,6 +25,7 @@ _SQLITE_UNAVAILABLE = frozenset({
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_NOTADB,
 })  # fmt: skip
+SERVER_HINT = "check that PostgreSQL runs, and that host and port of the database's URL are right"
 NO_DATABASE = "the file is damaged or is not an SQLite database"
 DAMAGED = f"{NO_DATABASE}: restore a backup"
 _SQLITE_IS_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -52,9 +53,7 @@ def translated(*, is_last: bool = True) -> Iterator[None]:
     except (OSError, TimeoutError, PoolTimeout) as error:
         unavailable = StoreUnavailable(f"the database cannot be reached ({type(error).__name__})")
         if isinstance(error, ConnectionRefusedError):
-            unavailable.hint = (
-                "check that PostgreSQL runs, and that host and port of the database's URL are right"
-            )
+            unavailable.hint = SERVER_HINT
         raise unavailable from error
     except DBAPIError as error:
         if getattr(error.orig, "sqlstate", None) in _TRY_AGAIN:

@@ -46,9 +46,9 @@ class PostgresqlDatabase:
                 "timeout": POOL_WAIT_SECONDS,
                 "command_timeout": STATEMENT_SECONDS,
                 "server_settings": postgresql_sessions.SETTINGS,
-                **postgresql_sessions.host_of(self.url),
             },
         )
+        postgresql_sessions.vet_servers(self._engine.sync_engine)
         postgresql_sessions.configure(self._engine.sync_engine)
 
     async def read(self, function: Callable[[Transaction], T]) -> T:

@@ -1,12 +1,20 @@
 """Set-up and replacement of connections to PostgreSQL."""
 
+import os
 import time
+from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
-from sqlalchemy import URL, Engine, event
+from sqlalchemy import Engine, event
 from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
+
+from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.storage.engine.database_faults import SERVER_HINT
+from lifesign.storage.errors import StoreUnavailable
 
 PING_AFTER_SECONDS = 1.0
 """Idle time after which a connection is checked before its next use."""
@@ -15,6 +23,11 @@ PING_SECONDS = 2.0
 
 A firewall or NAT gateway that no longer knows an idle connection drops its packets, without an error.
 """
+
+DEFAULT_PORT = 5432
+_LOCALHOST = "localhost"
+_VERIFIED = frozenset({"verify-ca", "verify-full"})
+"""Values of `sslmode` with which only the right server gets the password."""
 
 MAX_IDLE_SECONDS = 10
 """Time after which PostgreSQL ends a transaction whose process does not continue.
@@ -42,16 +55,52 @@ _ASSUME_FLASH = """
 """
 
 
-def host_of(url: URL) -> dict[str, list[str]]:
-    """Return asyncpg's argument `host`, if it differs from the URL's.
+def vet_servers(engine: Engine) -> None:
+    """Check the servers on loopback before each connection of an engine, unless TLS verifies them.
 
-    The host `localhost` becomes 127.0.0.1, and then `localhost`. Another user could listen on ::1, which many
-    systems return first for `localhost`, and ask for the password. With `verify-full`, asyncpg compares the
-    name with that in the certificate first.
+    asyncpg sends the password in clear text to a server that asks for it. So it connects to no server of
+    another user than before: StoreUnavailable. The host `localhost` becomes 127.0.0.1, and then `localhost`:
+    another user could listen on ::1, which many systems return first.
     """
-    is_localhost = url.query.get("host", url.host) == "localhost"
-    is_verified = url.query.get("ssl") == "verify-full"
-    return {"host": ["127.0.0.1", "localhost"]} if is_localhost and not is_verified else {}
+
+    @event.listens_for(engine, "do_connect")
+    def _vet(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
+        if parameters.get("ssl") in _VERIFIED:
+            return
+        places = list(_places(parameters))
+        refusals = [_refusal(*place) for place in places]
+        passed = [place for place, refusal in zip(places, refusals, strict=True) if refusal is None]
+        if places and not passed:
+            unavailable = StoreUnavailable(f"the database cannot be reached: {refusals[0]}")
+            unavailable.hint = SERVER_HINT
+            raise unavailable
+        if places:
+            parameters["host"] = [host for host, _ in passed]
+            parameters["port"] = [port for _, port in passed]
+
+
+def _places(parameters: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the hosts and ports that asyncpg tries, in this order; none if the URL names no host."""
+    given, port = parameters.get("host") or (), parameters.get("port")
+    hosts = [given] if isinstance(given, str) else given
+    ports = (
+        port if isinstance(port, list) else [port or os.environ.get("PGPORT") or DEFAULT_PORT] * len(hosts)
+    )
+    for host, each in zip(hosts, ports, strict=True):
+        if host == _LOCALHOST:
+            yield "127.0.0.1", int(each)
+        yield host, int(each)
+
+
+def _refusal(host: str, port: int) -> str | None:
+    """Return why asyncpg must not connect there; None if it may."""
+    try:
+        # The other address of `localhost` precedes it.
+        address = ip_address("::1" if host == _LOCALHOST else host)
+    except ValueError:
+        # Another name, or the directory of a Unix socket.
+        return None
+    return IN_THIS_PROCESS.refusal_before(str(address), port) if address.is_loopback else None
 
 
 def configure(engine: Engine) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from lifesign.storage.engine.transaction import Database, Transaction
-from lifesign.storage.errors import DatabaseInUse
+from lifesign.storage.errors import DatabaseInUse, StoreUnavailable
 from lifesign.storage.events.event_log import CHANNEL
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class _Listening:
     def __init__(self, url: URL) -> None:
         from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415 - brings the ORM
 
-        from lifesign.storage.engine.postgresql_sessions import host_of  # noqa: PLC0415 - brings asyncpg
+        from lifesign.storage.engine.postgresql_sessions import vet_servers  # noqa: PLC0415 - brings asyncpg
 
         self._engine = create_async_engine(
             url,
@@ -92,9 +92,9 @@ class _Listening:
             connect_args={
                 "timeout": CONNECT_SECONDS,
                 "server_settings": {"application_name": NAME_OF_LISTENERS},
-                **host_of(url),
             },
         )
+        vet_servers(self._engine.sync_engine)
         self._connection: AsyncConnection | None = None
         self._driver: Any = None
         self._notified = asyncio.Event()
@@ -139,11 +139,11 @@ class _Listening:
             raw = await self._connection.get_raw_connection()
             driver: Any = raw.driver_connection
             await driver.add_listener(CHANNEL, self._on_notify)
-        except (SQLAlchemyError, OSError, TimeoutError) as error:
+        except (SQLAlchemyError, OSError, TimeoutError, StoreUnavailable) as error:
             if not self._is_unreachable:
                 _log.warning(
                     "cannot listen for event notifications, so the server polls for new events: %s",
-                    type(error).__name__,
+                    error if isinstance(error, StoreUnavailable) else type(error).__name__,
                 )
             self._is_unreachable = True
             return
