@@ -442,9 +442,11 @@ def test_expired_new_certificate_replaces_no_process(
     assert server.ask("GET", "/healthz")[0] == 200
     assert server.end() == 0
     # A start has no former certificate to keep.
+    (tmp_path / "key.pem").chmod(0o640)
     server = start(*tls)
     assert server.ask("GET", "/healthz")[0] == 200
     assert "clients refuse this certificate" in server.log.read_text()
+    assert "TLS key in key.pem (mode 0640)" in line_of(server, "WARNING")
     assert server.end() == 0
 
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from lifesign.client.secret_file import complain_if_open
 from lifesign.domain.access.event_actor import OwnActor
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.database_marker import DatabaseMarker
@@ -176,6 +177,7 @@ def _run(
         )
         say_prepared(prepared)
         _warn_of_plain_http(listening, settings)
+        _warn_of_open_key(listening)
         _warn_of_trust(settings)
         _raise_file_limit()
         if settings.archive_dir is not None:
@@ -379,6 +381,11 @@ def _warn_of_plain_http(listening: Listening, settings: RegistrySettings) -> Non
     is_local = listening.host in {"localhost", "::1"} or listening.host.startswith("127.")
     if not is_local and listening.tls_certificate is None and not settings.trusted_proxies:
         _log.warning("keys are sent unencrypted: use TLS, or a trusted proxy (--trusted-proxies)")
+
+
+def _warn_of_open_key(listening: Listening) -> None:
+    if listening.tls_key is not None:
+        complain_if_open(listening.tls_key, listening.tls_key.stat(), "TLS key", _log.warning)
 
 
 def _make_archive_directory(directory: Path) -> None:
