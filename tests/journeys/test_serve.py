@@ -446,7 +446,7 @@ def test_expired_new_certificate_replaces_no_process(
     server = start(*tls)
     assert server.ask("GET", "/healthz")[0] == 200
     assert "clients refuse this certificate" in server.log.read_text()
-    assert "TLS key in key.pem (mode 0640)" in line_of(server, "WARNING")
+    assert "key.pem (mode 0640)" in line_of(server, "WARNING")
     assert server.end() == 0
 
 

@@ -22,12 +22,10 @@ def credentials_of(*given: dict[str, Any], is_named: bool = True) -> ProbeCreden
     return ProbeCredentials(store, TARGET, is_named=is_named)
 
 
-def choice(
-    credentials: ProbeCredentials, url: URL, purpose: Purpose, *, has_read_card: bool = True
-) -> str | None:
+def choice(credentials: ProbeCredentials, url: URL, purpose: Purpose, *, has_read_card: bool = True) -> str:
     """Return the name of the credential that is sent, or the reason why it is withheld."""
     credential, withheld = credentials.for_request(url, purpose, has_read_card=has_read_card)
-    return withheld if credential is None else credential.name
+    return withheld or "" if credential is None else credential.name
 
 
 LAB = {"name": "lab", "origin": "https://lab.example"}
@@ -35,9 +33,9 @@ AT_RPC = {"name": "rpc", "origin": "https://rpc.example"}
 
 
 def test_targets_outside_the_definition_need_a_credential_for_all_targets() -> None:
-    withheld = "credential lab is only for targets that the definition names"
     listed = credentials_of(LAB, is_named=False)
-    assert (choice(listed, URL(TARGET), Purpose.CARD), listed.received) == (withheld, [])
+    assert "the definition names" in choice(listed, URL(TARGET), Purpose.CARD)
+    assert listed.received == []
     shared = credentials_of(LAB | {"for_all_targets": True}, is_named=False)
     assert choice(shared, URL(TARGET), Purpose.CARD) == "lab"
     assert [each.name for each in shared.received] == ["lab"]
@@ -47,21 +45,19 @@ def test_targets_outside_the_definition_need_a_credential_for_all_targets() -> N
 def test_interface_gets_a_credential_only_after_its_card_was_read(purpose: Purpose) -> None:
     credentials = credentials_of(AT_RPC | {"card_origins": ["https://lab.example"]})
     assert choice(credentials, RPC, purpose) == "rpc"
-    withheld = "credential rpc is not sent before this prober has read the card"
-    assert choice(credentials, RPC, purpose, has_read_card=False) == withheld
+    assert "read the card" in choice(credentials, RPC, purpose, has_read_card=False)
 
 
 def test_interface_at_another_origin_gets_no_credential_of_other_cards() -> None:
-    withheld = f"credential rpc is not for cards of {TARGET}"
-    assert choice(credentials_of(LAB, AT_RPC), RPC, Purpose.INTERFACE) == withheld
+    credentials = credentials_of(LAB, AT_RPC)
+    assert choice(credentials, RPC, Purpose.INTERFACE).endswith(f"for cards of {TARGET}")
 
 
 def test_event_stream_can_only_name_urls_with_the_credential_of_the_stream() -> None:
     tools = LAB | {"name": "tools", "path": "/tools"}
     credentials = credentials_of(LAB, tools)
     assert choice(credentials, URL("https://lab.example/messages"), Purpose.ENDPOINT) == "lab"
-    withheld = "credential tools is not that of the event stream"
-    assert choice(credentials, URL("https://lab.example/tools/x"), Purpose.ENDPOINT) == withheld
+    assert "the event stream" in choice(credentials, URL("https://lab.example/tools/x"), Purpose.ENDPOINT)
 
 
 def test_answers_may_quote_the_credentials_that_were_sent() -> None:
