@@ -38,7 +38,6 @@ def layers(**results: R | tuple[R, str]) -> list[tuple[Layer, LayerResult]]:
             layers(discovery=R.OK, transport=(R.TIMEOUT, "no answer within 10 s"), readiness=R.NOT_AN_AGENT),
             "a card only; its interface: timeout (no answer within 10 s)",
         ),
-        (layers(discovery=R.OK, transport=R.OK), "a card, an interface that answers"),
         (
             layers(discovery=R.OK, transport=R.GATED, readiness=R.OK),
             "a card, an interface that requires credentials or payment, a health document",
