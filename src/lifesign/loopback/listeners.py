@@ -9,28 +9,18 @@ In a user namespace, all unmapped users have one number: between those there is 
 import logging
 import os
 from collections.abc import Mapping
-from ipaddress import IPv4Address, IPv6Address
-from types import MappingProxyType
 from typing import Final
 
 from lifesign.loopback.socket_users import (
-    CONNECTED,
-    LISTEN,
     Address,
-    IpAddress,
-    Place,
-    open_sockets,
     place_of,
     unmapped_user,
+    user_listening_at,
+    user_of_connection,
 )
 
 _LOG = logging.getLogger(__name__)
 _ROOT: Final = 0
-_ALL_ADDRESSES: Final[Mapping[int, tuple[IpAddress, ...]]] = MappingProxyType({
-    4: (IPv4Address(0), IPv6Address(0)),
-    6: (IPv6Address(0),),
-})  # fmt: skip
-"""Addresses of servers that listen on all addresses, by the version of the client's."""
 
 
 class LoopbackListeners:
@@ -72,7 +62,7 @@ class LoopbackListeners:
         is none now, they must not connect either: another user could listen a moment later.
         """
         try:
-            user = _listening_user(place_of((host, port)))
+            user = user_listening_at(place_of((host, port)))
         except OSError:
             return None
         if user is not None:
@@ -103,21 +93,10 @@ IN_THIS_PROCESS: Final = LoopbackListeners()
 
 def server_user(peer: Address, own: Address) -> int | None:
     """Return the user of the server at `peer`, to which `own` is connected; None if that is unknown."""
-    server, client = place_of(peer), place_of(own)
+    server = place_of(peer)
     try:
-        if (user := _listening_user(server)) is not None:
-            return user
+        user = user_listening_at(server)
         # The server may have stopped listening.
-        for one in open_sockets(CONNECTED, local_port=server[1], remote_port=client[1]):
-            if (one.local, one.remote) == (server, client):
-                return one.user
+        return user_of_connection(server, place_of(own)) if user is None else user
     except OSError:
-        pass
-    return None
-
-
-def _listening_user(server: Place) -> int | None:
-    """Return the user who listens at a place; None if nobody does, OSError if the system does not show it."""
-    listening = {one.local[0]: one.user for one in open_sockets(LISTEN, local_port=server[1])}
-    addresses = (server[0], *_ALL_ADDRESSES[server[0].version])
-    return next((listening[address] for address in addresses if address in listening), None)
+        return None

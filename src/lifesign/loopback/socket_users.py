@@ -4,11 +4,11 @@ The tables in /proc/net hold the same, but reading one takes milliseconds, as th
 places for connections first.
 """
 
+import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -22,37 +22,25 @@ Place = tuple[IpAddress, int]
 Address = Sequence[Any]
 """Address of a socket, as Python has it: the IP address, the port, and more for IPv6."""
 
-# Sets of Linux' numbers of TCP states.
-ESTABLISHED: Final = frozenset({1})
-LISTEN: Final = frozenset({10})
-CONNECTED: Final = frozenset(range(1, 12)) - LISTEN
-
+_LISTEN: Final = 10
+"""Linux' number of the TCP state."""
 _NETLINK_SOCK_DIAG: Final = 4
 _SOCK_DIAG_BY_FAMILY: Final = 20
-_REQUEST_DUMP: Final = 0x301
+_IS_REQUEST: Final = 1
 _ERROR: Final = 2
-_DONE: Final = 3
 _HEADER: Final = struct.Struct("=LHHLL")
-_REQUEST: Final = struct.Struct("=BBBBL")
+# Family, protocol, extensions, states; ports, addresses, interface, cookie.
+_REQUEST: Final = struct.Struct("=BBBxL4s16s16sL8s")
 _PORTS: Final = struct.Struct("!HH")
 _CODE: Final = struct.Struct("=l")
-_COOKIE_OF_NONE: Final = b"\xff" * 8
+_NO_COOKIE: Final = b"\xff" * 8
 # Family, state, two timers; ports, addresses; interface, cookie, expiry, both queues; user, inode.
-_SOCKET: Final = struct.Struct("=BBBB4s16s16sL8sLLLLL")
-_ANSWER_BYTES: Final = 65_536
+_SOCKET: Final = struct.Struct("=xBxx4x16x16x4x8x4x4x4xLL")
+_ANSWER_BYTES: Final = 4_096
 _TIMEOUT_SECONDS: Final = 1.0
+_NO_SOCKET: Final = frozenset({errno.ENOENT, errno.ESTALE})
 _ALL_USERS: Final = 2**32 - 1
 _DEFAULT_UNMAPPED_USER: Final = 65_534
-
-
-@dataclass(frozen=True, slots=True)
-class OpenSocket:
-    """One end of a TCP connection, or a listening socket."""
-
-    local: Place
-    remote: Place
-    user: int
-    """Number of the user who owns it, in the user namespace of this process."""
 
 
 @cache
@@ -80,52 +68,54 @@ def place_of(address: Address) -> Place:
     return _plain(ip_address(address[0])), address[1]
 
 
-def open_sockets(states: frozenset[int], *, local_port: int = 0, remote_port: int = 0) -> list[OpenSocket]:
-    """Return the sockets in these states that a process holds open, all or those with these ports.
+def user_listening_at(server: Place) -> int | None:
+    """Return the user of the socket that gets new connections to an address and port; None if there is none.
 
-    Raises OSError where the system does not show them.
+    Raises OSError where the system does not show it.
     """
+    state, user = _found(server, (ip_address(bytes(len(server[0].packed))), 0))
+    return user if state == _LISTEN else None
+
+
+def user_of_connection(local: Place, remote: Place) -> int | None:
+    """Return the user of the `local` end of a connection; None if no process of this machine holds it.
+
+    Raises OSError where the system does not show it.
+    """
+    state, user = _found(local, remote)
+    return None if state == _LISTEN else user
+
+
+def _found(local: Place, remote: Place) -> tuple[int, int | None]:
+    """Return state and user of the socket for packets from `remote` to `local`; state 0 if there is none."""
     if not IS_SUPPORTED:
         raise OSError("this system does not show the users of sockets")
-    found = []
-    for family in (socket.AF_INET, socket.AF_INET6):
-        for message in _dumped(family, states, local_port, remote_port):
-            *_, ports, local, remote, _, _, _, _, _, user, inode = _SOCKET.unpack_from(message)
-            if inode:
-                local_end, remote_end = _PORTS.unpack(ports)
-                found.append(
-                    OpenSocket(
-                        (_address(family, local), local_end), (_address(family, remote), remote_end), user
-                    )
-                )
-    return found
-
-
-def _dumped(family: int, states: frozenset[int], local_port: int, remote_port: int) -> Iterator[bytes]:
-    """Yield the kernel's message for each socket."""
-    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, sum(1 << state for state in states))
-    socket_id = _PORTS.pack(local_port, remote_port) + bytes(36) + _COOKIE_OF_NONE
-    length = _HEADER.size + len(request) + len(socket_id)
+    family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
+    request = _REQUEST.pack(
+        family,
+        socket.IPPROTO_TCP,
+        0,
+        0,
+        _PORTS.pack(local[1], remote[1]),
+        local[0].packed,
+        remote[0].packed,
+        0,
+        _NO_COOKIE,
+    )
+    length = _HEADER.size + len(request)
     kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
     with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as diag:
         diag.settimeout(_TIMEOUT_SECONDS)
-        diag.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + request + socket_id)
-        while True:
-            data = diag.recv(_ANSWER_BYTES)
-            while data:
-                length, message_type, *_ = _HEADER.unpack_from(data)
-                message = data[_HEADER.size : length]
-                if message_type == _DONE:
-                    return
-                if message_type == _ERROR:
-                    code = -_CODE.unpack_from(message)[0]
-                    raise OSError(code, os.strerror(code))
-                yield message
-                data = data[(length + 3) & ~3 :]
-
-
-def _address(family: int, packed: bytes) -> IpAddress:
-    return IPv4Address(packed[:4]) if family == socket.AF_INET else _plain(IPv6Address(packed))
+        diag.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _IS_REQUEST, 0, 0) + request)
+        answer = diag.recv(_ANSWER_BYTES)
+    if _HEADER.unpack_from(answer)[1] == _ERROR:
+        code = -_CODE.unpack_from(answer, _HEADER.size)[0]
+        if code in _NO_SOCKET:
+            return 0, None
+        raise OSError(code, os.strerror(code))
+    state, user, inode = _SOCKET.unpack_from(answer, _HEADER.size)
+    # A connection that was not accepted yet, or that its process has closed, has no user.
+    return state, user if inode else None
 
 
 def _plain(address: IpAddress) -> IpAddress:

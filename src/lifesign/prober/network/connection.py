@@ -57,7 +57,7 @@ class HttpConnection(ResponseHandler):
         self.connect_ms: float | None = None
         self.tls_ms: float | None = None
         self.certificate_expires_at: datetime | None = None
-        self.has_checked_server = False
+        self.has_trusted_server = False
         """Whether its server's user may receive secrets; only for servers on loopback, without TLS."""
         self.asked = 0
         """Number of requests sent."""

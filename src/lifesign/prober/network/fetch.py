@@ -232,7 +232,7 @@ class Fetcher:
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
         line = self._lines.waiting_at(place) if is_shared else None
-        if line is not None and not line.has_checked_server and self._is_exposed(hop, line.address):
+        if line is not None and _carries_secret(hop) and _is_exposed(hop, line):
             self._lines.cut(line)
             line = None
         try:
@@ -293,29 +293,15 @@ class Fetcher:
             reason = "a secret is sent over TLS, or to a private network of networks.allow"
             result = ResultClass.BLOCKED_ADDRESS
             return Fetched(url=hop.url, result=result, reason=reason, is_reached=False)
-        if self._is_exposed(hop, opened.address):
-            opened.has_checked_server = True
-            if (refusal := IN_THIS_PROCESS.refusal(*opened.ends())) is not None:
+        if (hop.request.known_credentials or _carries_secret(hop)) and _is_exposed(hop, opened):
+            refusal = IN_THIS_PROCESS.refusal(*opened.ends())
+            # A later request over this connection may have a secret too.
+            opened.has_trusted_server = refusal is None
+            if refusal is not None and _carries_secret(hop):
                 self._lines.cut(opened)
                 result = ResultClass.NOT_MEASURED
                 return Fetched(url=hop.url, result=result, reason=refusal, is_reached=False)
         return opened
-
-    def _is_exposed(self, hop: _Hop, address: Address) -> bool:
-        """Return whether another user of this machine could receive a secret of the request.
-
-        Any user can listen on a port of loopback while its usual server is down.
-        """
-        request = hop.request
-        if not (hop.credential is not None or request.has_secret or request.own_secret is not None):
-            return False
-        if hop.url.scheme == "https" or not address.is_loopback:
-            return False
-        return (
-            request.has_secret
-            or request.own_secret is not None
-            or self._credential_for(hop, address) is not None
-        )
 
     def _tls_of(self, hop: _Hop) -> ClientTls | None:
         return hop.request.tls or self._credentials.tls_for(hop.url, hop.credential)
@@ -453,6 +439,19 @@ def _owner(request: Request, credential: Credential | None) -> str:
     if request.own_secret is not None:
         return f"key {request.own_secret}"
     return "" if credential is None or credential.shares_connections else credential.name
+
+
+def _carries_secret(hop: _Hop) -> bool:
+    request = hop.request
+    return hop.credential is not None or request.has_secret or request.own_secret is not None
+
+
+def _is_exposed(hop: _Hop, line: HttpConnection) -> bool:
+    """Return whether another user of this machine may receive what is sent over a connection.
+
+    Any user can listen on a port of loopback while its usual server is down.
+    """
+    return hop.url.scheme == "http" and line.address.is_loopback and not line.has_trusted_server
 
 
 def _why_withheld(hop: _Hop, credential: Credential) -> str:

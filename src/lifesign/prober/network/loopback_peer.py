@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection
 from typing import Final
 
-from lifesign.loopback.socket_users import ESTABLISHED, open_sockets, place_of
+from lifesign.loopback.socket_users import place_of, user_of_connection
 
 _ROOT: Final = 0
 
@@ -18,10 +18,8 @@ def peers_of_other_users(peers: Collection[Place], own: Place) -> set[Place]:
     A socket that its process has closed has no user any more: it counts as another user's. Empty if the
     system does not show the users of sockets, as other systems than Linux.
     """
+    end, trusted = place_of(own), {os.getuid(), _ROOT}
     try:
-        connected = open_sockets(ESTABLISHED, remote_port=own[1])
+        return {peer for peer in peers if user_of_connection(place_of(peer), end) not in trusted}
     except OSError:
         return set()
-    end, trusted = place_of(own), {os.getuid(), _ROOT}
-    users = {one.local: one.user for one in connected if one.remote == end}
-    return {peer for peer in peers if users.get(place_of(peer)) not in trusted}
