@@ -16,6 +16,7 @@ from tests.support.hostile_server import CARD_PATH, HEALTH_PATH, HostileServer, 
 from tests.support.probing import definition, fetching, layer, probing, results
 from yarl import URL
 
+from lifesign.cli.commands.credentials import _try
 from lifesign.crawl.oauth_login import token_tls
 from lifesign.domain.observation.results import ResultClass
 from lifesign.prober.network.fetched import Fetched
@@ -247,5 +248,7 @@ async def test_ca_file_of_its_origin_applies_to_a_token_endpoint(
             assert await tokens.prepare(10.0), tokens.fault
             chosen = definition(credentials=credentials).credentials
             login = token_tls(chosen[0].oauth2, chosen, pytest.fail) if chosen[0].oauth2 else None
+            trial = await _try(definition(credentials=credentials), chosen[0], URL(chosen[0].origin))
     assert login is not None
+    assert {step.name: step.result for step in trial.steps}["token"] == "ok"
     assert login.authorities == authority.file.read_text()

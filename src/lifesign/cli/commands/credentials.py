@@ -236,7 +236,8 @@ def _warn(text: str) -> None:
 
 
 async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url: "URL") -> "Trial":
-    from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415 - aiohttp takes 200 ms
+    from lifesign.crawl.oauth_login import token_tls  # noqa: PLC0415 - aiohttp takes 200 ms
+    from lifesign.crawl.prober_assembly import open_prober  # noqa: PLC0415
     from lifesign.prober.probe.credential_trial import (  # noqa: PLC0415
         StepResult,
         Trial,
@@ -249,8 +250,13 @@ async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url:
     place = chosen.origin + ("" if chosen.path == "/" else chosen.path)
     steps = [TrialStep("definition", StepResult.OK, f"{chosen.name}: {chosen.method} for {place}")]
     warnings: list[str] = []
+    # Authorities of any credential apply to all requests to its origin.
+    authorities = [each.ca_file for each in definition.credentials if each.origin == chosen.origin]
+    chosen = chosen.model_copy(update={"ca_file": next(filter(None, authorities), None)})
     try:
         secrets = read_secrets((chosen,), warnings.append)
+        client = chosen.oauth2
+        tls = None if client is None else token_tls(client, definition.credentials, warnings.append)
     except InvalidValue as error:
         steps.append(TrialStep("secret", StepResult.FAULT, str(error)))
         hint = error.hint or MISSING_SECRET_HINT
@@ -258,6 +264,8 @@ async def _try(definition: "ProbeDefinition", chosen: "CredentialSettings", url:
     steps.append(TrialStep("secret", StepResult.OK, "; ".join(["read", *warnings])))
     only = definition.model_copy(update={"credentials": (chosen,)})
     async with open_prober(only, secrets=secrets) as opened:
+        if tls is not None:
+            opened.credentials.named(chosen.name).token_tls = lambda: tls
         total_s = definition.timeouts.total_seconds
         scopes = [each.scope for each in definition.credentials]
         trial = await try_credential(opened.fetcher, opened.credentials, url, total_s, scopes)
