@@ -14,6 +14,7 @@ from tests.support.databases import KINDS, WoundClock, opened, stop_postgresql
 from tests.support.preloaded import stop_forking
 from tests.support.registry_api import RegistryApi
 
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.serving.garbage_collection import YOUNG_OBJECTS
 from lifesign.storage.engine.transaction import Database
 
@@ -57,6 +58,12 @@ def pytest_sessionfinish() -> None:
     """End what all tests of this process shared: pytest-xdist kills a process that takes its time at exit."""
     stop_forking()
     stop_postgresql()
+
+
+@pytest.fixture(autouse=True)
+def _forget_servers() -> None:
+    """Ports of loopback are used again, by servers of other users too."""
+    IN_THIS_PROCESS.forget()
 
 
 @pytest.fixture(autouse=True)

@@ -97,7 +97,7 @@ def acts(monkeypatch: pytest.MonkeyPatch, act: Acts) -> None:
 
 
 def test_census_without_targets_is_complete(tmp_path: Path) -> None:
-    IN_THIS_PROCESS.learn({7: 1000})
+    IN_THIS_PROCESS.learn({7: frozenset({1000})})
     url = empty_url("sqlite", tmp_path)
 
     async def set_up() -> None:

@@ -14,7 +14,7 @@ from tests.support.servers import REPOSITORY
 
 from lifesign.loopback import listeners as listeners_module
 from lifesign.loopback import socket_users
-from lifesign.loopback.listeners import LoopbackListeners, server_user
+from lifesign.loopback.listeners import LoopbackListeners, server_users
 from lifesign.loopback.socket_users import IS_SUPPORTED
 
 ONLY_ROOT_IS_MAPPED = ("unshare", "--user", "--map-root-user")
@@ -51,13 +51,14 @@ def test_user_is_that_of_the_listener_or_of_the_accepted_connection(listens: str
         client = socket.create_connection((connects, address[1]))
         own, peer = client.getsockname(), client.getpeername()
         with server_of(7, ("127.0.0.2", 0)):
-            assert server_user(peer, own) == OTHER
+            assert server_users(peer, own) == (OTHER, None)
         with acting_as(7):
             accepted, _ = server.accept()
+        assert server_users(peer, own) == (OTHER, 7)
     with client:
         with accepted:
-            assert server_user(peer, own) == 7
-        assert server_user(peer, own) is None
+            assert server_users(peer, own) == (None, 7)
+        assert server_users(peer, own) == (None, None)
 
 
 @AS_ROOT
@@ -65,14 +66,17 @@ def test_listeners_of_both_versions_may_have_different_users() -> None:
     with server_of(OTHER, ("0.0.0.0", 0)) as (address, _), server_of(7, ("::", address[1])):
         for host, user in (("127.0.0.1", OTHER), ("::1", 7)):
             with socket.create_connection((host, address[1])) as client:
-                assert server_user(client.getpeername(), client.getsockname()) == user
+                assert server_users(client.getpeername(), client.getsockname()).listening == user
 
 
-def test_user_is_unknown_where_the_system_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_refused_where_the_system_does_not_show_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket_users, "IS_SUPPORTED", False)
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
-        client.connect(server.getsockname())
-        assert server_user(client.getpeername(), client.getsockname()) is None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        listeners = LoopbackListeners()
+        listeners.learn({address[1]: frozenset({OTHER})})
+        assert refusal_at(listeners, address) is None
+        assert listeners.refusal_before(*address) is None
 
 
 @contextmanager
@@ -101,6 +105,27 @@ def refusal_at(listeners: LoopbackListeners, address: tuple[str, int]) -> str | 
 
 
 @AS_ROOT
+@pytest.mark.parametrize("usual", [0, 1000])
+def test_connection_that_another_user_has_accepted_is_refused_though_the_usual_server_listens(
+    usual: int,
+) -> None:
+    listeners = LoopbackListeners()
+    with server_of(usual, ("127.0.0.1", 0)) as (address, server), socket.create_connection(address) as first:
+        with acting_as(1000):
+            accepted, _ = server.accept()
+        with accepted:
+            # A server of root may accept connections as another user.
+            assert listeners.refusal(first.getpeername(), first.getsockname()) is None
+    with server_of(OTHER, address) as (_, server):
+        client = socket.create_connection(address)
+        with acting_as(OTHER):
+            accepted, _ = server.accept()
+    with client, accepted, server_of(usual, address):
+        refusal = listeners.refusal(client.getpeername(), client.getsockname())
+    assert f"user {OTHER}" in (refusal or "")
+
+
+@AS_ROOT
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_server_of_another_user_than_before_is_refused(host: str) -> None:
     listeners = LoopbackListeners()
@@ -113,6 +138,35 @@ def test_server_of_another_user_than_before_is_refused(host: str) -> None:
             assert refusal_at(listeners, address) is None
     with server_of(OTHER, (host, 0)) as (another, _):
         assert refusal_at(listeners, another) is None
+
+
+@AS_ROOT
+def test_other_addresses_of_this_machine_are_checked_like_loopback() -> None:
+    address = address_of_this_machine()
+    if address is None:
+        pytest.skip("NOT RUN: this machine has no address besides those of loopback")
+    listeners = LoopbackListeners()
+    with server_of(1000, (address, 0)) as (place, _):
+        assert refusal_at(listeners, place) is None
+    with server_of(OTHER, place):
+        assert f"user {OTHER}" in (refusal_at(listeners, place) or "")
+
+
+def test_servers_of_other_machines_are_not_checked() -> None:
+    listeners = LoopbackListeners()
+    for peer in ("192.0.2.1", "2001:db8::1"):
+        listeners.learn({80: frozenset({OTHER})})
+        assert listeners.refusal((peer, 80), ("192.0.2.9" if ":" not in peer else "2001:db8::9", 1)) is None
+
+
+def address_of_this_machine() -> str | None:
+    """Return an address of this machine that is none of loopback; None if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        return str(asking.getsockname()[0])
 
 
 @AS_ROOT
@@ -192,6 +246,6 @@ def test_another_process_learns_the_first_users() -> None:
     with server_of(1000, ("127.0.0.1", 0)) as (address, _):
         refusal_at(listeners, address)
     successor.learn(listeners.first_users)
-    successor.learn({address[1]: OTHER})
+    successor.learn({address[1]: frozenset({OTHER})})
     with server_of(OTHER, address):
         assert refusal_at(successor, address) is not None

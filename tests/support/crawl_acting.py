@@ -54,10 +54,10 @@ def act(share: WorkerConfig, pipe: Connection) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "learn and die":
             place.write_text("show what is known")
-            pipe.send(WorkerStatus(first_users={7: 1000}))
+            pipe.send(WorkerStatus(first_users={7: frozenset({1000})}))
             os.kill(os.getpid(), signal.SIGKILL)
         case "show what is known":
-            pipe.send(WorkerStatus(line=f"port 7: {IN_THIS_PROCESS.first_users.get(7)}"))
+            pipe.send(WorkerStatus(line=f"port 7: {[*IN_THIS_PROCESS.first_users[7]]}"))
             sys.exit(0)
         case "die always":
             sys.exit(1)

@@ -65,7 +65,7 @@ class WorkerStatus:
     """Log entries of the worker, in the form of the crawl's log."""
     withheld: tuple[str, float] | None = None
     """Reason why nothing could be stored, and for how many seconds: the worker ends."""
-    first_users: Mapping[int, int] = field(default_factory=dict)
+    first_users: Mapping[int, frozenset[int]] = field(default_factory=dict)
     """Users of the servers on loopback that the worker found, for its successor."""
 
 

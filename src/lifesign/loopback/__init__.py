@@ -1,1 +1,1 @@
-"""Users of the servers on loopback, for all clients that send secrets; the standard library only."""
+"""Users of the servers on this machine, for all clients that send secrets; the standard library only."""

@@ -1,4 +1,4 @@
-"""Users of the servers on loopback to which a client has connected.
+"""Users of the servers on this machine to which a client has connected, mostly on loopback.
 
 Any user of a machine can listen on a port above 1023 while its usual server is down. A client that sends a
 secret without TLS therefore remembers whose server it first found there. It closes a connection to the server
@@ -9,7 +9,7 @@ In a user namespace, all unmapped users have one number: between those there is 
 import logging
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from lifesign.loopback.socket_users import (
     Address,
@@ -24,25 +24,29 @@ _ROOT: Final = 0
 
 
 class LoopbackListeners:
-    """Remembers the user of the first server at each port of loopback.
+    """Remembers the user of the first server at each port of this machine.
 
-    The addresses of loopback share it: `localhost` has two, and another user could listen on the second.
+    All its addresses share it: `localhost` has two, and another user could listen on the second.
     Servers of root and of this user always pass.
     """
 
     def __init__(self) -> None:
-        self._first: dict[int, int] = {}
+        self._first: dict[int, frozenset[int]] = {}
         self._has_warned = False
 
     @property
-    def first_users(self) -> dict[int, int]:
+    def first_users(self) -> dict[int, frozenset[int]]:
         """The users of the first servers by port, for `learn` in another process."""
         return dict(self._first)
 
-    def learn(self, first_users: Mapping[int, int]) -> None:
+    def learn(self, first_users: Mapping[int, frozenset[int]]) -> None:
         """Remember the first servers that another process found, at ports that are new here."""
-        for port, user in first_users.items():
-            self._first.setdefault(port, user)
+        for port, users in first_users.items():
+            self._first.setdefault(port, users)
+
+    def forget(self) -> None:
+        """Forget all servers."""
+        self._first.clear()
 
     def refusal(self, peer: Address | None, own: Address | None) -> str | None:
         """Return why nothing may be sent over a new connection without TLS; None if it may.
@@ -50,10 +54,17 @@ class LoopbackListeners:
         `peer` and `own`: addresses of its two ends, None if it has ended. Warns once about a server whose
         user cannot be distinguished from others.
         """
-        if not peer or not own or not place_of(peer)[0].is_loopback:
+        if not peer or not own:
             return None
-        user = server_user(peer, own)
-        return None if user is None else self._refusal_of(user, *peer[:2])
+        address = place_of(peer)[0]
+        # At another address of this machine, both ends have the same one.
+        if not address.is_loopback and address != place_of(own)[0]:
+            return None
+        try:
+            server = server_users(peer, own)
+        except OSError:
+            return None
+        return self._refusal_of(server, *peer[:2])
 
     def refusal_before(self, host: str, port: int) -> str | None:
         """Return why not to connect to this IP address of loopback; None if nothing speaks against it.
@@ -62,19 +73,25 @@ class LoopbackListeners:
         is none now, they must not connect either: another user could listen a moment later.
         """
         try:
-            user = user_listening_at(place_of((host, port)))
+            listening = user_listening_at(place_of((host, port)))
         except OSError:
             return None
-        if user is not None:
-            return self._refusal_of(user, host, port)
-        return f"nothing listens on {host}, port {port}" if port in self._first else None
+        return self._refusal_of(ServerUsers(listening, None), host, port)
 
-    def _refusal_of(self, user: int, host: str, port: int) -> str | None:
-        first = self._first.setdefault(port, user)
-        if user not in {first, _ROOT, os.geteuid()}:
-            what = f"user {user} listens on {host}, port {port}; it was user {first} before"
-            return f"{what}. If this is correct, restart this program"
-        if user == unmapped_user() and not self._has_warned:
+    def _refusal_of(self, server: "ServerUsers", host: str, port: int) -> str | None:
+        users = [user for user in server if user is not None]
+        if not users:
+            return f"nothing listens on {host}, port {port}" if port in self._first else None
+        first = self._first.setdefault(port, frozenset(users[:1]))
+        if first == {_ROOT} and server.listening == _ROOT:
+            # A server such as nginx listens as root, and accepts connections as another user.
+            first = self._first[port] = first.union(users)
+        for user in users:
+            if user not in {*first, _ROOT, os.geteuid()}:
+                before = " or ".join(map(str, sorted(first)))
+                what = f"user {user} listens on {host}, port {port}; it was user {before} before"
+                return f"{what}. If this is correct, restart this program"
+        if unmapped_user() in users and not self._has_warned:
             self._has_warned = True
             _LOG.warning(
                 "cannot determine which user listens on %s, port %d: this process is in a user namespace "
@@ -91,12 +108,21 @@ IN_THIS_PROCESS: Final = LoopbackListeners()
 """Shared by all clients, as a program may create one client after another."""
 
 
-def server_user(peer: Address, own: Address) -> int | None:
-    """Return the user of the server at `peer`, to which `own` is connected; None if that is unknown."""
+class ServerUsers(NamedTuple):
+    """Users of the server at the other end of a connection."""
+
+    listening: int | None
+    """Who listens at its address now; None if nobody does."""
+    accepted: int | None
+    """Who has accepted the connection; None if nobody has yet."""
+
+
+def server_users(peer: Address, own: Address) -> ServerUsers:
+    """Return the users of the server at `peer`, to which `own` is connected.
+
+    Another user could accept the connection and then leave the port to the usual server: both count. Raises
+    OSError where the system does not show them.
+    """
     server = place_of(peer)
-    try:
-        user = user_listening_at(server)
-        # The server may have stopped listening.
-        return user_of_connection(server, place_of(own)) if user is None else user
-    except OSError:
-        return None
+    # In this order: a connection that is not accepted at the end belongs to a server that still listens.
+    return ServerUsers(user_listening_at(server), user_of_connection(server, place_of(own)))

@@ -79,7 +79,9 @@ def main_with_listeners(main: Callable[..., None], *arguments: Any) -> dict[str,
     return {"target": _run_with_listeners, "args": (IN_THIS_PROCESS.first_users, main, *arguments)}
 
 
-def _run_with_listeners(first_users: Mapping[int, int], main: Callable[..., None], *arguments: Any) -> None:
+def _run_with_listeners(
+    first_users: Mapping[int, frozenset[int]], main: Callable[..., None], *arguments: Any
+) -> None:
     IN_THIS_PROCESS.learn(first_users)
     main(*arguments)
 

@@ -143,7 +143,7 @@ async def test_secret_is_not_sent_to_the_server_of_another_user_than_before(kind
     with silent_server(OTHER) as server:
         port = server.getsockname()[1]
         url = f"http://127.0.0.1:{port}/"
-        IN_THIS_PROCESS.learn({port: 1000})
+        IN_THIS_PROCESS.learn({port: frozenset({1000})})
         secret: dict[str, dict[str, Any]] = {
             "credential": {"credential": bearer(port)},
             "own_secret": {"own_secret": "k", "headers": {"X-Key": "k"}},

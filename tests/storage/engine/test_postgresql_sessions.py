@@ -128,7 +128,7 @@ async def test_no_connection_is_made_to_the_server_of_another_user_than_before(
 ) -> None:
     with silent_server(OTHER) as server:
         port = server.getsockname()[1]
-        IN_THIS_PROCESS.learn({port: 1000})
+        IN_THIS_PROCESS.learn({port: frozenset({1000})})
         database = open_database(f"postgresql://ah:secret@{host}:{port}/ah")
         news = event_news(database)
         with pytest.raises(StoreUnavailable, match=f"user {OTHER} listens"):

@@ -3,12 +3,12 @@
 While a tool server is down, any user of the machine can listen on its port, also the agent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import httpx2
 
-from lifesign.loopback.listeners import IN_THIS_PROCESS, server_user
+from lifesign.loopback.listeners import IN_THIS_PROCESS, server_users
 
 _LOCALHOST: Final = "127.0.0.1"
 """The address of `localhost`. Another user could listen on ::1, which many systems return first."""
@@ -62,8 +62,16 @@ class CheckedConnections(httpx2.AsyncBaseTransport):
 
     def _check(self, peer: tuple[str, int] | None, own: tuple[str, int]) -> None:
         """Raise ListenerRefused for the server at `peer`; None if the connection has ended meanwhile."""
-        if peer and self._refused_user is not None and server_user(peer, own) == self._refused_user:
+        if peer and self._refused_user is not None and self._refused_user in _users(peer, own):
             what = f"user {self._refused_user} listens on {peer[0]}, port {peer[1]}"
             raise ListenerRefused(f"{what}; this is the agent's user, who must not get the server's secrets")
         if (refusal := IN_THIS_PROCESS.refusal(peer, own)) is not None:
             raise ListenerRefused(refusal)
+
+
+def _users(peer: tuple[str, int], own: tuple[str, int]) -> Collection[int | None]:
+    """Return the users of the server at `peer`; none where the system does not show them."""
+    try:
+        return server_users(peer, own)
+    except OSError:
+        return ()

@@ -58,7 +58,7 @@ class HttpConnection(ResponseHandler):
         self.tls_ms: float | None = None
         self.certificate_expires_at: datetime | None = None
         self.has_trusted_server = False
-        """Whether its server's user may receive secrets; only for servers on loopback, without TLS."""
+        """Whether it was checked that the user of its server may receive secrets; only without TLS."""
         self.asked = 0
         """Number of requests sent."""
         self.sent_at_s = 0.0

@@ -449,9 +449,9 @@ def _carries_secret(hop: _Hop) -> bool:
 def _is_exposed(hop: _Hop, line: HttpConnection) -> bool:
     """Return whether another user of this machine may receive what is sent over a connection.
 
-    Any user can listen on a port of loopback while its usual server is down.
+    Any user can listen on a port of this machine while its usual server is down.
     """
-    return hop.url.scheme == "http" and line.address.is_loopback and not line.has_trusted_server
+    return hop.url.scheme == "http" and not line.has_trusted_server
 
 
 def _why_withheld(hop: _Hop, credential: Credential) -> str:
