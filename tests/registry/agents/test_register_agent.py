@@ -103,6 +103,23 @@ async def test_enrolling_key_cannot_take_over_an_agent(api: RegistryApi) -> None
     assert (await api.record("agent-1"))["status"] == "deregistered"
 
 
+@pytest.mark.both_databases
+@pytest.mark.parametrize("is_revoked", [False, True])
+async def test_enrolling_key_cannot_register_an_agent_that_has_a_key(
+    api: RegistryApi, *, is_revoked: bool
+) -> None:
+    wanted = {"role": "agent", "name": "alone", "agent_id": "agent-1"}
+    created = (await api.ask("POST", "/api/v1/keys", wanted, key=Role.ADMIN)).json()
+    if is_revoked:
+        await api.ask("DELETE", f"/api/v1/keys/{created['key_id']}", key=Role.ADMIN)
+    answer = await api.ask("POST", AGENTS, {"agent_id": "agent-1"}, key=Role.ENROLL)
+    assert (answer.status, answer.json()["error"]["code"]) == (403, "not_allowed")
+    assert (await api.ask("GET", f"{AGENTS}/agent-1", key=Role.ADMIN)).status == 404
+    for able in (Role.COORDINATOR, Role.ADMIN, *(() if is_revoked else (created["key"],))):
+        again = {"agent_id": "agent-1", "supersede": True}
+        assert (await api.ask("POST", AGENTS, again, key=able)).status == 201
+
+
 async def test_an_agents_key_registers_no_other_agent(api: RegistryApi) -> None:
     key = (await api.register("agent-1"))["agent_key"]
     answer = await api.ask("POST", AGENTS, {"agent_id": "agent-2"}, key=key)

@@ -1,7 +1,7 @@
 """Registration of agents (RFC-0016 3)."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -57,7 +57,8 @@ def register_agent(transaction: Transaction, call: Call) -> OperationReply:
     body = call.body_as(Registration)
     agent_id = body.agent_id or call.caller.agent_id or f"agent_{str(ULID()).lower()}"
     existing = agent_rows.find(transaction, agent_id, to_change=True)
-    _may_register(call.caller, agent_id, existing)
+    stored_keys = key_rows.of_agent(transaction, agent_id)
+    _may_register(call.caller, agent_id, is_known=existing is not None or bool(stored_keys))
     url = probed_agents.url_to_probe(body.monitoring, body.card_url)
     version = probed_agents.begin_step(transaction, url)
     if existing is None:
@@ -65,7 +66,7 @@ def register_agent(transaction: Transaction, call: Call) -> OperationReply:
     else:
         agent = begin_incarnation(transaction, existing, body, call.actor, supersede=body.supersede)
     probed_agents.end_step(transaction, agent_id, url, version, has_history=existing is not None)
-    key = _key_for(transaction, agent_id, call)
+    key = _key_for(transaction, agent_id, stored_keys, call)
     shown = record(agent, transaction.now_s).model_copy(update={"agent_key": key})
     return OperationReply(
         content=shown,
@@ -74,9 +75,12 @@ def register_agent(transaction: Transaction, call: Call) -> OperationReply:
     )
 
 
-def _may_register(caller: Principal, agent_id: str, existing: StoredAgent | None) -> None:
-    """Refuse a caller without permission: an enrolling key adds agents and replaces none."""
-    if existing is None and caller.role is not Role.AGENT:
+def _may_register(caller: Principal, agent_id: str, *, is_known: bool) -> None:
+    """Refuse a caller without permission: an enrolling key adds agents and replaces none.
+
+    An agent is known by its record, or by a key of its own, with which it may hold leases without a record.
+    """
+    if not is_known and caller.role is not Role.AGENT:
         require(caller, Permission.REGISTER, agent_id)
     else:
         require(caller, Permission.RE_REGISTER, agent_id)
@@ -216,13 +220,14 @@ def _declared(body: DeclaredAgent) -> dict[str, Any]:
     }
 
 
-def _key_for(transaction: Transaction, agent_id: str, call: Call) -> str | None:
+def _key_for(
+    transaction: Transaction, agent_id: str, stored_keys: Sequence[StoredKey], call: Call
+) -> str | None:
     """Return a new key for the agent, unless it has one or registers itself; it outlives incarnations.
 
     A key that was revoked or has expired is replaced only by a caller who may create keys.
     """
     now_s = transaction.now_s
-    stored_keys = key_rows.of_agent(transaction, agent_id)
     has_valid_key = any(is_valid(stored, stored.digest, now_s) for stored in stored_keys)
     may_replace = not stored_keys or may(call.caller, Permission.MANAGE_KEYS)
     if call.caller.agent_id == agent_id or has_valid_key or not may_replace:
