@@ -112,8 +112,9 @@ async def run_scenario(client: RegistryClient, url: str, directory: Path, stack:
         raise SystemExit(f"the agent of writer-1 is still running: process {agent}")
     say("no process of the agent of writer-1 is left")
     zombie = HeldRun(task_id=task.task_id, run_id=started["run_id"], fencing_token=started["fencing_token"])
-    own_key = (directory / "writer-1" / "own-keys" / "writer-1.key").read_text().strip()
-    async with RegistryClient(url, key=own_key) as late:
+    # The adapter has a directory for each registry.
+    (key_file,) = (directory / "writer-1" / "own-keys").glob("*/writer-1.key")
+    async with RegistryClient(url, key=key_file.read_text().strip()) as late:
         try:
             await late.tasks.mark_complete(zombie, {"page": []})
             raise SystemExit("the late write went through")

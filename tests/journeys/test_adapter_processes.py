@@ -13,6 +13,7 @@ from tests.support.registry_server import KEYS, RegistryServer, registry_server
 from tests.support.renewing import LONG_SECONDS
 from tests.support.servers import PATIENCE_SECONDS, until
 
+from lifesign.adapter.credentials import agent_key_file
 from lifesign.adapter.process import process_watcher
 from lifesign.client import RegistryClient
 from lifesign.client.registry_errors import Gone, Stale
@@ -53,6 +54,10 @@ async def status_is(world: World, *statuses: str) -> None:
     while (await world.now()).status not in statuses:
         assert time.monotonic() < give_up_s, await world.now()
         await asyncio.sleep(0.1)
+
+
+def own_key_of(world: World, agent_id: str) -> str:
+    return agent_key_file(world.directory / "runs", world.registry.url, agent_id).read_text().strip()
 
 
 def read_of(pid: int, what: str) -> bytes:
@@ -106,7 +111,7 @@ async def test_case_4_adapter_suspended_past_its_deadline_kills_its_agent_and_wr
         # Dead agents are not asked.
         assert [line for line in adapter.lines if line["what"] == "stopping"] == []
         assert not below & process_watcher.processes().keys()
-    own_key = (world.directory / "runs" / "own-keys" / "sleeper.key").read_text().strip()
+    own_key = own_key_of(world, "sleeper")
     late = HeldRun(task_id=started["task_id"], run_id=started["run_id"], fencing_token=1)
     async with RegistryClient(world.registry.url, key=own_key) as zombie:
         with pytest.raises((Stale, Gone)):
@@ -120,7 +125,7 @@ async def test_command_lines_of_processes_contain_no_secret(world: World) -> Non
         world.registry, world.directory, "--pool", "coder", "--agent-id", "seen", *COMMAND
     ) as adapter:
         adapter.until("started")
-        own_key = (world.directory / "runs" / "own-keys" / "seen.key").read_text().strip()
+        own_key = own_key_of(world, "seen")
         below = process_watcher.descendants(adapter.process.pid)
         shown = b"".join(read_of(pid, "cmdline") for pid in (adapter.process.pid, *below))
         environments = b"".join(read_of(pid, "environ") for pid in below)

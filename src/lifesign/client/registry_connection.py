@@ -185,7 +185,7 @@ class RegistryConnection:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self.url = _checked_url(url, allow_plain_http=allow_plain_http)
+        self.url = parse_registry_url(url, allow_plain_http=allow_plain_http)
         if not (math.isfinite(timeout_seconds) and 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS):
             expected = f"seconds above 0, at most {MAX_TIMEOUT_SECONDS:g}"
             raise InvalidValue("timeout_seconds", timeout_seconds, expected)
@@ -439,7 +439,12 @@ def _without_query(url: str) -> str:
     return f"{place}?..." if mark and query else url
 
 
-def _checked_url(text: str, *, allow_plain_http: bool) -> URL:
+def parse_registry_url(text: str, *, allow_plain_http: bool) -> URL:
+    """Return the URL of a registry in normal form; InvalidValue if no client would send its key there.
+
+    Letter case of the host, a default port and slashes at the end do not matter. Another name of the same
+    host, or another path, is another URL.
+    """
     try:
         url = parse_agent_url(text).url
     except InvalidValue as error:

@@ -15,7 +15,7 @@ import pytest
 from tests.support import preloaded
 from tests.support.adapting import new_task
 from tests.support.complaints import problems_in
-from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer
+from tests.support.registry_server import ADMIN_KEY, KEYS, RegistryServer, registry_server
 from tests.support.servers import free_port
 
 from lifesign.adapter.credentials import agent_key_file, agent_lock
@@ -78,7 +78,7 @@ def test_two_adapters_cannot_share_an_agent_and_workspaces(
 ) -> None:
     who = ("--agent-id", "coder-twice", "--workspaces", str(tmp_path / "runs"), "--wait", "0s")
     Workspaces(tmp_path / "runs").__exit__()
-    own_key = agent_key_file(tmp_path / "runs", "coder-twice")
+    own_key = agent_key_file(tmp_path / "runs", "https://other.example", "coder-twice")
     with agent_lock("coder-twice", own_key):
         assert main(["run", *ONCE, *who, "--", "true"]) == 3
         err = capfd.readouterr().err
@@ -86,6 +86,20 @@ def test_two_adapters_cannot_share_an_agent_and_workspaces(
         # Another agent's place is another one's.
         assert main(["run", *ONCE, *who, "--agent-id", "coder-other", "--", "true"]) == 5
     assert main(["run", *ONCE, *who, "--", "true"]) == 5
+
+
+def test_own_key_is_sent_only_to_the_registry_that_issued_it(
+    at: RegistryServer, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    who = (*ONCE, "--agent-id", "coder-roaming", "--wait", "0s")
+    assert main(["run", *who, "--", "true"]) == 5
+    with registry_server(tmp_path_factory.mktemp("other")) as other:
+        # This registry would refuse the key of the first one.
+        assert main(["run", *who, "--registry", other.url, "--", "true"]) == 5
+        monkeypatch.delenv("LIFESIGN_KEY")
+        # Both keys are stored.
+        for url in (at.url, f"{other.url}/"):
+            assert main(["run", *who, "--registry", url, "--", "true"]) == 5
 
 
 def test_key_without_task_permission_replaces_no_agent(

@@ -232,7 +232,7 @@ def run(  # noqa: PLR0913 - each option is one
         stack.enter_context(logging_to(LogForwarder(emit)))
         open_tools, hidden = _tools(tools)
         places = stack.enter_context(Workspaces(workspaces or _default_workspaces(), user=runs_as))
-        own_key = agent_key_file(places.root, profile.agent_id)
+        own_key = agent_key_file(places.root, registry, profile.agent_id)
         stack.enter_context(agent_lock(profile.agent_id, own_key))
         keys = AgentKeys(
             key=_read_key(key_file, own_key), key_file=own_key, given_file=key_file, environment={}
