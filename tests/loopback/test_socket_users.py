@@ -10,10 +10,10 @@ import pytest
 from lifesign.loopback import socket_users
 from lifesign.loopback.socket_users import (
     IS_SUPPORTED,
+    SocketUsers,
+    is_loopback,
     place_of,
     unmapped_user,
-    user_listening_at,
-    user_of_connection,
 )
 
 LINUX = pytest.mark.skipif(not IS_SUPPORTED, reason="NOT RUN: only Linux shows the users of sockets")
@@ -23,32 +23,39 @@ LINUX = pytest.mark.skipif(not IS_SUPPORTED, reason="NOT RUN: only Linux shows t
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_socket_has_a_user_until_it_is_closed(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host, 0), family=family) as server:
+    with SocketUsers() as users, socket.create_server((host, 0), family=family) as server:
         listens = place_of(server.getsockname())
-        assert user_listening_at(listens) == os.geteuid()
+        assert users.listening_at(listens) == os.geteuid()
         with socket.create_connection((host, listens[1])) as client:
             connects = place_of(client.getsockname())
-            assert user_of_connection(connects, listens) == os.geteuid()
-            assert user_of_connection(listens, connects) is None
+            assert users.of_connection(connects, listens) == os.geteuid()
+            assert users.of_connection(listens, connects) is None
             accepted, _ = server.accept()
-            assert user_of_connection(listens, connects) == os.geteuid()
+            assert users.of_connection(listens, connects) == os.geteuid()
             accepted.close()
-            assert user_of_connection(listens, connects) is None
-            assert user_listening_at(connects) is None
-        assert user_of_connection(listens, (listens[0], 1)) is None
-    assert user_listening_at(listens) is None
+            assert users.of_connection(listens, connects) is None
+            assert users.listening_at(connects) is None
+        assert users.of_connection(listens, (listens[0], 1)) is None
+        server.close()
+        assert users.listening_at(listens) is None
 
 
 @LINUX
 def test_refusal_of_the_kernel_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "AF_INET", 255)
-    with pytest.raises(OSError, match=r"Invalid argument|No such file|not supported"):
-        user_listening_at((ip_address("127.0.0.1"), 80))
+    with SocketUsers() as users, pytest.raises(OSError, match=r"Invalid argument|not supported"):
+        users.listening_at(place_of(("127.0.0.1", 80)))
 
 
 def test_ipv4_address_within_ipv6_is_plain() -> None:
-    assert place_of(("::ffff:192.0.2.7", 80, 0, 0)) == (ip_address("192.0.2.7"), 80)
-    assert place_of(("::1", 80, 0, 0)) == (ip_address("::1"), 80)
+    assert place_of(("::ffff:192.0.2.7", 80, 0, 0)) == (ip_address("192.0.2.7").packed, 80)
+    assert place_of(("fe80::1%eth0", 80, 0, 2)) == (ip_address("fe80::1").packed, 80)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1", "192.0.2.7", "::2"])
+def test_loopback_is_recognised(host: str) -> None:
+    plain = ip_address(host.removeprefix("::ffff:"))
+    assert is_loopback(place_of((host, 80))) is plain.is_loopback
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from typing import Final, NamedTuple
 
 from lifesign.loopback.socket_users import (
     Address,
+    Place,
+    SocketUsers,
+    is_loopback,
     place_of,
     unmapped_user,
-    user_listening_at,
-    user_of_connection,
 )
 
 _LOG = logging.getLogger(__name__)
@@ -56,15 +57,21 @@ class LoopbackListeners:
         """
         if not peer or not own:
             return None
-        address = place_of(peer)[0]
+        server, client = place_of(peer), place_of(own)
         # At another address of this machine, both ends have the same one.
-        if not address.is_loopback and address != place_of(own)[0]:
+        if not is_loopback(server) and server[0] != client[0]:
             return None
+        host, port = peer[:2]
         try:
-            server = server_users(peer, own)
+            with SocketUsers() as users:
+                accepted = users.of_connection(server, client)
+                # The kernel itself may accept a connection for a user: it does that as root.
+                if accepted != _ROOT and accepted in self._first.get(port, ()):
+                    return None
+                found = _server_users(users, server, client, accepted)
         except OSError:
             return None
-        return self._refusal_of(server, *peer[:2])
+        return self._refusal_of(found, host, port)
 
     def refusal_before(self, host: str, port: int) -> str | None:
         """Return why not to connect to this IP address of loopback; None if nothing speaks against it.
@@ -73,7 +80,8 @@ class LoopbackListeners:
         is none now, they must not connect either: another user could listen a moment later.
         """
         try:
-            listening = user_listening_at(place_of((host, port)))
+            with SocketUsers() as users:
+                listening = users.listening_at(place_of((host, port)))
         except OSError:
             return None
         return self._refusal_of(ServerUsers(listening, None), host, port)
@@ -120,9 +128,18 @@ class ServerUsers(NamedTuple):
 def server_users(peer: Address, own: Address) -> ServerUsers:
     """Return the users of the server at `peer`, to which `own` is connected.
 
-    Another user could accept the connection and then leave the port to the usual server: both count. Raises
-    OSError where the system does not show them.
+    Raises OSError where the system does not show them.
     """
-    server = place_of(peer)
-    # In this order: a connection that is not accepted at the end belongs to a server that still listens.
-    return ServerUsers(user_listening_at(server), user_of_connection(server, place_of(own)))
+    server, client = place_of(peer), place_of(own)
+    with SocketUsers() as users:
+        return _server_users(users, server, client, users.of_connection(server, client))
+
+
+def _server_users(users: SocketUsers, server: Place, client: Place, accepted: int | None) -> ServerUsers:
+    """Return the users of a server; `accepted`: the one who had accepted the connection a moment ago."""
+    listening = users.listening_at(server)
+    if accepted is None:
+        # If it is still not accepted, it belongs to a server that listens now. Else another user may have
+        # accepted it, and then left the port to the usual server.
+        accepted = users.of_connection(server, client)
+    return ServerUsers(listening, accepted)

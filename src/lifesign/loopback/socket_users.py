@@ -10,18 +10,22 @@ import socket
 import struct
 from collections.abc import Sequence
 from functools import cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 IS_SUPPORTED: Final = hasattr(socket, "AF_NETLINK")
 
-IpAddress = IPv4Address | IPv6Address
-Place = tuple[IpAddress, int]
-"""IP address and port."""
+Place = tuple[bytes, int]
+"""IP address, packed, and port."""
 Address = Sequence[Any]
 """Address of a socket, as Python has it: the IP address, the port, and more for IPv6."""
 
+_MAPPED: Final = bytes(10) + b"\xff\xff"
+"""Begin of an IPv4 address within IPv6."""
+_IPV6_LOOPBACK: Final = bytes(15) + b"\1"
+_IPV4_LOOPBACK: Final = 127
+"""First byte of its addresses."""
+_IPV4_BYTES: Final = 4
 _LISTEN: Final = 10
 """Linux' number of the TCP state."""
 _NETLINK_SOCK_DIAG: Final = 4
@@ -65,59 +69,71 @@ def unmapped_user() -> int | None:
 
 def place_of(address: Address) -> Place:
     """Return the IP address and port of a socket's address; an IPv4 address within IPv6 as IPv4."""
-    return _plain(ip_address(address[0])), address[1]
+    host, port = address[:2]
+    if ":" not in host:
+        return socket.inet_pton(socket.AF_INET, host), port
+    # The address of an interface ends with its name.
+    packed = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])
+    return packed.removeprefix(_MAPPED), port
 
 
-def user_listening_at(server: Place) -> int | None:
-    """Return the user of the socket that gets new connections to an address and port; None if there is none.
+def is_loopback(place: Place) -> bool:
+    """Return whether an address is one of loopback."""
+    packed = place[0]
+    return packed[0] == _IPV4_LOOPBACK if len(packed) == _IPV4_BYTES else packed == _IPV6_LOOPBACK
 
-    Raises OSError where the system does not show it.
+
+class SocketUsers:
+    """Users of this machine's sockets, as the kernel has them now: `with SocketUsers() as users`.
+
+    All calls raise OSError where the system does not show them.
     """
-    state, user = _found(server, (ip_address(bytes(len(server[0].packed))), 0))
-    return user if state == _LISTEN else None
 
+    def __init__(self) -> None:
+        """Raise OSError where the system does not show users."""
+        if not IS_SUPPORTED:
+            raise OSError("this system does not show the users of sockets")
+        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+        self._kernel = socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
+        self._kernel.settimeout(_TIMEOUT_SECONDS)
 
-def user_of_connection(local: Place, remote: Place) -> int | None:
-    """Return the user of the `local` end of a connection; None if no process of this machine holds it.
+    def __enter__(self) -> Self:
+        return self
 
-    Raises OSError where the system does not show it.
-    """
-    state, user = _found(local, remote)
-    return None if state == _LISTEN else user
+    def __exit__(self, *_error: object) -> None:
+        self._kernel.close()
 
+    def listening_at(self, server: Place) -> int | None:
+        """Return the user of the socket that gets new connections to an address and port; None if none."""
+        state, user = self._found(server, (bytes(len(server[0])), 0))
+        return user if state == _LISTEN else None
 
-def _found(local: Place, remote: Place) -> tuple[int, int | None]:
-    """Return state and user of the socket for packets from `remote` to `local`; state 0 if there is none."""
-    if not IS_SUPPORTED:
-        raise OSError("this system does not show the users of sockets")
-    family = socket.AF_INET if local[0].version == 4 else socket.AF_INET6
-    request = _REQUEST.pack(
-        family,
-        socket.IPPROTO_TCP,
-        0,
-        0,
-        _PORTS.pack(local[1], remote[1]),
-        local[0].packed,
-        remote[0].packed,
-        0,
-        _NO_COOKIE,
-    )
-    length = _HEADER.size + len(request)
-    kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
-    with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as diag:
-        diag.settimeout(_TIMEOUT_SECONDS)
-        diag.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _IS_REQUEST, 0, 0) + request)
-        answer = diag.recv(_ANSWER_BYTES)
-    if _HEADER.unpack_from(answer)[1] == _ERROR:
-        code = -_CODE.unpack_from(answer, _HEADER.size)[0]
-        if code in _NO_SOCKET:
-            return 0, None
-        raise OSError(code, os.strerror(code))
-    state, user, inode = _SOCKET.unpack_from(answer, _HEADER.size)
-    # A connection that was not accepted yet, or that its process has closed, has no user.
-    return state, user if inode else None
+    def of_connection(self, local: Place, remote: Place) -> int | None:
+        """Return the user of the `local` end of a connection; None if no process of this machine holds it."""
+        state, user = self._found(local, remote)
+        return None if state == _LISTEN else user
 
-
-def _plain(address: IpAddress) -> IpAddress:
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return address if mapped is None else mapped
+    def _found(self, local: Place, remote: Place) -> tuple[int, int | None]:
+        """Return state and user of the socket for packets from `remote` to `local`; state 0 if none."""
+        request = _REQUEST.pack(
+            socket.AF_INET if len(local[0]) == _IPV4_BYTES else socket.AF_INET6,
+            socket.IPPROTO_TCP,
+            0,
+            0,
+            _PORTS.pack(local[1], remote[1]),
+            local[0],
+            remote[0],
+            0,
+            _NO_COOKIE,
+        )
+        length = _HEADER.size + len(request)
+        self._kernel.send(_HEADER.pack(length, _SOCK_DIAG_BY_FAMILY, _IS_REQUEST, 0, 0) + request)
+        answer = self._kernel.recv(_ANSWER_BYTES)
+        if _HEADER.unpack_from(answer)[1] == _ERROR:
+            code = -_CODE.unpack_from(answer, _HEADER.size)[0]
+            if code in _NO_SOCKET:
+                return 0, None
+            raise OSError(code, os.strerror(code))
+        state, user, inode = _SOCKET.unpack_from(answer, _HEADER.size)
+        # A connection that was not accepted yet, or that its process has closed, has no user.
+        return state, user if inode else None

@@ -232,7 +232,7 @@ class Fetcher:
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
         line = self._lines.waiting_at(place) if is_shared else None
-        if line is not None and _carries_secret(hop) and _is_exposed(hop, line):
+        if line is not None and _has_plain_secret(hop) and _refusal(line) is not None:
             self._lines.cut(line)
             line = None
         try:
@@ -293,14 +293,10 @@ class Fetcher:
             reason = "a secret is sent over TLS, or to a private network of networks.allow"
             result = ResultClass.BLOCKED_ADDRESS
             return Fetched(url=hop.url, result=result, reason=reason, is_reached=False)
-        if (hop.request.known_credentials or _carries_secret(hop)) and _is_exposed(hop, opened):
-            refusal = IN_THIS_PROCESS.refusal(*opened.ends())
-            # A later request over this connection may have a secret too.
-            opened.has_trusted_server = refusal is None
-            if refusal is not None and _carries_secret(hop):
-                self._lines.cut(opened)
-                result = ResultClass.NOT_MEASURED
-                return Fetched(url=hop.url, result=result, reason=refusal, is_reached=False)
+        if _has_plain_secret(hop) and (refusal := _refusal(opened)) is not None:
+            self._lines.cut(opened)
+            result = ResultClass.NOT_MEASURED
+            return Fetched(url=hop.url, result=result, reason=refusal, is_reached=False)
         return opened
 
     def _tls_of(self, hop: _Hop) -> ClientTls | None:
@@ -441,17 +437,23 @@ def _owner(request: Request, credential: Credential | None) -> str:
     return "" if credential is None or credential.shares_connections else credential.name
 
 
-def _carries_secret(hop: _Hop) -> bool:
+def _has_plain_secret(hop: _Hop) -> bool:
+    """Return whether a request carries a secret without TLS."""
     request = hop.request
-    return hop.credential is not None or request.has_secret or request.own_secret is not None
+    has_secret = hop.credential is not None or request.has_secret or request.own_secret is not None
+    return has_secret and hop.url.scheme == "http"
 
 
-def _is_exposed(hop: _Hop, line: HttpConnection) -> bool:
-    """Return whether another user of this machine may receive what is sent over a connection.
+def _refusal(line: HttpConnection) -> str | None:
+    """Return why no secret may be sent over a connection without TLS; None if it may.
 
     Any user can listen on a port of this machine while its usual server is down.
     """
-    return hop.url.scheme == "http" and not line.has_trusted_server
+    if line.has_trusted_server:
+        return None
+    refusal = IN_THIS_PROCESS.refusal(*line.ends())
+    line.has_trusted_server = refusal is None
+    return refusal
 
 
 def _why_withheld(hop: _Hop, credential: Credential) -> str:

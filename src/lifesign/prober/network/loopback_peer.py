@@ -4,7 +4,7 @@ import os
 from collections.abc import Collection
 from typing import Final
 
-from lifesign.loopback.socket_users import place_of, user_of_connection
+from lifesign.loopback.socket_users import SocketUsers, place_of
 
 _ROOT: Final = 0
 
@@ -20,6 +20,7 @@ def peers_of_other_users(peers: Collection[Place], own: Place) -> set[Place]:
     """
     end, trusted = place_of(own), {os.getuid(), _ROOT}
     try:
-        return {peer for peer in peers if user_of_connection(place_of(peer), end) not in trusted}
+        with SocketUsers() as users:
+            return {peer for peer in peers if users.of_connection(place_of(peer), end) not in trusted}
     except OSError:
         return set()
