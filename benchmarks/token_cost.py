@@ -2,8 +2,9 @@
 
 Card, interface and document of each target are requested, in turns, in one process on uvloop. Another process
 serves the agents, and closes each connection after the document: the next probe comes minutes later.
-The interface gets the token. Only processor time is compared: wall time depends on what else runs on the
-machine.
+The interface gets the token. Over TLS, as users have it, and over plain HTTP: on the same machine, the prober
+then also asks the kernel for the user of each server. Only processor time is compared: wall time depends on
+what else runs on the machine.
 """
 
 import asyncio
@@ -11,13 +12,17 @@ import contextlib
 import itertools
 import json
 import multiprocessing
+import os
+import ssl
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import trustme
 import uvloop
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # it may be started as a file
@@ -39,46 +44,60 @@ from lifesign.prober.secrets.credential_store import Credential, CredentialStore
 from lifesign.prober.secrets.secret_reader import Secrets
 
 OPEN, LOGIN = "without a login", "with a cached token"
+SCHEMES = ("https", "http")
+ADDRESSES = [f"127.0.0.{number + 1}" for number in range(MAX_CREDENTIALS)]
 TOKEN = "a1-B_" * 200
 """As long as a signed token with some claims."""
 LAST_PATH = "/.well-known/agent-health"
 MAX_RATIO = 1.1
 
 
-async def serve(ready: Connection) -> None:
-    """Serve an agent at each address of this machine, on one port, and send the port."""
+async def serve(ready: Connection, certificate: Path) -> None:
+    """Serve an agent at each of the addresses, and send the ports by scheme. `certificate`: with its key."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 path, host = head.split(" ", 2)[1], head.partition("Host: ")[2].partition("\r")[0]
-                writer.write(response(path, host))
+                scheme = "http" if writer.get_extra_info("sslcontext") is None else "https"
+                writer.write(response(path, f"{scheme}://{host}"))
                 if path.endswith(LAST_PATH):
                     break
         writer.close()
 
-    # 127.0.0.1 to 127.0.0.100, and more connections at once than are accepted at once by default.
-    server = await asyncio.start_server(answer, "0.0.0.0", 0, backlog=4 * AT_ONCE)  # noqa: S104
-    ready.send(server.sockets[0].getsockname()[1])
-    await server.serve_forever()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    ports = {}
+    for scheme in SCHEMES:
+        # At all addresses. More connections are opened at once than are accepted at once by default.
+        server = await asyncio.start_server(
+            answer,
+            "0.0.0.0",  # noqa: S104
+            0,
+            backlog=4 * AT_ONCE,
+            ssl=tls if scheme == "https" else None,
+        )
+        ports[scheme] = server.sockets[0].getsockname()[1]
+    ready.send(ports)
+    await asyncio.Event().wait()
 
 
-def response(path: str, host: str) -> bytes:
-    """Return the answer of the agent at a host."""
+def response(path: str, origin: str) -> bytes:
+    """Return the answer of the agent at an origin."""
     status, body = 405, {}
     if path.endswith("agent-card.json"):
         skills = [
             {"id": f"s{number}", "name": "Skill", "description": "Does", "tags": []} for number in range(5)
         ]
         status, body = 200, {
-            "name": host, "url": f"http://{host}/rpc", "version": "1", "protocolVersion": "0.3.0",
+            "name": origin, "url": f"{origin}/rpc", "version": "1", "protocolVersion": "0.3.0",
             "skills": skills,
             "capabilities": {}, "defaultInputModes": [], "defaultOutputModes": [], "description": "An agent",
         }  # fmt: skip
     elif path.endswith(LAST_PATH):
         status, body = 200, {
-            "agent_id": host, "schema_version": "0.1.0", "timestamp": datetime.now(UTC).isoformat(),
+            "agent_id": origin, "schema_version": "0.1.0", "timestamp": datetime.now(UTC).isoformat(),
             "health": {"status": "healthy"},
         }  # fmt: skip
     data = json.dumps(body).encode()
@@ -88,17 +107,17 @@ def response(path: str, host: str) -> bytes:
     return f"{head}\r\n".encode() + data
 
 
-def run_server(ready: Connection) -> None:
+def run_server(ready: Connection, certificate: Path) -> None:
     """Serve the agents until the process is killed."""
-    uvloop.run(serve(ready))
+    uvloop.run(serve(ready, certificate))
 
 
 @contextlib.contextmanager
-def serving() -> Iterator[int]:
-    """Serve the agents in another process; yield the port."""
+def serving(certificate: Path) -> Iterator[dict[str, int]]:
+    """Serve the agents in another process; yield the ports by scheme."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=run_server, args=(theirs,), daemon=True)
+    process = context.Process(target=run_server, args=(theirs, certificate), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -152,8 +171,20 @@ class Probes:
             raise SystemExit(f"{url} was not seen as it should: {seen}")
 
 
+@contextlib.contextmanager
+def trusted_certificate() -> Iterator[Path]:
+    """Yield the file with certificate and key of a server that this process trusts."""
+    with tempfile.TemporaryDirectory(prefix="lifesign-bench-") as directory:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(Path(directory) / "authority.pem")
+        os.environ["SSL_CERT_FILE"] = str(Path(directory) / "authority.pem")
+        certificate = Path(directory) / "server.pem"
+        authority.issue_cert(*ADDRESSES).private_key_and_cert_chain_pem.write_to_path(certificate)
+        yield certificate
+
+
 @contextlib.asynccontextmanager
-async def asking(port: int, endpoint: Endpoint) -> AsyncIterator[dict[str, Contestant]]:
+async def asking(scheme: str, port: int, endpoint: Endpoint) -> AsyncIterator[dict[str, Contestant]]:
     wanted = ProbeDefinition.model_validate(
         {
             "name": "bench",
@@ -164,7 +195,7 @@ async def asking(port: int, endpoint: Endpoint) -> AsyncIterator[dict[str, Conte
             "timeouts": {"connect_seconds": 20, "first_byte_seconds": 20, "total_seconds": 20},
         }
     )
-    urls = [f"http://127.0.0.{number + 1}:{port}" for number in range(MAX_CREDENTIALS)]
+    urls = [f"{scheme}://{address}:{port}" for address in ADDRESSES]
     stores = {OPEN: CredentialStore(), LOGIN: store_for(urls, endpoint)}
     contestants = {}
     async with contextlib.AsyncExitStack() as stack:
@@ -184,9 +215,9 @@ async def asking(port: int, endpoint: Endpoint) -> AsyncIterator[dict[str, Conte
         yield contestants
 
 
-async def run(port: int, endpoint: Endpoint, *, probes: int, rounds: int) -> Measured:
+async def run(scheme: str, port: int, endpoint: Endpoint, *, probes: int, rounds: int) -> Measured:
     """Let both probe in each round; the first round warms up and is dropped."""
-    async with asking(port, endpoint) as contestants:
+    async with asking(scheme, port, endpoint) as contestants:
         names = list(contestants)
         for turn in range(rounds + 1):
             for name in names if turn % 2 else reversed(names):
@@ -196,16 +227,23 @@ async def run(port: int, endpoint: Endpoint, *, probes: int, rounds: int) -> Mea
 
 def main() -> None:
     probes, rounds = (100, 25) if is_quick(__doc__) else (100, 300)
-    endpoint = Endpoint()
-    with serving() as port:
-        cpu = uvloop.run(run(port, endpoint, probes=probes, rounds=rounds))
-    ratio = cpu.ratio(LOGIN, OPEN)
-    rows = [
-        [OPEN, f"{cpu.median(OPEN):.0f}", "", ""],
-        [LOGIN, f"{cpu.median(LOGIN):.0f}", f"{ratio:.3f}", verdict(ratio, at_most=MAX_RATIO)],
-    ]
+    endpoint, rows = Endpoint(), []
+    with trusted_certificate() as certificate, serving(certificate) as ports:
+        for scheme, port in ports.items():
+            cpu = uvloop.run(run(scheme, port, endpoint, probes=probes, rounds=rounds))
+            ratio = cpu.ratio(LOGIN, OPEN)
+            rows += [
+                [f"{scheme}: {OPEN}", f"{cpu.median(OPEN):.0f}", "", ""],
+                [
+                    f"{scheme}: {LOGIN}",
+                    f"{cpu.median(LOGIN):.0f}",
+                    f"{ratio:.3f}",
+                    verdict(ratio, at_most=MAX_RATIO),
+                ],
+            ]
+    asked = len(SCHEMES) * probes * (rounds + 1)
     print_table(
-        f"{AT_ONCE} at once, {probes * (rounds + 1):,} with a token; token requests: {endpoint.requests}",
+        f"{AT_ONCE} at once, {asked:,} with a token; token requests: {endpoint.requests}",
         ["", "CPU µs per probe", "ratio", "target"],
         rows,
     )
