@@ -201,6 +201,21 @@ def test_client_in_a_user_namespace_warns_once_about_a_server_whose_user_is_not_
     assert "PrivateUsers=yes" in warning
 
 
+@pytest.mark.skipif(not IS_SUPPORTED, reason="NOT RUN: only Linux shows the users of sockets")
+def test_a_kernel_that_shows_no_users_is_reported_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As in a service whose RestrictAddressFamilies= lacks AF_NETLINK.
+    monkeypatch.setattr(socket, "AF_NETLINK", 255)
+    listeners = LoopbackListeners()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        assert refusal_at(listeners, address) is None
+        assert listeners.refusal_before(*address) is None
+    [record] = caplog.records
+    assert "allow AF_NETLINK" in record.getMessage()
+
+
 @AS_ROOT
 def test_server_of_a_user_who_is_not_mapped_is_refused_after_that_of_a_mapped_one(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

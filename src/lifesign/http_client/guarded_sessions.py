@@ -19,6 +19,7 @@ from lifesign.domain.net.allowed_addresses import AddressRefused, Network
 from lifesign.http_client.address_guard import AddressGuard, PrivateAddressRefused
 from lifesign.http_client.counted_sessions import ByteCountingConnector, counting_session
 from lifesign.http_client.system_resolver import SystemResolver
+from lifesign.loopback.listeners import LoopbackListeners
 
 if TYPE_CHECKING:
     from aiohttp import ClientRequest, ClientTimeout
@@ -38,16 +39,19 @@ class GuardedSessions:
         *,
         trusted: URL | None = None,
         session: aiohttp.ClientSession | None = None,
+        listeners: LoopbackListeners | None = None,
     ) -> None:
         """`allowed`: networks that may be contacted besides the public internet.
 
         The host of `trusted` may be anywhere. `session` sends the requests to the origin of `trusted`, and no
-        others: it may bear secrets, which another port of the host must not get.
+        others: it may bear secrets, which another port of the host must not get. `listeners`: as for
+        `ByteCountingConnector`.
         """
         self._guard = AddressGuard(allowed)
         self._trusted_host = None if trusted is None else trusted.raw_host
         self._trusted_origin = None if trusted is None else trusted.origin()
         self._given = session
+        self._listeners = listeners
         self._own: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -67,7 +71,9 @@ class GuardedSessions:
             return self._given
         if self._own is None:
             resolver = GuardedResolver(self._guard, self._trusted_host)
-            self._own = counting_session(GuardedConnector(self._guard, resolver, self._trusted_host))
+            self._own = counting_session(
+                GuardedConnector(self._guard, resolver, self._trusted_host, listeners=self._listeners)
+            )
         return self._own
 
 
@@ -113,10 +119,15 @@ class GuardedConnector(ByteCountingConnector):
     """Connector for aiohttp that connects only to the trusted host and to allowed addresses."""
 
     def __init__(
-        self, guard: AddressGuard, resolver: GuardedResolver, trusted_host: str | None = None
+        self,
+        guard: AddressGuard,
+        resolver: GuardedResolver,
+        trusted_host: str | None = None,
+        *,
+        listeners: LoopbackListeners | None = None,
     ) -> None:
         # The resolver itself keeps the trusted host's addresses, for all its ports alike.
-        super().__init__(limit=MAX_CONNECTIONS, resolver=resolver, use_dns_cache=False)
+        super().__init__(limit=MAX_CONNECTIONS, resolver=resolver, use_dns_cache=False, listeners=listeners)
         self._guard = guard
         self._guarded_resolver = resolver
         self._trusted_host = trusted_host

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from lifesign.loopback.socket_users import (
+    IS_SUPPORTED,
     Address,
     Place,
     SocketUsers,
@@ -52,8 +53,8 @@ class LoopbackListeners:
     def refusal(self, peer: Address | None, own: Address | None) -> str | None:
         """Return why nothing may be sent over a new connection without TLS; None if it may.
 
-        `peer` and `own`: addresses of its two ends, None if it has ended. Warns once about a server whose
-        user cannot be distinguished from others.
+        `peer` and `own`: addresses of its two ends, None if it has ended. Warns once if the user of a server
+        is unknown, or cannot be distinguished from others.
         """
         if not peer or not own:
             return None
@@ -69,7 +70,8 @@ class LoopbackListeners:
                 if accepted != _ROOT and accepted in self._first.get(port, ()):
                     return None
                 found = _server_users(users, server, client, accepted)
-        except OSError:
+        except OSError as error:
+            self._warn_of_refusal(error, host, port)
             return None
         return self._refusal_of(found, host, port)
 
@@ -82,7 +84,8 @@ class LoopbackListeners:
         try:
             with SocketUsers() as users:
                 listening = users.listening_at(place_of((host, port)))
-        except OSError:
+        except OSError as error:
+            self._warn_of_refusal(error, host, port)
             return None
         return self._refusal_of(ServerUsers(listening, None), host, port)
 
@@ -99,17 +102,29 @@ class LoopbackListeners:
                 before = " or ".join(map(str, sorted(first)))
                 what = f"user {user} listens on {host}, port {port}; it was user {before} before"
                 return f"{what}. If this is correct, restart this program"
-        if unmapped_user() in users and not self._has_warned:
+        if unmapped_user() in users:
+            reason = "this process is in a user namespace that does not map this user"
+            self._warn(reason, "remove PrivateUsers=yes from the unit of this service", host, port)
+        return None
+
+    def _warn_of_refusal(self, error: OSError, host: str, port: int) -> None:
+        if IS_SUPPORTED:
+            remedy = "allow AF_NETLINK in RestrictAddressFamilies= of the unit of this service"
+            self._warn(f"the kernel does not show it ({error.strerror or error})", remedy, host, port)
+
+    def _warn(self, reason: str, remedy: str, host: str, port: int) -> None:
+        """Warn once that the user of a server is unknown."""
+        if not self._has_warned:
             self._has_warned = True
             _LOG.warning(
-                "cannot determine which user listens on %s, port %d: this process is in a user namespace "
-                "that does not map this user. While the server is down, any user of the machine can listen "
-                "there and receive secrets. Remove PrivateUsers=yes from the unit of this service, or use "
-                "TLS or a port below 1024",
+                "cannot determine which user listens on %s, port %d: %s. While the server is down, any user "
+                "of the machine can listen there and receive secrets; hint: %s, or use TLS, or a port below "
+                "1024",
                 host,
                 port,
+                reason,
+                remedy,
             )
-        return None
 
 
 IN_THIS_PROCESS: Final = LoopbackListeners()

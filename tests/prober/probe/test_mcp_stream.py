@@ -16,6 +16,7 @@ from tests.support.uvicorn_thread import served
 from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from lifesign.domain.mcp.conversation import Generation
+from lifesign.domain.observation.login import METADATA_PATH
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
 from lifesign.prober.probe.mcp_server import RETRY_DISCOVERY_SECONDS
@@ -257,6 +258,19 @@ async def test_stream_is_not_compared_with_the_secret_of_an_endpoint_that_it_nam
         observation = await probe_once(serving, credentials=[credential])
         assert not any("key-0123456789" in head for head in serving.heads)
     assert layer(observation.discovery).reason == "MCP 2024-11-05: key-0123456789"
+
+
+async def test_key_in_the_path_of_the_endpoint_is_not_sent_with_a_request_for_metadata(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STREAM_KEY", "key-0123456789")
+    async with streaming(old, "/key-0123456789/messages") as serving:
+        serving.status = "401 Unauthorized\r\nWWW-Authenticate: Bearer"
+        origin = serving.url.removesuffix("/sse")
+        credential = {"name": "acme", "origin": origin, "bearer": {"env": "STREAM_KEY"}}
+        await probe_once(serving, credentials=[credential])
+    metadata = [head.split(" ")[1] for head in serving.heads if METADATA_PATH in head]
+    assert metadata == [METADATA_PATH]
 
 
 async def test_endpoint_with_a_credential_that_the_stream_lacks_is_gated(

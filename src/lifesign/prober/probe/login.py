@@ -57,7 +57,9 @@ async def _metadata(
     is_current = read_at_s is not None and 0 <= visit.at_s - read_at_s < card_every_s
     if is_current or visit.entry.is_repeat:
         return known
-    found = await _read(visit, fetched.url, challenges)
+    # A secret in the path must not get into that of the metadata, which another server may answer.
+    has_secret = fetched.scrubber.clean_text(str(fetched.url)) != str(fetched.url)
+    found = await _read(visit, fetched.url.origin() if has_secret else fetched.url, challenges)
     if found is None:
         # No answer says anything: neither that there is metadata, nor that there is none.
         return known

@@ -12,8 +12,9 @@ from yarl import URL
 
 from lifesign.domain.net.allowed_addresses import Network
 from lifesign.http_client.address_guard import PrivateAddressRefused
-from lifesign.http_client.failures import FAILURES
+from lifesign.http_client.failures import FAILURES, ListenerChanged
 from lifesign.http_client.guarded_sessions import GuardedSessions
+from lifesign.loopback.listeners import IN_THIS_PROCESS
 
 SEND_SECONDS = 15.0
 """Time limit from the name's lookup to the status. Standard Webhooks recommends 15 to 30 s."""
@@ -33,13 +34,17 @@ class Sent:
 
 async def safe_post(url: str, body: bytes, headers: Mapping[str, str], allowed: Sequence[Network]) -> Sent:
     """Send a POST request to a public address or a network in `allowed`; a failure is returned."""
+    # The URL may contain a secret.
+    guarded = GuardedSessions(allowed, listeners=IN_THIS_PROCESS)
     try:
-        async with asyncio.timeout(SEND_SECONDS), GuardedSessions(allowed) as sessions:
+        async with asyncio.timeout(SEND_SECONDS), guarded as sessions:
             return await _post(sessions, URL(url), body, headers)
     except TimeoutError:
         return Sent(None, f"no answer within {SEND_SECONDS:g} s")
     except PrivateAddressRefused as error:
         return Sent(None, error.refused.reason)
+    except ListenerChanged as error:
+        return Sent(None, str(error))
     except FAILURES as error:
         return Sent(None, f"cannot be reached ({type(error).__name__})")
 
