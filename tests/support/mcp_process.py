@@ -1,11 +1,13 @@
 """Runs the command that serves tools in a separate process."""
 
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import httpx2
 from mcp import Client, StdioServerParameters
@@ -38,6 +40,7 @@ class HttpServer:
     """It serves on loopback."""
 
     process: "subprocess.Popen[bytes]"
+    output: BinaryIO
     url: str
     token: str
     """Empty if it was not made by the server."""
@@ -45,27 +48,29 @@ class HttpServer:
 
 @contextmanager
 def http_server(options: Sequence[str], environment: Mapping[str, str]) -> Iterator[HttpServer]:
-    """Start it on any free port; it is killed if it is still there at the end."""
+    """Start it on any free port; it is killed if it is still there at the end.
+
+    Without a token file its output is a terminal, on which it shows a new token.
+    """
+    is_new = "--token-file" not in options
+    reader, writer = os.openpty() if is_new else os.pipe()
     process = PreloadedProcess(
         [PROGRAM, "mcp", "--transport", "http", "--port", "0", *options],
-        stdout=subprocess.PIPE,
+        stdout=writer,
         stderr=subprocess.PIPE,
         env={"PATH": "/usr/bin:/bin", **environment},
     )
-    try:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        first = process.stdout.readline().decode().split()
-        assert first, process.stderr.read()
-        is_new = "--token-file" not in options
-        lines = [process.stdout.readline().decode() for _ in range(2)] if is_new else ["", ""]
-        yield HttpServer(process, first[-1], lines[1].strip())
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdout, process.stderr):
-            assert pipe is not None
-            pipe.close()
+    os.close(writer)
+    assert process.stderr is not None
+    with os.fdopen(reader, "rb", buffering=0) as output, process.stderr:
+        try:
+            first = output.readline().decode().split()
+            assert first, process.stderr.read()
+            lines = [output.readline().decode() for _ in range(2)] if is_new else ["", ""]
+            yield HttpServer(process, output, first[-1], lines[1].strip())
+        finally:
+            process.kill()
+            process.wait()
 
 
 @asynccontextmanager

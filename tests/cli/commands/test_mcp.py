@@ -54,7 +54,19 @@ def test_weak_token_is_refused_and_not_shown(
     assert "hunter2" not in errors
 
 
-def test_mcp_server_on_an_occupied_port_exits_with_1(capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_no_token_is_created(capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["mcp", "--transport", "http", "--port", str(port)]) == 3
+    captured = capfd.readouterr()
+    assert captured.out == ""
+    assert TOKEN_VARIABLE in captured.err
+
+
+def test_mcp_server_on_an_occupied_port_exits_with_1(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "t" * 30)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["mcp", "--transport", "http", "--port", str(port)]) == 1

@@ -94,8 +94,8 @@ def mcp(
         typer.Option(
             metavar="FILE",
             help=(
-                f"File with the token that HTTP clients must send. Without it: ${TOKEN_VARIABLE}, or a new "
-                "token, which is printed."
+                f"File with the token that HTTP clients must send. Without it: ${TOKEN_VARIABLE}, or on a "
+                "terminal a new token."
             ),
         ),
     ] = None,
@@ -116,8 +116,8 @@ def mcp(
     addresses, and networks of --allow-network.
 
     With stdio, standard output belongs to the protocol, and a signal ends the server at once. With http,
-    every request needs the token. If the command creates a new token, it shows the token once. On SIGTERM or
-    Ctrl-C the server answers pending requests, then ends.
+    every request needs the token. A new token is shown once, on this terminal. Without a terminal none is
+    created: pass --token-file. On SIGTERM or Ctrl-C the server answers pending requests, then ends.
 
     \b
     Examples:
@@ -231,6 +231,14 @@ def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None
         )
     if given := os.environ.get(TOKEN_VARIABLE):
         return _Front(place, check_token(given, TOKEN_VARIABLE), is_new=False)
+    if not sys.stdout.isatty():
+        # The output of a service goes to a log that others may read.
+        raise InvalidValue(
+            "--token-file",
+            None,
+            f"a file with the token, or the token in ${TOKEN_VARIABLE}: none is created without a terminal",
+            hint="create one: (umask 077; openssl rand -hex 32 > FILE)",
+        )
     return _Front(place, new_token(), is_new=True)
 
 
