@@ -83,6 +83,9 @@ def test_secrets_are_in_no_file_of_the_project() -> None:
     text = (DIRECTORY / "compose.yaml").read_text()
     assert re.findall(r"PASSWORD: (?!\$\{)", text) == []
     assert ":${POSTGRES_PASSWORD:?" in text
+    # Another user must not open the file before its mode is changed.
+    (create,) = re.findall(r"^#  (.* > \.env.*)$", text, re.MULTILINE)
+    assert create.strip().startswith("(umask 077; ")
 
 
 def test_image_is_built_from_existing_files_and_runs_without_root() -> None:
