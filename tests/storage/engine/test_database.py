@@ -370,6 +370,20 @@ def test_port_out_of_range_is_refused_without_the_password(port: int) -> None:
     assert "canary" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "place", ["", ":5432", "/db", ":5432/db", "/db?host=", "/db?host=:5432", "/db?port=5432"]
+)
+def test_postgresql_needs_a_host(place: str) -> None:
+    with pytest.raises(InvalidValue, match="socket") as refused:
+        read_url(f"postgresql://u:canary@{place}")
+    assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize("place", ["[::1]/db", "/db?host=/run/pg", "/db?host=a:1&host=b:2", "/db?host=::1"])
+def test_host_of_postgresql_may_be_a_parameter(place: str) -> None:
+    assert read_url(f"postgresql://u@{place}").database == "db"
+
+
 def test_parameters_of_postgresql_are_those_of_libpq() -> None:
     assert read_url("postgresql://u@h/db?sslmode=require&host=/run/pg").query == {
         "ssl": "require",

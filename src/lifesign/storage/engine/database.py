@@ -1,5 +1,7 @@
 """Opening of a database by its URL."""
 
+import re
+
 from sqlalchemy import make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import SQLAlchemyError
@@ -48,7 +50,19 @@ def read_url(url: str) -> URL:
         raise InvalidValue("database", shown_database_url(url), _EXPECTED)
     if parsed.port is not None and not 0 < parsed.port <= _MAX_PORT:
         raise InvalidValue("database", shown_database_url(url), f"a port of 1 to {_MAX_PORT}")
-    return parsed if parsed.drivername == "sqlite" else _with_driver_parameters(parsed)
+    if parsed.drivername == "sqlite":
+        return parsed
+    if not all(_hosts(parsed)):
+        # asyncpg would try sockets in several directories, also in /tmp: any user may create one there.
+        raise InvalidValue("database", shown_database_url(url), _WITH_HOST)
+    return _with_driver_parameters(parsed)
+
+
+def _hosts(url: URL) -> list[str]:
+    """Return the hosts and socket directories of a PostgreSQL URL; an empty text for an absent one."""
+    given = url.query.get("host") or url.host or ""
+    hosts = ",".join([given] if isinstance(given, str) else given).split(",")
+    return ["" if _PORT_ONLY.fullmatch(host) else host for host in hosts]
 
 
 def _with_driver_parameters(url: URL) -> URL:
@@ -63,6 +77,8 @@ def _with_driver_parameters(url: URL) -> URL:
 
 _PARAMETERS = frozenset({"host", "passfile", "port", "ssl", "sslmode", "target_session_attrs"})
 _MAX_PORT = 65_535
+_PORT_ONLY = re.compile(r":\d*")
 _SERVERS = frozenset({"postgresql", "postgres"})
 _EXPECTED = "sqlite:///FILE or postgresql://USER@HOST/NAME"
+_WITH_HOST = "a host, or the directory of a Unix socket, as in postgresql:///NAME?host=/run/postgresql"
 _ENCODED = "a user and a password with %40 for @, and so on for : / ? # and spaces, and a number as the port"
