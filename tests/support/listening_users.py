@@ -17,11 +17,11 @@ AS_ROOT = pytest.mark.skipif(
 
 
 @contextmanager
-def silent_server(user: int, port: int = 0) -> Iterator[socket.socket]:
-    """Listen as this user at 127.0.0.1. Nobody accepts a connection."""
+def silent_server(user: int, port: int = 0, host: str = "127.0.0.1") -> Iterator[socket.socket]:
+    """Listen as this user. Nobody accepts a connection."""
     os.seteuid(user)
     try:
-        server = socket.create_server(("127.0.0.1", port))
+        server = socket.create_server((host, port))
     finally:
         os.seteuid(0)
     with server:

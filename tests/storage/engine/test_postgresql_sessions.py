@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, insert, make_url, select, text
+from sqlalchemy import event, insert, make_url, select, text
+from sqlalchemy.ext.asyncio import create_async_engine
 from tests.support.databases import empty_url, postgresql_server
 from tests.support.listening_users import AS_ROOT, OTHER, received, silent_server
 
@@ -93,36 +94,39 @@ async def test_localhost_is_127_0_0_1_before_the_other_address(
 
 
 @pytest.mark.parametrize(
-    ("place", "tried"),
+    ("place", "hosts", "ports"),
     [
-        ("localhost/ah?sslmode=verify-full", {"host": "localhost", "port": None}),
-        ("localhost/ah?sslmode=require", {"host": ["127.0.0.1", "localhost"], "port": [5432, 5432]}),
-        ("/ah?host=/run/pg", {"host": ["/run/pg"], "port": [5432]}),
-        ("/ah?host=localhost:7&host=db:8", {"host": ["127.0.0.1", "localhost", "db"], "port": [7, 7, 8]}),
+        ("localhost/ah?sslmode=verify-full", ["localhost"], [5432]),
+        ("localhost/ah?sslmode=require", ["127.0.0.1", "::1", "localhost"], [5432] * 3),
+        ("/ah?host=/run/pg", ["/run/pg"], [5432]),
+        ("/ah?host=127.1:7&host=192.0.2.7:8", ["127.0.0.1", "127.1", "192.0.2.7"], [7, 7, 8]),
     ],
 )
-def test_only_the_name_of_a_verified_certificate_is_not_replaced(place: str, tried: dict[str, Any]) -> None:
-    assert {name: connected_to(f"postgresql://ah@{place}").get(name) for name in tried} == tried
+async def test_name_of_this_machine_is_replaced_unless_it_is_verified(
+    place: str, hosts: list[str], ports: list[int]
+) -> None:
+    asked = await connected_to(f"postgresql://ah@{place}")
+    assert (asked["host"], asked["port"]) == (hosts, ports)
 
 
-def connected_to(url: str) -> dict[str, Any]:
+async def connected_to(url: str) -> dict[str, Any]:
     """Return the arguments with which asyncpg connects to a database."""
-    engine = create_engine(read_url(url).set(drivername="postgresql+asyncpg"))
-    vet_servers(engine)
+    engine = create_async_engine(read_url(url).set(drivername="postgresql+asyncpg"))
+    vet_servers(engine.sync_engine)
     asked: dict[str, Any] = {}
 
-    @event.listens_for(engine, "do_connect")
+    @event.listens_for(engine.sync_engine, "do_connect")
     def _note(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
         asked.update(parameters)
         raise ConnectionRefusedError
 
     with pytest.raises(ConnectionRefusedError):
-        engine.connect()
+        await engine.connect()
     return asked
 
 
 @AS_ROOT
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "Localhost.", "0.0.0.0", "127.1"])
 async def test_no_connection_is_made_to_the_server_of_another_user_than_before(
     host: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
@@ -11,9 +10,10 @@ from sqlalchemy import Engine, event
 from sqlalchemy.engine.interfaces import AdaptedConnection, DBAPIConnection
 from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.pool import ConnectionPoolEntry
+from sqlalchemy.util.concurrency import await_only
 
-from lifesign.loopback.listeners import IN_THIS_PROCESS
 from lifesign.storage.engine.database_faults import SERVER_HINT
+from lifesign.storage.engine.postgresql_hosts import vetted
 from lifesign.storage.errors import StoreUnavailable
 
 PING_AFTER_SECONDS = 1.0
@@ -25,7 +25,6 @@ A firewall or NAT gateway that no longer knows an idle connection drops its pack
 """
 
 DEFAULT_PORT = 5432
-_LOCALHOST = "localhost"
 _VERIFIED = frozenset({"verify-ca", "verify-full"})
 """Values of `sslmode` with which only the right server gets the password."""
 
@@ -56,51 +55,40 @@ _ASSUME_FLASH = """
 
 
 def vet_servers(engine: Engine) -> None:
-    """Check the servers on loopback before each connection of an engine, unless TLS verifies them.
+    """Check the servers on this machine before each connection of an asynchronous engine.
 
     asyncpg sends the password in clear text to a server that asks for it. So it connects to no server of
-    another user than before: StoreUnavailable. The host `localhost` becomes 127.0.0.1, and then `localhost`:
-    another user could listen on ::1, which many systems return first.
+    another user than before, unless TLS verifies the server, and to no socket that any user could have
+    created: StoreUnavailable. The host `localhost` becomes 127.0.0.1, and then ::1: another user could listen
+    on ::1, which many systems return first.
     """
 
     @event.listens_for(engine, "do_connect")
     def _vet(_dialect: object, _record: object, _arguments: object, parameters: dict[str, Any]) -> None:
-        if parameters.get("ssl") in _VERIFIED:
-            return
-        places = list(_places(parameters))
-        refusals = [_refusal(*place) for place in places]
-        passed = [place for place, refusal in zip(places, refusals, strict=True) if refusal is None]
-        if places and not passed:
+        is_verified = (parameters.get("ssl") or os.environ.get("PGSSLMODE")) in _VERIFIED
+        passed: list[tuple[str, int]] = []
+        refusals: list[str] = []
+        for host, port in _places(parameters):
+            hosts, refused = await_only(vetted(host, port, is_verified=is_verified))
+            passed += [(each, port) for each in hosts]
+            refusals += refused
+        if not passed:
             unavailable = StoreUnavailable(f"the database cannot be reached: {refusals[0]}")
             unavailable.hint = SERVER_HINT
             raise unavailable
-        if places:
-            parameters["host"] = [host for host, _ in passed]
-            parameters["port"] = [port for _, port in passed]
+        parameters["host"] = [host for host, _ in passed]
+        parameters["port"] = [port for _, port in passed]
 
 
 def _places(parameters: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the hosts and ports that asyncpg tries, in this order; none if the URL names no host."""
-    given, port = parameters.get("host") or (), parameters.get("port")
+    """Yield the hosts and ports of the URL, in the order in which asyncpg tries them."""
+    given, port = parameters["host"], parameters.get("port")
     hosts = [given] if isinstance(given, str) else given
     ports = (
         port if isinstance(port, list) else [port or os.environ.get("PGPORT") or DEFAULT_PORT] * len(hosts)
     )
     for host, each in zip(hosts, ports, strict=True):
-        if host == _LOCALHOST:
-            yield "127.0.0.1", int(each)
         yield host, int(each)
-
-
-def _refusal(host: str, port: int) -> str | None:
-    """Return why asyncpg must not connect there; None if it may."""
-    try:
-        # The other address of `localhost` precedes it.
-        address = ip_address("::1" if host == _LOCALHOST else host)
-    except ValueError:
-        # Another name, or the directory of a Unix socket.
-        return None
-    return IN_THIS_PROCESS.refusal_before(str(address), port) if address.is_loopback else None
 
 
 def configure(engine: Engine) -> None:
