@@ -66,7 +66,7 @@ def next_hop(
         return f"more than {MAX_REDIRECTS} redirects"
     target = resolve_url(url, location)
     # A relative one, or one with dot segments, may contain a secret only once it is resolved.
-    if any(scrubber.clean_text(text) != text for text in (location, str(target))):
+    if any(scrubber.is_quoted_in(text) for text in (location, str(target))):
         return SECRET_IN_URL
     reason = refusal(url, target, has_token=has_token, may_leave_origin=may_leave_origin)
     if target is None or reason is not None:

@@ -260,6 +260,20 @@ async def test_stream_is_not_compared_with_the_secret_of_an_endpoint_that_it_nam
     assert layer(observation.discovery).reason == "MCP 2024-11-05: key-0123456789"
 
 
+async def test_endpoint_that_repeats_the_key_of_another_path_gets_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("STREAM_KEY", "key-0123456789")
+    async with streaming(old, "/other/messages?key=key-0123456789") as serving:
+        api_key = {"value": {"env": "STREAM_KEY"}, "place": "query", "name": "key"}
+        origin = serving.url.removesuffix("/sse")
+        credential = {"name": "acme", "origin": origin, "path": "/sse", "api_key": api_key}
+        observation = await probe_once(serving, credentials=[credential])
+    assert not any("/other" in head for head in serving.heads)
+    assert results(observation) == {"discovery": "not_measured"}
+    assert "contains a secret" in layer(observation.discovery).reason
+
+
 async def test_key_in_the_path_of_the_endpoint_is_not_sent_with_a_request_for_metadata(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -141,6 +141,10 @@ class Scrubber:
         """Return the bytes with secrets replaced; None if the search would take too long."""
         return self._cleaned(data) if self.may_be_in(data) else data
 
+    def is_quoted_in(self, text: str) -> bool:
+        """Return whether a text contains a secret."""
+        return self.clean_text(text) != text
+
     def clean_text(self, text: str) -> str:
         """Return the text with secrets replaced; the same object if it contains none.
 

@@ -58,7 +58,7 @@ async def _metadata(
     if is_current or visit.entry.is_repeat:
         return known
     # A secret in the path must not get into that of the metadata, which another server may answer.
-    has_secret = fetched.scrubber.clean_text(str(fetched.url)) != str(fetched.url)
+    has_secret = fetched.scrubber.is_quoted_in(str(fetched.url))
     found = await _read(visit, fetched.url.origin() if has_secret else fetched.url, challenges)
     if found is None:
         # No answer says anything: neither that there is metadata, nor that there is none.

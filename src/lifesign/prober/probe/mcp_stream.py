@@ -49,7 +49,7 @@ class StreamExchange(McpExchange):
         if endpoint is None:
             return None
         self.stream.expect(None if request.is_notification else request.request_id)
-        has_secret = self._scrubber.clean_text(str(endpoint)) != str(endpoint)
+        has_secret = self._scrubber.is_quoted_in(str(endpoint))
         fetched = await self._post(endpoint, request, max_bytes, Purpose.ENDPOINT, has_secret=has_secret)
         if fetched is None or fetched.status not in ACCEPTED or request.is_notification:
             return None if fetched is None else McpAnswer(fetched, NO_REPLY)

@@ -295,6 +295,9 @@ class ProbeSession:
                 return fetched
         has_read_card = self.recall("card_read_at_s") is not None
         credential, withheld = self.credentials.for_request(url, purpose, has_read_card=has_read_card)
+        if credential is None and has_secret:
+            reason = "its URL contains a secret, which is not sent there"
+            fetched = Fetched(url=url, result=ResultClass.NOT_MEASURED, reason=reason, is_reached=False)
         if credential is None:
             is_withheld = withheld is not None and (
                 # A card that is missing has failed: each agent has one.

@@ -480,7 +480,12 @@ async def _get_after_failure(visit: ProbeSession, message: LayerResult | None) -
     fetched = None if message is None or not message.has_failed else visit.fetched_for(message)
     if fetched is not None and fetched.address is not None:
         await visit.ask(
-            fetched.url, max_bytes=0, is_head_enough=True, is_aside=True, purpose=Purpose.INTERFACE
+            fetched.url,
+            max_bytes=0,
+            is_head_enough=True,
+            is_aside=True,
+            has_secret=fetched.scrubber.is_quoted_in(str(fetched.url)),
+            purpose=Purpose.INTERFACE,
         )
 
 
