@@ -30,7 +30,7 @@ from lifesign.crawl.worker_config import (
 )
 from lifesign.domain.credentials.token import AccessToken
 from lifesign.errors import LifesignError
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.errors import PassDelayed
@@ -97,7 +97,7 @@ def acts(monkeypatch: pytest.MonkeyPatch, act: Acts) -> None:
 
 
 def test_census_without_targets_is_complete(tmp_path: Path) -> None:
-    IN_THIS_PROCESS.learn({7: frozenset({1000})})
+    IN_THIS_PROCESS.learn({7: ServerUsers(1000, None)})
     url = empty_url("sqlite", tmp_path)
 
     async def set_up() -> None:

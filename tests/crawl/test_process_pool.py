@@ -89,7 +89,7 @@ async def test_successor_knows_the_users_of_servers_that_a_dead_process_found(
 ) -> None:
     parts = cast(tmp_path, "finish", "learn and die")
     assert await probe_all(parts, asyncio.Event(), on_signal.report, on_signal.died.append, act)
-    assert "port 7: [1000]" in on_signal.lines
+    assert "port 7: [1000, None]" in on_signal.lines
 
 
 def test_long_message_is_received_as_a_whole(tmp_path: Path, on_signal: Heard) -> None:

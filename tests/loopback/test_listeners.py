@@ -14,7 +14,7 @@ from tests.support.servers import REPOSITORY
 
 from lifesign.loopback import listeners as listeners_module
 from lifesign.loopback import socket_users
-from lifesign.loopback.listeners import LoopbackListeners, server_users
+from lifesign.loopback.listeners import LoopbackListeners, ServerUsers, server_users
 from lifesign.loopback.socket_users import IS_SUPPORTED
 
 ONLY_ROOT_IS_MAPPED = ("unshare", "--user", "--map-root-user")
@@ -74,7 +74,7 @@ def test_nothing_is_refused_where_the_system_does_not_show_users(monkeypatch: py
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
         listeners = LoopbackListeners()
-        listeners.learn({address[1]: frozenset({OTHER})})
+        listeners.learn({address[1]: ServerUsers(OTHER, None)})
         assert refusal_at(listeners, address) is None
         assert listeners.refusal_before(*address) is None
 
@@ -116,6 +116,7 @@ def test_connection_that_another_user_has_accepted_is_refused_though_the_usual_s
         with accepted:
             # A server of root may accept connections as another user.
             assert listeners.refusal(first.getpeername(), first.getsockname()) is None
+            assert listeners.first_users == {address[1]: (usual, 1000)}
     with server_of(OTHER, address) as (_, server):
         client = socket.create_connection(address)
         with acting_as(OTHER):
@@ -123,6 +124,27 @@ def test_connection_that_another_user_has_accepted_is_refused_though_the_usual_s
     with client, accepted, server_of(usual, address):
         refusal = listeners.refusal(client.getpeername(), client.getsockname())
     assert f"user {OTHER}" in (refusal or "")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("was_accepted", [False, True])
+def test_connection_that_another_user_accepted_while_the_server_of_root_was_down_is_refused(
+    *, was_accepted: bool
+) -> None:
+    """Without an accepted connection, a later user is only trusted on one that was opened just now."""
+    listeners = LoopbackListeners()
+    with server_of(0, ("127.0.0.1", 0)) as (address, server), socket.create_connection(address) as first:
+        accepted = server.accept()[0] if was_accepted else first
+        with accepted:
+            assert listeners.refusal(first.getpeername(), first.getsockname()) is None
+    with server_of(OTHER, address) as (_, server):
+        client = socket.create_connection(address)
+        with acting_as(OTHER):
+            accepted, _ = server.accept()
+    with client, accepted, server_of(0, address):
+        ends = client.getpeername(), client.getsockname()
+        assert f"user {OTHER}" in (listeners.refusal(*ends, is_new=was_accepted) or "")
+    assert listeners.first_users == {address[1]: (0, 0 if was_accepted else None)}
 
 
 @AS_ROOT
@@ -155,7 +177,7 @@ def test_other_addresses_of_this_machine_are_checked_like_loopback() -> None:
 def test_servers_of_other_machines_are_not_checked() -> None:
     listeners = LoopbackListeners()
     for peer in ("192.0.2.1", "2001:db8::1"):
-        listeners.learn({80: frozenset({OTHER})})
+        listeners.learn({80: ServerUsers(OTHER, None)})
         assert listeners.refusal((peer, 80), ("192.0.2.9" if ":" not in peer else "2001:db8::9", 1)) is None
 
 
@@ -261,6 +283,6 @@ def test_another_process_learns_the_first_users() -> None:
     with server_of(1000, ("127.0.0.1", 0)) as (address, _):
         refusal_at(listeners, address)
     successor.learn(listeners.first_users)
-    successor.learn({address[1]: frozenset({OTHER})})
+    successor.learn({address[1]: ServerUsers(OTHER, None)})
     with server_of(OTHER, address):
         assert refusal_at(successor, address) is not None

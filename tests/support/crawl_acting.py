@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lifesign.crawl.worker_config import EXIT_SHARDS_WITHHELD, EXIT_UNFINISHED, WorkerConfig, WorkerStatus
 from lifesign.domain.observation.results import ResultClass
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.prober.worker.progress_counts import Progress
 
 STANDING = Progress(
@@ -54,7 +54,7 @@ def act(share: WorkerConfig, pipe: Connection) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         case "learn and die":
             place.write_text("show what is known")
-            pipe.send(WorkerStatus(first_users={7: frozenset({1000})}))
+            pipe.send(WorkerStatus(first_users={7: ServerUsers(1000, None)}))
             os.kill(os.getpid(), signal.SIGKILL)
         case "show what is known":
             pipe.send(WorkerStatus(line=f"port 7: {[*IN_THIS_PROCESS.first_users[7]]}"))

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from lifesign.loopback.listeners import ServerUsers
 from lifesign.prober.definition.models import ProbeDefinition
 from lifesign.prober.secrets.secret_reader import Secrets
 from lifesign.prober.worker.progress_counts import Progress
@@ -65,7 +66,7 @@ class WorkerStatus:
     """Log entries of the worker, in the form of the crawl's log."""
     withheld: tuple[str, float] | None = None
     """Reason why nothing could be stored, and for how many seconds: the worker ends."""
-    first_users: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    first_users: Mapping[int, ServerUsers] = field(default_factory=dict)
     """Users of the servers on loopback that the worker found, for its successor."""
 
 

@@ -25,6 +25,15 @@ _LOG = logging.getLogger(__name__)
 _ROOT: Final = 0
 
 
+class ServerUsers(NamedTuple):
+    """Users of the server at the other end of a connection."""
+
+    listening: int | None
+    """Who listens at its address now; None if nobody does."""
+    accepted: int | None
+    """Who has accepted the connection; None if nobody has yet."""
+
+
 class LoopbackListeners:
     """Remembers the user of the first server at each port of this machine.
 
@@ -33,15 +42,15 @@ class LoopbackListeners:
     """
 
     def __init__(self) -> None:
-        self._first: dict[int, frozenset[int]] = {}
+        self._first: dict[int, ServerUsers] = {}
         self._has_warned = False
 
     @property
-    def first_users(self) -> dict[int, frozenset[int]]:
+    def first_users(self) -> dict[int, ServerUsers]:
         """The users of the first servers by port, for `learn` in another process."""
         return dict(self._first)
 
-    def learn(self, first_users: Mapping[int, frozenset[int]]) -> None:
+    def learn(self, first_users: Mapping[int, ServerUsers]) -> None:
         """Remember the first servers that another process found, at ports that are new here."""
         for port, users in first_users.items():
             self._first.setdefault(port, users)
@@ -50,9 +59,10 @@ class LoopbackListeners:
         """Forget all servers."""
         self._first.clear()
 
-    def refusal(self, peer: Address | None, own: Address | None) -> str | None:
-        """Return why nothing may be sent over a new connection without TLS; None if it may.
+    def refusal(self, peer: Address | None, own: Address | None, *, is_new: bool = True) -> str | None:
+        """Return why no secret may be sent over a connection without TLS; None if it may.
 
+        `is_new`: whether it was opened just now; else the usual server may have been down at that time.
         `peer` and `own`: addresses of its two ends, None if it has ended. Warns once if the user of a server
         is unknown, or cannot be distinguished from others.
         """
@@ -67,13 +77,13 @@ class LoopbackListeners:
             with SocketUsers() as users:
                 accepted = users.of_connection(server, client)
                 # The kernel itself may accept a connection for a user: it does that as root.
-                if accepted != _ROOT and accepted in self._first.get(port, ()):
+                if accepted not in {None, _ROOT} and accepted in self._first.get(port, ()):
                     return None
                 found = _server_users(users, server, client, accepted)
         except OSError as error:
             self._warn_of_refusal(error, host, port)
             return None
-        return self._refusal_of(found, host, port)
+        return self._refusal_of(found, host, port, is_new=is_new)
 
     def refusal_before(self, host: str, port: int) -> str | None:
         """Return why not to connect to this IP address of loopback; None if nothing speaks against it.
@@ -87,21 +97,24 @@ class LoopbackListeners:
         except OSError as error:
             self._warn_of_refusal(error, host, port)
             return None
-        return self._refusal_of(ServerUsers(listening, None), host, port)
+        return self._refusal_of(ServerUsers(listening, None), host, port, is_new=False)
 
-    def _refusal_of(self, server: "ServerUsers", host: str, port: int) -> str | None:
+    def _refusal_of(self, server: ServerUsers, host: str, port: int, *, is_new: bool) -> str | None:
         users = [user for user in server if user is not None]
         if not users:
             return f"nothing listens on {host}, port {port}" if port in self._first else None
-        first = self._first.setdefault(port, frozenset(users[:1]))
-        if first == {_ROOT} and server.listening == _ROOT:
+        first = self._first.setdefault(port, server)
+        trusted = {*first, _ROOT, os.geteuid()}
+        if is_new and server.listening == _ROOT and first.accepted is None:
             # A server such as nginx listens as root, and accepts connections as another user.
-            first = self._first[port] = first.union(users)
+            trusted.add(server.accepted)
         for user in users:
-            if user not in {*first, _ROOT, os.geteuid()}:
-                before = " or ".join(map(str, sorted(first)))
+            if user not in trusted:
+                before = " or ".join(str(each) for each in dict.fromkeys(first) if each is not None)
                 what = f"user {user} listens on {host}, port {port}; it was user {before} before"
                 return f"{what}. If this is correct, restart this program"
+        if first.accepted is None:
+            self._first[port] = first._replace(accepted=server.accepted)
         if unmapped_user() in users:
             reason = "this process is in a user namespace that does not map this user"
             self._warn(reason, "remove PrivateUsers=yes from the unit of this service", host, port)
@@ -129,15 +142,6 @@ class LoopbackListeners:
 
 IN_THIS_PROCESS: Final = LoopbackListeners()
 """Shared by all clients, as a program may create one client after another."""
-
-
-class ServerUsers(NamedTuple):
-    """Users of the server at the other end of a connection."""
-
-    listening: int | None
-    """Who listens at its address now; None if nobody does."""
-    accepted: int | None
-    """Who has accepted the connection; None if nobody has yet."""
 
 
 def server_users(peer: Address, own: Address) -> ServerUsers:

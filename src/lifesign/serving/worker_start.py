@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Any, Final, TypeAlias
 
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 
 EXIT_UNKNOWN: Final = 255
 """Exit code that multiprocessing reports if the fork server was killed, also for a living worker."""
@@ -80,7 +80,7 @@ def main_with_listeners(main: Callable[..., None], *arguments: Any) -> dict[str,
 
 
 def _run_with_listeners(
-    first_users: Mapping[int, frozenset[int]], main: Callable[..., None], *arguments: Any
+    first_users: Mapping[int, ServerUsers], main: Callable[..., None], *arguments: Any
 ) -> None:
     IN_THIS_PROCESS.learn(first_users)
     main(*arguments)

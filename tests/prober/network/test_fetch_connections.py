@@ -9,7 +9,7 @@ from tests.support.listening_users import AS_ROOT, OTHER, received, silent_serve
 from tests.support.safe_asking import HERE, MAX_BYTES, asking
 
 from lifesign.domain.observation.results import ResultClass
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.secrets.credential_store import Credential
 
@@ -143,7 +143,7 @@ async def test_secret_is_not_sent_to_the_server_of_another_user_than_before(kind
     with silent_server(OTHER) as server:
         port = server.getsockname()[1]
         url = f"http://127.0.0.1:{port}/"
-        IN_THIS_PROCESS.learn({port: frozenset({1000})})
+        IN_THIS_PROCESS.learn({port: ServerUsers(1000, None)})
         secret: dict[str, dict[str, Any]] = {
             "credential": {"credential": bearer(port)},
             "own_secret": {"own_secret": "k", "headers": {"X-Key": "k"}},

@@ -29,7 +29,7 @@ from tests.support.listening_users import AS_ROOT, OTHER, received, silent_serve
 from tests.support.probing import PATIENT, SHORT_SECONDS, definition, fetching
 
 from lifesign.domain.credentials.token import AccessToken, TokenFault
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.prober.definition.credentials import CredentialSettings
 from lifesign.prober.network.token_request import MAX_ANSWER_BYTES, OAuthTokenClient
 from lifesign.prober.secrets.credential_store import Credential
@@ -139,7 +139,7 @@ async def test_refresh_token_is_stored_despite_an_unusable_access_token(
 async def test_secret_is_not_sent_to_the_server_of_another_user_than_before() -> None:
     with silent_server(OTHER) as server:
         port = server.getsockname()[1]
-        IN_THIS_PROCESS.learn({port: frozenset({1000})})
+        IN_THIS_PROCESS.learn({port: ServerUsers(1000, None)})
         found = await requested(f"http://127.0.0.1:{port}{TOKEN_PATH}")
         assert await asyncio.to_thread(received, server) == [b""]
     assert isinstance(found, TokenFault)

@@ -8,7 +8,7 @@ from tests.support.named_hosts import named_hosts
 from tests.support.servers import PATIENCE_SECONDS
 
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.registry.events import safe_post as safe_post_file
 from lifesign.registry.events.safe_post import Sent, safe_post
 
@@ -62,7 +62,7 @@ async def test_a_hostile_address_is_not_contacted(url: str) -> None:
 async def test_nothing_is_sent_to_the_server_of_another_user_than_before() -> None:
     with silent_server(OTHER) as server:
         port = server.getsockname()[1]
-        IN_THIS_PROCESS.learn({port: frozenset({1000})})
+        IN_THIS_PROCESS.learn({port: ServerUsers(1000, None)})
         sent = await post(f"http://127.0.0.1:{port}/hook/secret")
         assert f"user {OTHER} listens" in (sent.error or "")
         assert received(server) == [b""]

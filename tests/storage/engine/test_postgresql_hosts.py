@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.support.listening_users import AS_ROOT, OTHER, silent_server
 
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.storage.engine import postgresql_hosts
 from lifesign.storage.engine.postgresql_hosts import vetted
 
@@ -77,7 +77,7 @@ async def test_other_addresses_are_used_without_the_name() -> None:
     with silent_server(OTHER, host="127.0.1.1") as server:
         port = server.getsockname()[1]
         with silent_server(0, port):
-            IN_THIS_PROCESS.learn({port: frozenset({0})})
+            IN_THIS_PROCESS.learn({port: ServerUsers(0, None)})
             hosts, whys = await vetted("own", port, is_verified=False)
             assert (hosts, len(whys)) == ([], 2)
             assert (await vetted("localhost", port, is_verified=False))[0] == ["127.0.0.1"]
@@ -93,7 +93,7 @@ async def test_all_addresses_of_this_machine_are_checked() -> None:
         own = probe.getsockname()[0]
     with silent_server(OTHER, host=own) as server:
         port = server.getsockname()[1]
-        IN_THIS_PROCESS.learn({port: frozenset({1000})})
+        IN_THIS_PROCESS.learn({port: ServerUsers(1000, None)})
         hosts, [why] = await vetted(own, port, is_verified=False)
     assert hosts == []
     assert f"user {OTHER} listens" in why

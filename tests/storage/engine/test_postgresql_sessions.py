@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from tests.support.databases import empty_url, postgresql_server
 from tests.support.listening_users import AS_ROOT, OTHER, received, silent_server
 
-from lifesign.loopback.listeners import IN_THIS_PROCESS
+from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.storage.engine.database import open_database, read_url
 from lifesign.storage.engine.postgresql_sessions import MAX_IDLE_SECONDS, SETTINGS, vet_servers
 from lifesign.storage.engine.table_definitions import registry
@@ -132,7 +132,7 @@ async def test_no_connection_is_made_to_the_server_of_another_user_than_before(
 ) -> None:
     with silent_server(OTHER) as server:
         port = server.getsockname()[1]
-        IN_THIS_PROCESS.learn({port: frozenset({1000})})
+        IN_THIS_PROCESS.learn({port: ServerUsers(1000, None)})
         database = open_database(f"postgresql://ah:secret@{host}:{port}/ah")
         news = event_news(database)
         with pytest.raises(StoreUnavailable, match=f"user {OTHER} listens"):

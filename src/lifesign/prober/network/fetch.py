@@ -232,7 +232,7 @@ class Fetcher:
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
         line = self._lines.waiting_at(place) if is_shared else None
-        if line is not None and _has_plain_secret(hop) and _refusal(line) is not None:
+        if line is not None and _has_plain_secret(hop) and _refusal(line, is_new=False) is not None:
             self._lines.cut(line)
             line = None
         try:
@@ -293,7 +293,7 @@ class Fetcher:
             reason = "a secret is sent over TLS, or to a private network of networks.allow"
             result = ResultClass.BLOCKED_ADDRESS
             return Fetched(url=hop.url, result=result, reason=reason, is_reached=False)
-        if _has_plain_secret(hop) and (refusal := _refusal(opened)) is not None:
+        if _has_plain_secret(hop) and (refusal := _refusal(opened, is_new=True)) is not None:
             self._lines.cut(opened)
             result = ResultClass.NOT_MEASURED
             return Fetched(url=hop.url, result=result, reason=refusal, is_reached=False)
@@ -444,14 +444,14 @@ def _has_plain_secret(hop: _Hop) -> bool:
     return has_secret and hop.url.scheme == "http"
 
 
-def _refusal(line: HttpConnection) -> str | None:
+def _refusal(line: HttpConnection, *, is_new: bool) -> str | None:
     """Return why no secret may be sent over a connection without TLS; None if it may.
 
     Any user can listen on a port of this machine while its usual server is down.
     """
     if line.has_trusted_server:
         return None
-    refusal = IN_THIS_PROCESS.refusal(*line.ends())
+    refusal = IN_THIS_PROCESS.refusal(*line.ends(), is_new=is_new)
     line.has_trusted_server = refusal is None
     return refusal
 
