@@ -144,6 +144,10 @@ def test_connection_that_another_user_accepted_while_the_server_of_root_was_down
     with client, accepted, server_of(0, address):
         ends = client.getpeername(), client.getsockname()
         assert f"user {OTHER}" in (listeners.refusal(*ends, is_new=was_accepted) or "")
+        # A process that starts meanwhile trusts nobody because of this connection.
+        newcomer = LoopbackListeners()
+        assert f"user {OTHER}" in (newcomer.refusal(*ends, is_new=False) or "")
+    assert newcomer.first_users == {}
     assert listeners.first_users == {address[1]: (0, 0 if was_accepted else None)}
 
 

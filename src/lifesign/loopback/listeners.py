@@ -97,12 +97,15 @@ class LoopbackListeners:
         except OSError as error:
             self._warn_of_refusal(error, host, port)
             return None
-        return self._refusal_of(ServerUsers(listening, None), host, port, is_new=False)
+        return self._refusal_of(ServerUsers(listening, None), host, port, is_new=True)
 
     def _refusal_of(self, server: ServerUsers, host: str, port: int, *, is_new: bool) -> str | None:
         users = [user for user in server if user is not None]
         if not users:
             return f"nothing listens on {host}, port {port}" if port in self._first else None
+        if port not in self._first and not is_new and server.listening != server.accepted:
+            # The usual server may be back since.
+            return f"user {server.accepted} serves {host}, port {port}, where user {server.listening} listens"
         first = self._first.setdefault(port, server)
         trusted = {*first, _ROOT, os.geteuid()}
         if is_new and server.listening == _ROOT and first.accepted is None:
