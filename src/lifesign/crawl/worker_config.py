@@ -67,7 +67,7 @@ class WorkerStatus:
     withheld: tuple[str, float] | None = None
     """Reason why nothing could be stored, and for how many seconds: the worker ends."""
     first_users: Mapping[int, ServerUsers] = field(default_factory=dict)
-    """Users of the servers on loopback that the worker found, for its successor."""
+    """Users of the servers on this machine that the worker found, for its successor."""
 
 
 def worker_name(number: int, *, is_alone: bool) -> str:

@@ -72,7 +72,7 @@ def _started(new_process: Callable[[WorkerContext], WorkerProcess], modules: Seq
 
 
 def main_with_listeners(main: Callable[..., None], *arguments: Any) -> dict[str, Any]:
-    """Return the arguments of a process that runs `main`, and knows the users of the servers on loopback.
+    """Return the arguments of a process that runs `main`, and knows the users of this machine's servers.
 
     Without them, a process that starts while a server is down would send its secrets to another user's.
     """

@@ -1,4 +1,4 @@
-"""Check of the servers on loopback to which the adapter sends the secret headers of a tool server.
+"""Check of the servers on this machine to which the adapter sends the secret headers of a tool server.
 
 While a tool server is down, any user of the machine can listen on its port, also the agent.
 """
@@ -17,11 +17,11 @@ _CONNECTED: Final = "connection.connect_tcp.complete"
 
 
 class ListenerRefused(httpx2.ConnectError):
-    """A user who must not receive the request listens on its port of loopback. Nothing was sent."""
+    """A user who must not receive the request listens on its port of this machine. Nothing was sent."""
 
 
 class CheckedConnections(httpx2.AsyncBaseTransport):
-    """HTTP transport that checks whose server it reached on loopback, before it sends anything without TLS.
+    """HTTP transport that checks which user's server it reached on this machine, before it sends without TLS.
 
     The user must be that of the first server at this port, root, or our own; else a request raises
     ListenerRefused. `localhost` is 127.0.0.1.
