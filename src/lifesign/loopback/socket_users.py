@@ -41,7 +41,6 @@ _NO_COOKIE: Final = b"\xff" * 8
 # Family, state, two timers; ports, addresses; interface, cookie, expiry, both queues; user, inode.
 _SOCKET: Final = struct.Struct("=xBxx4x16x16x4x8x4x4x4xLL")
 _ANSWER_BYTES: Final = 4_096
-_TIMEOUT_SECONDS: Final = 1.0
 _NO_SOCKET: Final = frozenset({errno.ENOENT, errno.ESTALE})
 _ALL_USERS: Final = 2**32 - 1
 _DEFAULT_UNMAPPED_USER: Final = 65_534
@@ -95,7 +94,8 @@ class SocketUsers:
             raise OSError("this system does not show the users of sockets")
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
         self._kernel = socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
-        self._kernel.settimeout(_TIMEOUT_SECONDS)
+        # The kernel has answered when `send` returns.
+        self._kernel.setblocking(False)
 
     def __enter__(self) -> Self:
         return self
