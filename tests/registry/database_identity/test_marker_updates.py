@@ -216,21 +216,39 @@ async def test_a_marker_of_a_newer_format_is_kept(api: RegistryApi, file: Marker
 
 
 @pytest.mark.parametrize("database_kind", ["sqlite"])
-async def test_a_lost_file_is_found_without_a_write_and_its_marker_stays(
+async def test_a_lost_file_is_found_without_a_write_and_its_last_event_is_marked(
     api: RegistryApi, file: MarkerFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     await api.registry.marker.begin()
-    known = file.read()
+    shutil.copy(str(api.database.url.database), "older.db")
     await registered(api, "agent-1")
+    known = await current(api)
     move(str(api.database.url.database), "aside.db")
+    move("older.db", str(api.database.url.database))
     assert await health(api) == (503, "database_replaced")
     await api.registry.marker.track_once()
+    assert file.read() == known
     await api.registry.marker.end()
     assert isinstance(api.database.writes.failure, DatabaseReplaced)
     assert file.read() == known
     move("aside.db", str(api.database.url.database))
     assert await health(api) == (200, "")
+
+
+@pytest.mark.parametrize("database_kind", ["sqlite"])
+async def test_a_lost_file_does_not_change_the_marker_of_a_restored_database(
+    api: RegistryApi, file: MarkerFile, tmp_path: Path
+) -> None:
+    await api.registry.marker.begin()
+    known = file.read()
+    assert known is not None
+    move(str(api.database.url.database), tmp_path / "aside.db")
+    restored = replace(known, epoch=known.epoch + 1)
+    file.write(restored)
+    await api.registry.marker.track_once()
+    await api.registry.marker.end()
+    assert file.read() == restored
 
 
 async def test_a_database_in_memory_needs_no_state(clock: WoundClock, tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ class MarkerTracker:
             await self._track(is_last=is_last)
         except DatabaseReplaced as error:
             self._database.writes.failed(error)
+            await self._save_lost_head(is_last=is_last)
         except StoreUnavailable:
             # The database itself logs it, once.
             pass
@@ -86,9 +87,7 @@ class MarkerTracker:
             self._warn(error, is_ours=True)
 
     async def _track(self, *, is_last: bool) -> None:
-        file = self._file = self._file or MarkerFile.of(
-            self._database.url, state_directory(self._settings.state_dir)
-        )
+        file = self._marker_file()
         if file is None:
             return
         known = await asyncio.to_thread(KnownIdentity.read, file)
@@ -102,6 +101,29 @@ class MarkerTracker:
             await asyncio.to_thread(file.write, found)
         self._counts.note_marker(time.time())
         self._warned_at_s = -inf
+
+    async def _save_lost_head(self, *, is_last: bool) -> None:
+        """Write the last event of a database that was moved away or replaced, as the open files have it.
+
+        Else an older copy in its place would be served after a restart.
+        """
+        file = self._marker_file()
+        if file is None or not (is_last or self._counts.is_first):
+            return
+        try:
+            known = await asyncio.to_thread(KnownIdentity.read, file)
+            found = await self._database.read(lambda transaction: _compared(transaction, known))
+            if found is not None and found != known.marker:
+                await asyncio.to_thread(file.write, found)
+        except (LifesignError, OSError) as error:
+            # The marker may already be that of a restored database, or the open files may be damaged.
+            _log.debug("the marker stays at the last event before the loss: %s", error)
+
+    def _marker_file(self) -> MarkerFile | None:
+        self._file = self._file or MarkerFile.of(
+            self._database.url, state_directory(self._settings.state_dir)
+        )
+        return self._file
 
     async def _compare(self, known: KnownIdentity) -> DatabaseMarker | None:
         """Return the marker of the database as it is, or None after refusing changes to another database."""
