@@ -95,7 +95,7 @@ class SocketUsers:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
         self._kernel = socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG)
         # The kernel has answered when `send` returns.
-        self._kernel.setblocking(False)
+        self._kernel.settimeout(0)
 
     def __enter__(self) -> Self:
         return self

@@ -8,13 +8,14 @@ import aiohttp
 import pytest
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.streams import DataQueue
+from aiohttp.http_parser import RawResponseMessage
+from aiohttp.streams import DataQueue, StreamReader
 from tests.support import hostile_server as hostile
 from tests.support.both_loops import on_both_loops
 from tests.support.hostile_server import Reply, accepting, kept, raw, serving
 
 from lifesign.http_client.failures import TooManyBytes
-from lifesign.prober.network.connection import HttpConnection
+from lifesign.prober.network.connection import PARSED_BYTES, HttpConnection
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n"
 
@@ -97,6 +98,30 @@ async def test_broken_connection_reports_that_it_cannot_be_retried(answer: bytes
         if reply.status == 200:
             assert await reply.content.read() == b"{}"
         assert line.should_close
+
+
+@on_both_loops
+@pytest.mark.parametrize("status", [103, 200])
+async def test_answers_that_nobody_asked_for_are_not_kept(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+    keep = HttpConnection.feed_data
+
+    def count(line: HttpConnection, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        parsed.append(data[0].code)
+        keep(line, data, size)
+
+    monkeypatch.setattr(HttpConnection, "feed_data", count)
+    empty = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    surplus = f"HTTP/1.1 {status} A\r\nX:\r\n\r\n".encode() if status < 200 else empty
+    # The header, with the informational answers before it, has a limit of its own.
+    before, after = (surplus * 1_000, b"") if status < 200 else (b"", surplus * 5_000)
+    async with connected(raw(before + empty + after)) as line:
+        assert (await line.ask(ASKED)).status == 200
+        assert len(line._buffer) == 0
+        assert line.should_close == bool(after)
+        assert len(parsed) <= 1 + len(before + after[:PARSED_BYTES]) // len(surplus)
 
 
 async def test_garbage_right_after_an_answer_is_an_error() -> None:

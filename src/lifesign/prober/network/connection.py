@@ -8,7 +8,7 @@ session is not used: it costs as much again as all the rest.
 import asyncio
 from datetime import datetime
 from time import perf_counter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
     from lifesign.domain.net.allowed_addresses import Address
     from lifesign.loopback.socket_users import Address as SocketAddress
+
+PARSED_BYTES: Final = 8_192
+"""Bytes that are parsed at once: a peer can put hundreds of answers into them that nobody asked for."""
+_SWITCHING_PROTOCOLS: Final = 101
 
 Place = tuple[str, str, int, str]
 """Scheme, host and port, as vetted, and the name of a credential that shares no connections; else empty."""
@@ -74,6 +78,8 @@ class HttpConnection(ResponseHandler):
         self._counter: ByteCounter | None = ByteCounter(MAX_HEADER_BYTES)
         """Counter of the answer that is being received; None if no request is in progress."""
         self._is_in_header = True
+        self._has_surplus = False
+        """Whether the peer has sent a second answer to one request."""
         self._wire: asyncio.Transport
         """Transport of the connection, also while it is being closed."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -95,11 +101,8 @@ class HttpConnection(ResponseHandler):
         )
         self.transport.write(request)
         self.sent_at_s = perf_counter()
-        while True:
-            message, content = await self.read()
-            # Informational answers are skipped. A 101 without a request for it is the answer.
-            if message.code >= 200 or message.code == 101:
-                return ReplyHead(message.code, message.headers, content, counter)
+        message, content = await self.read()
+        return ReplyHead(message.code, message.headers, content, counter)
 
     def ends(self) -> "tuple[SocketAddress | None, SocketAddress | None]":
         """Return the addresses of the peer and of this end; None if the connection has ended."""
@@ -133,8 +136,15 @@ class HttpConnection(ResponseHandler):
         """Count the received bytes and pass them to the parser. Called by the event loop."""
         if self.first_byte_at_s is None:
             self.first_byte_at_s = perf_counter()
+        for begin in range(0, len(data) or 1, PARSED_BYTES):
+            if begin and self._wire.is_closing():
+                return
+            self._parse(data[begin : begin + PARSED_BYTES])
+
+    def _parse(self, data: bytes) -> None:
+        """Count received bytes, at most PARSED_BYTES, and pass them to the parser."""
         counter = self._counter
-        if counter is None:
+        if counter is None or self._has_surplus:
             if data:
                 self._wire.abort()
             return
@@ -153,8 +163,17 @@ class HttpConnection(ResponseHandler):
             self._end(TooManyBytes())
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
-        """Note that the header of an answer is complete. Called by the parser."""
-        if data[0].code >= 200:
+        """Keep the header of the answer, which is complete. Called by the parser."""
+        status = data[0].code
+        if status < 200 and status != _SWITCHING_PROTOCOLS:
+            # An informational answer. A 101 without a request for it is the answer.
+            return
+        if not self._is_in_header:
+            # It is not kept: thousands of them take a hundred times the memory of their bytes.
+            self._has_surplus = True
+            self.force_close()
+            return
+        if status != _SWITCHING_PROTOCOLS:
             self._is_in_header = False
             if self._counter is not None:
                 self._counter.limit_bytes = MAX_SPARE_BYTES
