@@ -1,7 +1,9 @@
 """Events that need no parsing, since one like them was read before."""
 
+import re
 from collections.abc import Callable
 from itertools import pairwise
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from tests.support.a2a_messages import (
     read_pieces as read,
 )
 
+from lifesign.domain.a2a import event_shape, response_outcome
 from lifesign.domain.a2a.event_shape import MAX_SHAPED_BYTES, has_shape
 from lifesign.domain.a2a.stream_outcome import EventStreamReader
 from lifesign.domain.health.outcome import Outcome
@@ -174,3 +177,11 @@ def test_skipping_events_of_a_known_shape_does_not_change_the_outcome(
             if reader.shape is None or not has_shape(reader.shape, piece):
                 reader.append(piece)
         assert reader.end() == read(stream)
+
+
+@pytest.mark.parametrize("module", [event_shape, response_outcome])
+def test_no_group_has_a_possessive_repeat(module: ModuleType) -> None:
+    # `re` of Python before 3.11.5, such as that of Debian 12, misreads it.
+    patterns = [each.pattern for each in vars(module).values() if isinstance(each, re.Pattern)]
+    assert patterns
+    assert [pattern for pattern in patterns if re.search(rb"\)[*+?]\+", pattern)] == []

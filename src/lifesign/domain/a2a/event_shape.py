@@ -9,10 +9,11 @@ MAX_SHAPED_BYTES: Final = 4096
 """Longer events of a known shape are still read."""
 _MAX_PREFIX_BYTES = 512
 
+# The groups are atomic: `re` of Python before 3.11.5 misreads a group with a possessive repeat.
 # The beginning of an event that surely is an artifact's update, or a task's in the state at its end.
 _MEMBERS = (
-    rb'(?:(?!"(?:result|error|task|statusUpdate|status|state|artifactUpdate|artifact)")'
-    rb'"[^"\\]*+": ?+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++), ?+)*+'
+    rb'(?>(?:(?!"(?:result|error|task|statusUpdate|status|state|artifactUpdate|artifact)")'
+    rb'"[^"\\]*+": ?+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++), ?+)*)'
 )
 _STATE = rb'"status": ?+\{' + _MEMBERS + rb'"state": ?+"[^"\\]*+"'
 _REST_UPDATE = rb'(?:"artifactUpdate": ?+\{|"statusUpdate": ?+\{' + _MEMBERS + _STATE + rb")"

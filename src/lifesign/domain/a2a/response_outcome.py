@@ -68,11 +68,12 @@ _WEIGHT_IN_BATCH: Mapping[Outcome, int] = MappingProxyType({
 # Members of a result that name MCP's operation: of `resources/read`, `prompts/get`, `completion/complete`.
 _MCP_MEMBERS = ("contents", "messages", "completion")
 
-# Members with plain values, and then the method: of the beginning of a call, and of its end.
+# Members with plain values, and then the method: of the beginning of a call, and of its end. An atomic group
+# repeats them: `re` of Python before 3.11.5 misreads a group with a possessive repeat, such as Debian 12's.
 _PLAIN = rb'"[^"\\]*+"\s*+:\s*+(?:"[^"\\]*+"|[-+.0-9a-zA-Z]++)\s*+'
 _METHOD = rb'"method"\s*+:\s*+"([^"\\]*+)"\s*+'
-_FIRST_METHOD = re.compile(rb"\s*+\{\s*+(?:(?!\"method\")" + _PLAIN + rb",\s*+)*+" + _METHOD)
-_LAST_METHOD = re.compile(rb",\s*+" + _METHOD + rb"(?:,\s*+(?!\"method\")" + _PLAIN + rb")*+\}\s*+\Z")
+_FIRST_METHOD = re.compile(rb"\s*+\{\s*+(?>(?:(?!\"method\")" + _PLAIN + rb",\s*+)*)" + _METHOD)
+_LAST_METHOD = re.compile(rb",\s*+" + _METHOD + rb"(?>(?:,\s*+(?!\"method\")" + _PLAIN + rb")*)\}\s*+\Z")
 
 
 UNKNOWN_CALL: Final[Mapping[str, Any]] = {"jsonrpc": "2.0", "id": True}
