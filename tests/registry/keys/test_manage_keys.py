@@ -76,6 +76,17 @@ async def test_rotated_key_stays_valid_until_the_end_of_the_overlap(
     ]
 
 
+async def test_key_rotated_without_an_overlap_stays_ended_if_the_clock_is_set_back(
+    database: Database, clock: WoundClock
+) -> None:
+    old = await create(database)
+    rotation = KeyRotation(overlap_seconds=0)
+    new, _ = await database.write(lambda transaction: rotate_key(transaction, old, rotation, "somebody"))
+    clock.advance(-3600)
+    assert not await is_good(database, old)
+    assert await is_good(database, new.key_id)
+
+
 async def test_rotation_does_not_extend_the_former_key(database: Database, clock: WoundClock) -> None:
     old = await create(database, expires_in_seconds=100)
     clock.advance(90)
