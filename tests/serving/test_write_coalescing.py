@@ -3,7 +3,7 @@ import socket
 
 from tests.support.both_loops import on_both_loops
 
-from lifesign.serving.write_coalescing import WriteCoalescingTransport
+from lifesign.serving.write_coalescing import MAX_JOINED_BYTES, WriteCoalescingTransport
 
 HEAD, BODY = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n", b"well"
 
@@ -44,6 +44,22 @@ async def test_header_and_body_are_sent_in_one_write() -> None:
     answers.write(HEAD)
     answers.write(BODY)
     assert wire.pieces == [HEAD + BODY]
+
+
+@on_both_loops
+async def test_large_body_is_not_copied() -> None:
+    class Keeping(Wire):
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            written.append(data)
+
+    written: list[bytes | bytearray | memoryview] = []
+    body = bytes(MAX_JOINED_BYTES + 1)
+    answers = kept(Keeping())
+    answers.write(HEAD)
+    answers.write(body)
+    answers.write(body)
+    assert written[0] == HEAD
+    assert [piece is body for piece in written] == [False, True, True]
 
 
 @on_both_loops

@@ -5,6 +5,10 @@ client that wakes up for half an answer. That was a tenth of the processor time 
 """
 
 import asyncio
+from typing import Final
+
+MAX_JOINED_BYTES: Final = 16_384
+"""Larger bodies are written on their own: a copy for each connection could fill the memory."""
 
 
 class WriteCoalescingTransport(asyncio.Transport):
@@ -28,7 +32,13 @@ class WriteCoalescingTransport(asyncio.Transport):
             self._kept = b""
         elif self._kept:
             kept, self._kept = self._kept, b""
-            self._transport.write(kept + data)
+            if len(data) <= MAX_JOINED_BYTES:
+                self._transport.write(kept + data)
+            else:
+                self._transport.write(kept)
+                self._transport.write(data)
+        elif len(data) > MAX_JOINED_BYTES:
+            self._transport.write(data)
         elif data:
             self._kept = bytes(data)
             self._loop.call_soon(self._flush)
