@@ -8,7 +8,6 @@ import asyncio
 import logging
 import os
 import random
-import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import MappingProxyType
@@ -25,6 +24,7 @@ from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import CALLED_SERVER, CalledServer
 from lifesign.adapter.tools.call_failures import CallNotExecuted, ResultWithheld
 from lifesign.adapter.tools.checked_connections import CheckedConnections
+from lifesign.adapter.tools.counted_connections import CountedConnections
 from lifesign.adapter.tools.renewed_headers import RenewedHeaders
 from lifesign.adapter.tools.server_body import BoundedBodies
 from lifesign.adapter.tools.server_line import NOT_SENT, SESSION_LOST, TOO_LONG, UNREADABLE
@@ -400,8 +400,7 @@ class UpstreamServer:
             return
         self._end.why = "the connection was closed"
         headers = self._secrets.read()
-        # The environment's proxies are ignored: the requests are for the server only. SSL_CERT_FILE is not.
-        connections = httpx2.AsyncHTTPTransport(verify=ssl.create_default_context(), trust_env=False)
+        connections = CountedConnections(self._max_bytes())
         checked = CheckedConnections(connections, refused_user=self._agent_uid if headers else None)
         renewed = RenewedHeaders(checked, headers, self._secrets.read)
         bodies = BoundedBodies(renewed, self._max_bytes(), self.name)
