@@ -130,6 +130,23 @@ async def test_garbage_right_after_an_answer_is_an_error() -> None:
             await line.ask(ASKED)
 
 
+@on_both_loops
+async def test_body_that_cannot_be_parsed_ends_at_once() -> None:
+    async def reply(writer: asyncio.StreamWriter, _head: str) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-A: ")
+        await is_read.wait()
+        writer.write(b"a" * 65_536)
+        await writer.drain()
+
+    is_read = asyncio.Event()
+    async with connected(reply) as line:
+        reply_head = await line.ask(ASKED)
+        is_read.set()
+        async with asyncio.timeout(5):
+            with pytest.raises(HttpProcessingError):
+                await reply_head.content.read()
+
+
 async def test_connection_with_an_unread_body_is_not_reused() -> None:
     async with connected(hostile.endless_body) as line:
         await line.ask(ASKED)

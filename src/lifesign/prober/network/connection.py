@@ -6,12 +6,14 @@ session is not used: it costs as much again as all the rest.
 """
 
 import asyncio
+import contextlib
 from datetime import datetime
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, cast
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import RawResponseMessage
 from aiohttp.streams import StreamReader
 
@@ -125,7 +127,9 @@ class HttpConnection(ResponseHandler):
     def abort(self) -> None:
         """End the connection at once, without waiting for the peer."""
         super().abort()
-        self._wire.abort()
+        # Python 3.11.2's TLS transport has nothing left to abort if it was closed twice.
+        with contextlib.suppress(AttributeError):
+            self._wire.abort()
 
     def resume_reading(self, resume_parser: bool = True) -> None:  # noqa: FBT001, FBT002 - it is aiohttp's
         """Read on, if reading was paused. aiohttp calls this after each piece of a body."""
@@ -157,10 +161,13 @@ class HttpConnection(ResponseHandler):
                     self._end(TooManyBytes(is_in_header=True))
                 return
             data = data[room:]
-        if counter.receive(len(data)):
-            super().data_received(data)
-        else:
+        if not counter.receive(len(data)):
             self._end(TooManyBytes())
+            return
+        super().data_received(data)
+        if isinstance(error := self.exception(), HttpProcessingError):
+            # aiohttp does not tell the reader of a body that the rest cannot be parsed.
+            self._end(error)
 
     def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
         """Keep the header of the answer, which is complete. Called by the parser."""
