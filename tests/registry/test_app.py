@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any
 
 import pytest
@@ -89,6 +90,26 @@ async def test_server_with_a_full_disk_is_unhealthy_until_there_is_space(
     changes = [record for record in caplog.records if record.getMessage().startswith("changes")]
     assert [bool(record.args) for record in changes] == [True, False]
     assert "disk is full" in changes[0].getMessage()
+
+
+async def test_server_whose_files_cannot_grow_is_unhealthy_until_they_can(
+    tmp_path: Path, clock: WoundClock
+) -> None:
+    async with opened("sqlite", tmp_path, clock.now_s) as database:
+        api = RegistryApi(database, clock)
+        await api.add_keys()
+        await api.sweep()
+        log = f"{database.url.database}-wal"
+        while (log_bytes := os.path.getsize(log)) < ROOM_BYTES:  # noqa: ASYNC240, PTH202
+            await api.ask("POST", AGENTS, {"agent_id": f"a{log_bytes}", "metadata": FACTS})
+        soft, hard = getrlimit(RLIMIT_FSIZE)
+        try:
+            setrlimit(RLIMIT_FSIZE, (log_bytes, hard))
+            assert (await api.ask("POST", AGENTS, {"agent_id": "a"})).status == 503
+            assert [(await api.ask("GET", "/healthz", key=None)).status for _ in range(3)] == [503] * 3
+        finally:
+            setrlimit(RLIMIT_FSIZE, (soft, hard))
+        assert (await api.ask("GET", "/healthz", key=None)).status == 200
 
 
 def test_refused_connection_is_noted_for_the_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -359,17 +359,15 @@ def _healthz(registry: Registry) -> Answer:
     async def answer(_request: Request) -> Response:
         """Report whether this process can serve: its database answers, is complete and accepts changes.
 
-        After changes fail, the check tries an empty change: load balancers send no other changes to a server
-        that reports to be unhealthy.
+        After changes fail, the check tries a change without an effect: load balancers send no other changes
+        to a server that reports to be unhealthy.
         """
         try:
             registry.database.writes.refuse_mismatch()
             await registry.database.check_files()
             await registry.dispatcher.database.read(check_tables)
             if registry.database.writes.failure is not None:
-                await registry.dispatcher.database.write(
-                    lambda transaction: registry_row.store(transaction, registry_row.lock(transaction))
-                )
+                await registry.dispatcher.database.write(registry_row.try_change)
             if (failure := registry.database.writes.failure) is not None:
                 # It fitted into the last free space of the disk; other changes may not.
                 raise failure

@@ -4,6 +4,7 @@ It must be locked before a change, and before agents, leases and the log.
 """
 
 from dataclasses import asdict, dataclass, replace
+from math import inf, nextafter
 
 from sqlalchemy import select, text, update
 from ulid import ULID
@@ -83,6 +84,15 @@ def lock_if_free(transaction: Transaction) -> RegistryRow | None:
 def store(transaction: Transaction, row: RegistryRow) -> None:
     """Write the row, which the caller has locked."""
     transaction.connection.execute(_STORE, asdict(row))
+
+
+def try_change(transaction: Transaction) -> None:
+    """Change the row without an effect, to find out whether changes are stored.
+
+    SQLite writes nothing for a row that does not change. A sweeper's claim may end later by a rounding error.
+    """
+    row = lock(transaction)
+    store(transaction, replace(row, sweeper_until_s=nextafter(row.sweeper_until_s or 0.0, inf)))
 
 
 def set_installation(transaction: Transaction) -> None:
