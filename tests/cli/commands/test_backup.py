@@ -246,6 +246,26 @@ def test_only_an_older_backup_is_replaced(
 
 
 @pytest.mark.both_databases
+def test_no_backup_is_replaced_by_one_of_another_database(
+    filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, other = tmp_path / "b.gz", tmp_path / "c.gz"
+    known = ["--database", filled, "--state-dir", str(tmp_path / "state")]
+    assert main(["backup", str(file), *known]) == 0
+    assert main(["database", "adopt", *known]) == 0
+    assert main(["backup", str(file), *known]) == 0
+    marker = next((tmp_path / "state").iterdir())
+    # The database was set back: this host knows a later event.
+    marker.write_text(json.dumps(json.loads(marker.read_text()) | {"sequence": 999}))
+    before = file.read_bytes()
+    capsys.readouterr()
+    assert main(["backup", str(file), *known]) == 1
+    assert "lifesign database adopt" in capsys.readouterr().err
+    assert file.read_bytes() == before
+    assert main(["backup", str(other), *known]) == 0
+
+
+@pytest.mark.both_databases
 def test_backup_to_standard_output_is_refused(
     filled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

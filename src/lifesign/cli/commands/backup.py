@@ -15,6 +15,7 @@ from lifesign.cli.options.server_database import (
     DatabaseUrl,
     ServerConfig,
     StateDir,
+    adopt_command,
     check_unused_file,
     run_in_transaction,
 )
@@ -28,10 +29,12 @@ from lifesign.storage.engine.sqlite_path import sqlite_file
 if TYPE_CHECKING:
     from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
     from lifesign.registry.backup.create_backup import Restored
+    from lifesign.registry.database_identity.marker_check import KnownIdentity
     from lifesign.storage.engine.transaction import Transaction
 
 
 def backup(
+    context: typer.Context,
     file: Annotated[
         Path,
         typer.Argument(
@@ -41,6 +44,7 @@ def backup(
     *,
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
+    state_dir: StateDir = None,
     as_json: AsJson = False,
 ) -> int:
     """Write a consistent backup of the registry into one file.
@@ -49,17 +53,36 @@ def backup(
     read it, since it contains digests of keys and the secrets of webhooks. It contains no sessions. Archived
     events are in the archive's own files.
 
+    If the database is not the one that this host knows by its marker, an existing backup is not replaced: the
+    database may have been lost.
+
     \b
     Examples:
       lifesign backup /var/backups/registry.gz
     """  # noqa: D301 - \b keeps the lines of a paragraph apart
-    from functools import partial  # noqa: PLC0415
-
     from lifesign.registry.backup.create_backup import back_up  # noqa: PLC0415 - SQLAlchemy takes 150 ms
+    from lifesign.registry.database_identity.marker_check import check_known  # noqa: PLC0415
+    from lifesign.registry.errors import DatabaseMismatch  # noqa: PLC0415
+    from lifesign.storage.engine import schema_version  # noqa: PLC0415
     from lifesign.storage.whole_database import backup_file  # noqa: PLC0415
 
     backup_file.check_destination(file, sqlite_file(database))
-    counts = run_in_transaction(database, partial(back_up, file=file), is_write=False)
+    known = _known(database, state_dir) if file.exists() else None
+
+    def function(transaction: "Transaction") -> dict[str, int]:
+        if known is not None:
+            schema_version.check(transaction)
+            check_known(transaction, known)
+        return back_up(transaction, file)
+
+    try:
+        counts = run_in_transaction(database, function, is_write=False)
+    except DatabaseMismatch as error:
+        error.hint = (
+            f"{file} is not replaced: write the backup to another file. To accept this database, run: "
+            f"{adopt_command(context)}"
+        )
+        raise
     if as_json:
         write_json(sys.stdout, {"file": str(file), "rows": dict(counts)})
         return 0
@@ -67,6 +90,18 @@ def backup(
     text = f"{file}: {text}, {pluralize(sum(counts.values()), 'row')} in all"
     sys.stdout.write(printable(text) + "\n")
     return 0
+
+
+def _known(database: str, state_dir: Path | None) -> "KnownIdentity | None":
+    """Return what this host knows about the database; None if that cannot be read."""
+    from lifesign.registry.database_identity.marker_check import KnownIdentity  # noqa: PLC0415
+    from lifesign.registry.database_identity.marker_file import marker_file  # noqa: PLC0415
+
+    try:
+        return KnownIdentity.read(marker_file(database, state_dir))
+    except LifesignError:
+        # A cron job may have no home directory.
+        return None
 
 
 def restore(

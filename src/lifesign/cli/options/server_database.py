@@ -63,7 +63,7 @@ StateDir = Annotated[
         ),
     ),
 ]
-"""Options of `serve`, and of commands that adopt or restore its database."""
+"""Options of `serve`, and of commands that adopt, save or restore its database."""
 
 T = TypeVar("T")
 
