@@ -114,8 +114,12 @@ def test_adopting_a_missing_database_creates_it(tmp_path: Path, capsys: pytest.C
     assert adopt(url, file) == 3
     assert not (tmp_path / "new.db").exists()
     of_another(file)
+    capsys.readouterr()
     assert adopt(url, file) == 0
-    assert "epoch 70001" in capsys.readouterr().out
+    output = capsys.readouterr()
+    assert "epoch 70001" in output.out
+    # The line about withdrawals that are lost.
+    assert output.err.count("\n") == 1
     assert file.read() == current(url)
 
 
@@ -159,7 +163,23 @@ def test_restore_updates_an_existing_marker(
     of_another(marker)
     assert main(["restore", backup, "--database", empty, *state]) == 0
     assert marker.read() == current(empty)
+    assert current(empty).epoch == 70_001
     assert capsys.readouterr().err.count("warning") == 0
+
+
+def test_restore_over_another_database_than_the_known_one_suspends_its_keys(
+    url: str, file: MarkerFile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    backup = str(tmp_path / "backup.gz")
+    assert main(["backup", backup, "--database", url]) == 0
+    of_another(file)
+    arguments = ["--database", url, "--state-dir", str(file.directory), "--force", "--json"]
+    for lacks, suspended in ((True, 1), (False, 0)):
+        capsys.readouterr()
+        assert main(["restore", backup, *arguments]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["may_lack_changes"], len(shown["unknown_keys"])) == (lacks, suspended)
+        assert shown["epoch"] > 70_000
 
 
 @pytest.mark.both_databases

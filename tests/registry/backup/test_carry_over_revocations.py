@@ -1,4 +1,5 @@
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -6,9 +7,12 @@ from tests.support.databases import WoundClock, migrated_url
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
+from lifesign.domain.events.chain import Checkpoint
+from lifesign.domain.events.database_marker import DatabaseMarker
 from lifesign.registry.backup import create_backup as functions
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
 from lifesign.registry.backup.create_backup import Restored
+from lifesign.registry.database_identity.marker_check import current_marker
 from lifesign.registry.events.archive_events import archive
 from lifesign.registry.events.erase_archives import erase_archives
 from lifesign.registry.events.verify_events import verify_log
@@ -42,11 +46,18 @@ async def back_up(api: RegistryApi, file: Path) -> None:
     api.clock.advance(1)
 
 
-async def restored(api: RegistryApi, file: Path, *, trusts_all_keys: bool = False) -> Restored:
+async def restored(
+    api: RegistryApi, file: Path, *, marker: DatabaseMarker | None = None, trusts_all_keys: bool = False
+) -> Restored:
     """Restore the backup in place of the present content; the log stays intact."""
     found = await api.database.write(
         lambda transaction: functions.restore(
-            transaction, file, is_forced=True, actor="command-line", trusts_all_keys=trusts_all_keys
+            transaction,
+            file,
+            is_forced=True,
+            actor="command-line",
+            marker=marker,
+            trusts_all_keys=trusts_all_keys,
         )
     )
     assert (await api.database.read(verify_log)).is_good
@@ -122,7 +133,9 @@ async def test_expiry_in_the_backup_is_not_moved_to_a_later_time(api: RegistryAp
     found = (await restored(api, tmp_path / "b.gz")).withdrawn
     assert await status_with(api, key) == 401
     assert await status_with(api, later) == 401
-    assert [one.key_id for one in found.unknown_keys] == [later_id]
+    named = {one.key_id for one in found.unknown_keys}
+    assert later_id in named
+    assert key_id not in named
 
 
 @pytest.mark.both_databases
@@ -189,6 +202,45 @@ async def test_unreadable_old_database_lists_all_restored_keys(api: RegistryApi,
     assert {one.role for one in found.unknown_keys} == set(Role) - {Role.AGENT}
     assert found.unknown_agent_keys == 1
     assert [one.id for one in found.unknown_webhooks] == [hook["webhook_id"]]
+
+
+@pytest.mark.both_databases
+@pytest.mark.parametrize("is_older", [False, True])
+async def test_replaced_database_that_lacks_changes_vouches_for_no_key(
+    api: RegistryApi, tmp_path: Path, *, is_older: bool
+) -> None:
+    """It is behind the host's marker, or it ends before the backup."""
+    key, key_id = await create_key(api)
+    _, revoked_id = await create_key(api)
+    hook = (await api.ask("POST", WEBHOOKS, {"url": "https://hook.example/"})).json()
+    await back_up(api, tmp_path / "older.gz")
+    await api.ask("DELETE", f"{KEYS}/{revoked_id}")
+    path = f"{WEBHOOKS}/{hook['webhook_id']}/rotate"
+    secret = (await api.ask("POST", path, {"overlap_seconds": 0})).json()["secret"]
+    await back_up(api, tmp_path / "b.gz")
+    marker = await api.database.write(current_marker)
+    if is_older:
+        await api.database.write(all_rows.remove_all)
+        await restored(api, tmp_path / "older.gz", trusts_all_keys=True)
+        found = await restored(api, tmp_path / "b.gz")
+    else:
+        later = Checkpoint(marker.head.sequence + 1, "a" * 64)
+        found = await restored(api, tmp_path / "b.gz", marker=replace(marker, head=later))
+    assert found.may_lack_changes
+    named = {one.key_id for one in found.withdrawn.unknown_keys}
+    assert key_id in named
+    assert revoked_id not in named
+    assert [one.id for one in found.withdrawn.unknown_webhooks] == [hook["webhook_id"]]
+    assert await status_with(api, key) == 401
+    (stored,) = await api.database.read(lambda transaction: webhooks.listing(transaction, 10))
+    assert stored.secret == secret
+    # The next one replaces the known database.
+    api.keys[Role.ADMIN] = str(found.admin_key)
+    await back_up(api, tmp_path / "b.gz")
+    known = await api.database.write(current_marker)
+    again = await restored(api, tmp_path / "b.gz", marker=known)
+    assert not again.may_lack_changes
+    assert knows_all(again.withdrawn)
 
 
 async def test_restore_ends_sessions(api: RegistryApi, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ async def test_older_copy_is_behind_and_a_separately_used_copy_has_diverged(
 
     def set_back(transaction: Transaction) -> None:
         """Restore a plain copy of the file: without a raised epoch, and with the installation id."""
-        restore(transaction, backup, is_forced=True, actor="test")
+        restore(transaction, backup, is_forced=True, actor="test", trusts_all_keys=True)
         assert known.marker is not None
         row = registry_row.lock(transaction)
         changed = replace(row, token_floor=0, installation_id=known.marker.installation_id)

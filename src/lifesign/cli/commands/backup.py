@@ -137,7 +137,9 @@ def restore(
     does not have are suspended: `lifesign keys confirm` makes them valid again. The output lists webhooks of
     the backup that the replaced database does not have. If no admin key is left, a new one is printed.
 
-    If this host has a marker of the database, the marker names the restored database afterwards.
+    If the replaced database is older than the backup, or not the one that this host knows by its marker,
+    changes may be unknown. Then all keys are suspended, and all webhooks are listed. The marker names the
+    restored database afterwards.
 
     Stop all servers of this database first, and start them again afterwards. The command restores no database
     that a server uses, and no SQLite file that any process has open. It does not detect a server that logs in
@@ -160,11 +162,17 @@ def restore(
     # Before the database is opened, which would create an SQLite file.
     header = update_backup.check(file)
     check_unused_file(database)
+    known = _known(database, state_dir)
 
     def function(transaction: "Transaction", current: Path) -> "Restored":
         event_news.check_unserved(transaction)
         return put_back(
-            transaction, current, is_forced=is_forced, actor=ACTOR, trusts_all_keys=trusts_all_keys
+            transaction,
+            current,
+            is_forced=is_forced,
+            actor=ACTOR,
+            marker=None if known is None else known.marker,
+            trusts_all_keys=trusts_all_keys,
         )
 
     # Other users must not read them.
@@ -235,7 +243,7 @@ def _withdrawn_lines(withdrawn: "RevokedCredentials") -> Iterator[str]:
 
 
 def _unknown_lines(restored: "Restored", *, are_keys_suspended: bool) -> Iterator[str]:
-    """Return keys and webhooks that the replaced database did not know, and that may have been revoked."""
+    """Return keys and webhooks that may have been revoked, and what else may have been withdrawn."""
     from lifesign.domain.models.base import moment  # noqa: PLC0415
     from lifesign.domain.text.times import utc_text  # noqa: PLC0415
 
@@ -255,6 +263,8 @@ def _unknown_lines(restored: "Restored", *, are_keys_suspended: bool) -> Iterato
     if withdrawn.unknown_webhooks:
         yield f"receive events again, even if they were deleted since {since}:"
         yield from _listed([f"{webhook.id} {webhook.host}" for webhook in withdrawn.unknown_webhooks])
+    if restored.may_lack_changes:
+        yield f"unknown: erasures, opt-outs and lowered limits of keys since {since} (repeat them)"
 
 
 def _listed(texts: Sequence[str]) -> Iterator[str]:
@@ -268,6 +278,7 @@ def _as_json(restored: "Restored") -> dict[str, Any]:
     return {
         "agents": restored.agents,
         "epoch": restored.epoch,
+        "may_lack_changes": restored.may_lack_changes,
         "withdrawn": {
             "keys": [key.key_id for key in withdrawn.keys],
             "webhooks": list(withdrawn.webhooks),

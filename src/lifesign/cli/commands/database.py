@@ -49,7 +49,8 @@ def adopt(
     a marker serve accepts any database: if yours may be an old copy, adopt it first.
 
     All leases end, and all new fencing tokens are above all old ones. Changes that the database lacks stay
-    lost. For example, keys that were revoked since are valid again. If you have a backup, restore that.
+    lost: revoked keys are valid again, and deleted webhooks, erased agents and origins that opted out are
+    back. Withdraw them again, or restore a backup: `lifesign restore` suspends keys that may be revoked.
 
     Stop all servers of this database first. If several hosts refuse a PostgreSQL database, run this command
     on each host before you start the first server.
@@ -95,6 +96,12 @@ def adopt(
     else:
         text = "nothing to adopt: this is the database that the marker names"
     sys.stdout.write(printable(text) + "\n")
+    if epoch is not None:
+        lost = (
+            "lost, if made after this database's last event: revocations of keys, deletions of webhooks, "
+            "erasures of agents, opt-outs (repeat them)"
+        )
+        sys.stderr.write(lost + "\n")
     return 0
 
 

@@ -2,8 +2,8 @@
 
 These are grants of access, permissions to contact a host, and requests to erase: keys, webhooks, opted-out
 origins and erased agents. The replaced database is read. Keys that it does not know are suspended until an
-operator confirms them; webhooks that it does not know are listed. Everything else returns to the state of the
-backup.
+operator confirms them; webhooks that it does not know are listed. If it may lack changes itself, these are
+all keys and webhooks. Everything else returns to the state of the backup.
 """
 
 import json
@@ -49,37 +49,39 @@ class RevokedCredentials:
     erased_agents: tuple[str, ...]
     """Agents of the backup that were erased since, and so again."""
     unknown_keys: tuple[StoredKey, ...]
-    """Keys that are valid in the backup and unknown to the replaced database; keys of agents are only
+    """Keys that are valid in the backup, and that may have been revoked since; keys of agents are only
     counted.
     """
     unknown_agent_keys: int
     unknown_webhooks: tuple[StoredWebhook, ...]
-    """Webhooks that receive events again although the replaced database did not contain them."""
+    """Webhooks that receive events again, and that may have been deleted since the backup."""
 
 
 def carry_over_revocations(
-    transaction: Transaction, actor: str, *, trusts_all_keys: bool
+    transaction: Transaction, actor: str, *, is_older: bool, may_lack_changes: bool, trusts_all_keys: bool
 ) -> RevokedCredentials:
     """Apply the revocations, erasures and opt-outs since the backup to the restored rows.
 
     Call it within `replaced_rows.set_aside`, once all rows are restored.
 
-    Keys that the replaced database does not know are suspended unless all are trusted.
+    `is_older`: the replaced database does not contain the backup, whose secrets of webhooks are then kept.
+    `may_lack_changes`: a key that is valid in the replaced database may have been revoked since. Keys that
+    may have been revoked are suspended unless all are trusted.
     """
     erased = _erase_agents(transaction, actor)
     ended, successors = _end_keys(transaction, actor)
     ended += _end_keys_of_erased(transaction, actor)
     limited = _limit_keys(transaction, actor)
-    ended_webhooks = _end_webhooks(transaction, actor)
+    ended_webhooks = _end_webhooks(transaction, actor, keeps_secrets=not is_older)
     opted_out = replaced_rows.opt_outs(transaction)
     for origin, token in opted_out:
         opt_outs.put(transaction, origin, token)
         prove(transaction, origin, token, actor)
-    unknown, of_agents = _unknown_keys(transaction)
+    unknown, of_agents = _unknown_keys(transaction, may_lack_changes=may_lack_changes)
     if not trusts_all_keys:
         for key in (*unknown, *of_agents):
             suspend_key(transaction, key, actor)
-    known = replaced_rows.replaced_webhooks(transaction)
+    known = {} if may_lack_changes else replaced_rows.replaced_webhooks(transaction)
     back = [each for each in webhooks.listing(transaction, MAX_WEBHOOKS) if not each.is_disabled]
     return RevokedCredentials(
         keys=tuple(ended),
@@ -162,10 +164,10 @@ def _erase_agents(transaction: Transaction, actor: str) -> tuple[str, ...]:
     return tuple(erased)
 
 
-def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
+def _end_webhooks(transaction: Transaction, actor: str, *, keeps_secrets: bool) -> list[str]:
     """Delete or disable the webhooks that were deleted or disabled; return their ids.
 
-    The others keep their newer secrets: a rotation may have ended a secret that others know.
+    If asked to, the others keep their newer secrets: a rotation may have ended a secret that others know.
     """
     deleted = {
         json.loads(payload).get("webhook_id") for payload in replaced_rows.deleted_webhooks(transaction)
@@ -175,7 +177,7 @@ def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
     drafts: list[EventDraft] = []
     for webhook in webhooks.listing(transaction, MAX_WEBHOOKS):
         before = known.get(webhook.id)
-        if before is not None:
+        if keeps_secrets and before is not None:
             webhooks.set_secrets(transaction, replace(webhook, **before.secrets))
         if webhook.id in deleted:
             webhooks.remove(transaction, webhook.id)
@@ -190,9 +192,12 @@ def _end_webhooks(transaction: Transaction, actor: str) -> list[str]:
     return ended
 
 
-def _unknown_keys(transaction: Transaction) -> tuple[list[StoredKey], list[StoredKey]]:
-    """Return the valid keys that were unknown, those of agents separately."""
-    found = [key for key in replaced_rows.unknown_keys(transaction) if is_current(key, transaction.now_s)]
+def _unknown_keys(
+    transaction: Transaction, *, may_lack_changes: bool
+) -> tuple[list[StoredKey], list[StoredKey]]:
+    """Return the valid keys that may have been revoked, those of agents separately."""
+    keys = replaced_rows.restored_keys(transaction, are_known_included=may_lack_changes)
+    found = [key for key in keys if is_current(key, transaction.now_s)]
     return (
         [key for key in found if key.role is not Role.AGENT],
         [key for key in found if key.role is Role.AGENT],

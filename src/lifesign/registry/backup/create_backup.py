@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lifesign.domain.access.permissions import Role, is_current
+from lifesign.domain.events.chain import GENESIS, Checkpoint
+from lifesign.domain.events.database_marker import DatabaseMarker, mismatch
+from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH
 from lifesign.errors import LifesignError
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials, carry_over_revocations
 from lifesign.registry.keys.manage_keys import NewKey, create_key
@@ -17,14 +20,16 @@ from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.storage.agents import agent_rows
 from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.registry_row import RegistryRow
+from lifesign.storage.engine.table_definitions import event_log as event_log_table
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.errors import DatabaseNotEmpty, InvalidBackup, RowRefused
+from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
-from lifesign.storage.whole_database import all_rows, backup_file, replaced_rows
+from lifesign.storage.whole_database import all_rows, backup_file, marker_state, replaced_rows
 from lifesign.storage.whole_database.backup_file import BackupHeader
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
     """Result of a restore."""
 
@@ -32,6 +37,8 @@ class Restored:
     agents: int
     epoch: int
     """Epoch of the fencing tokens from now on."""
+    may_lack_changes: bool
+    """Whether changes since the backup may be unknown: the replaced database was empty, or not the newest."""
     withdrawn: RevokedCredentials
     admin_key: str | None
     """A new admin key if no other one is valid."""
@@ -59,16 +66,24 @@ def write_as_of(transaction: Transaction, file: Path, created_at_s: float) -> di
 
 
 def restore(
-    transaction: Transaction, file: Path, *, is_forced: bool, actor: str, trusts_all_keys: bool = False
+    transaction: Transaction,
+    file: Path,
+    *,
+    is_forced: bool,
+    actor: str,
+    marker: DatabaseMarker | None = None,
+    trusts_all_keys: bool = False,
 ) -> Restored:
     """Restore a backup into an empty database or, if forced, in place of the present content.
 
     All leases end, and all new fencing tokens are higher than all old ones, including those granted since the
     backup. All sessions end, and revocations since the backup are applied again. Keys that the replaced
     database does not know may have been revoked: unless all are trusted, they are suspended, and if no admin
-    key is left, a new one is created. Raise InvalidBackup or DatabaseNotEmpty.
+    key is left, a new one is created. This concerns all keys if the replaced database is not the one of
+    `marker`, or if its log does not contain the backup's last event. Read the marker before the transaction.
+    Raise InvalidBackup or DatabaseNotEmpty.
     """
-    header = backup_file.check(file)
+    header, head = _checked(file)
     if header.revision != schema_version.newest_revision():
         newest = schema_version.newest_revision()
         why = f"its tables have revision {header.revision}, those of this version {newest}"
@@ -76,6 +91,8 @@ def restore(
     schema_version.upgrade(transaction)
     all_rows.lock_all(transaction)
     found = registry_row.find(transaction)
+    is_older = not event_log.contains(transaction, head)
+    is_other = marker is not None and mismatch(marker, marker_state.find(transaction, marker)) is not None
     names = all_rows.filled(transaction)
     if names and not is_forced:
         raise DatabaseNotEmpty(names)
@@ -86,10 +103,35 @@ def restore(
             _note_sleep(transaction, header)
             _keep_installation(transaction, found)
             above = [] if found is None else [found.token_floor]
+            above += [] if marker is None else [marker.epoch * COUNTERS_PER_EPOCH]
             epoch = raise_epoch(transaction, actor, "restored from a backup", above=above)
-            withdrawn = carry_over_revocations(transaction, actor, trusts_all_keys=trusts_all_keys)
+            withdrawn = carry_over_revocations(
+                transaction,
+                actor,
+                is_older=is_older,
+                may_lack_changes=is_older or is_other,
+                trusts_all_keys=trusts_all_keys,
+            )
             admin_key = _admin_key(transaction, actor) if counts.get("keys") else None
-    return Restored(header, agent_rows.count(transaction), epoch, withdrawn, admin_key)
+    return Restored(
+        header=header,
+        agents=agent_rows.count(transaction),
+        epoch=epoch,
+        may_lack_changes=is_older or is_other,
+        withdrawn=withdrawn,
+        admin_key=admin_key,
+    )
+
+
+def _checked(file: Path) -> tuple[BackupHeader, Checkpoint]:
+    """Read a complete backup; return its header and the last event of its log. InvalidBackup."""
+    head = GENESIS
+    with backup_file.reading(file) as (header, batches), _refusing_invalid_rows(file):
+        for batch in batches:
+            if batch.table == event_log_table.name:
+                row = dict(zip(batch.columns, batch.rows[0], strict=True))
+                head = Checkpoint(int(row["sequence"]), str(row["hash"]))
+    return header, head
 
 
 @contextmanager

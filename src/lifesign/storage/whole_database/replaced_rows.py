@@ -89,10 +89,12 @@ def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | 
     return [stored_key(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
 
 
-def unknown_keys(transaction: Transaction) -> Iterator[StoredKey]:
-    """Return the restored keys that the replaced database did not have."""
+def restored_keys(transaction: Transaction, *, are_known_included: bool) -> Iterator[StoredKey]:
+    """Return the restored keys: all of them, or those that the replaced database did not have."""
     was_there = select(_KEYS.c.key_id).where(_KEYS.c.digest == table_definitions.keys.c.digest).exists()
-    wanted = select(table_definitions.keys).where(~was_there).order_by(table_definitions.keys.c.key_id)
+    wanted = select(table_definitions.keys).order_by(table_definitions.keys.c.key_id)
+    if not are_known_included:
+        wanted = wanted.where(~was_there)
     for row in transaction.connection.execute(wanted, execution_options={"yield_per": 1_000}):
         yield stored_key(dict(row._mapping))  # noqa: SLF001 - its public name
 
