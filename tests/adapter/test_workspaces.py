@@ -117,6 +117,21 @@ def test_user_without_access_is_refused_before_a_directory_is_created(tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_directories_for_another_user_do_not_depend_on_the_umask(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")
+    # pytest's own directories are private.
+    monkeypatch.setattr(AgentUser, "unsearchable_directory", lambda _user, _place: None)
+    former = os.umask(0o077)
+    try:
+        Workspaces(tmp_path / "state" / "runs", user=user).close()
+    finally:
+        os.umask(former)
+    made = (tmp_path / "state", tmp_path / "state" / "runs")
+    assert [stat.S_IMODE(place.stat().st_mode) for place in made] == [0o711] * 2
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="NOT RUN: only root may give a directory to another user")
 def test_workspace_files_belong_to_the_user_of_the_command(places: Workspaces) -> None:
     user = AgentUser(name="its", uid=12345, gid=12346, groups=(12346,), home="/", login_shell="/bin/sh")

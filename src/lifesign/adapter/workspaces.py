@@ -155,8 +155,11 @@ class Workspaces:
             raise InvalidValue("workspaces", str(root), _reachable(user, why))
         try:
             for missing in missing_ones:
-                # Search permission alone shows no names.
-                missing.mkdir(mode=0o700 if user is None else 0o711, exist_ok=True)
+                with suppress(FileExistsError):
+                    missing.mkdir(mode=0o700)
+                    if user is not None:
+                        # Search permission alone shows no names. The umask may not have it.
+                        missing.chmod(0o711)
             self._fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             expected = f"a directory that can be created and read ({error.strerror})"
