@@ -4,6 +4,7 @@ import fcntl
 import gc
 import itertools
 import logging
+import os
 import re
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -29,6 +30,14 @@ _numbers = itertools.count(1)
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
+
+
+# The surroundings decide nothing. Tests in which one of these matters set it themselves.
+os.umask(0o022)
+os.environ["TERM"] = "xterm"
+for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "columns", "lines"):
+    for spelled in (name, name.upper()):
+        os.environ.pop(spelled, None)
 
 
 # The garbage collector would search 18,000 tests and all modules again and again; none of them goes away.

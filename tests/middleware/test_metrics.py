@@ -7,13 +7,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from tests.support.asgi_client import ask
+from tests.support.hand_clock import HandClock
 from tests.support.metrics import HAS_PROMTOOL, Scraped, complaints
 from tests.support.servers import PATIENCE_SECONDS, REPOSITORY
 
 from lifesign.domain.health.inspection import Inspection
 from lifesign.errors import InvalidValue
 from lifesign.middleware import AgentHealth, AgentHealthMiddleware, Outcome
-from lifesign.middleware.metrics import PREFIX, HealthCollector
+from lifesign.middleware.metrics import KEPT_NS, PREFIX, HealthCollector
 
 TOKEN = "a-token-of-sixteen-characters"
 
@@ -62,6 +63,22 @@ async def test_uninspected_responses_are_exported_by_reason() -> None:
     counts = {"compressed": 2, "oversized": 1, "complex": 0, "no_room": 0, "from_file": 0, "unspecified": 0}
     for reason, count in counts.items():
         assert found.value(f"{PREFIX}window_not_inspected", **of, reason=reason) == count
+
+
+async def test_metrics_are_encoded_again_after_a_second() -> None:
+    hands = HandClock()
+    agent = wrapped(metrics_path="/metrics", clock=hands.clock)
+
+    async def samples() -> float | None:
+        found = Scraped((await ask(agent, "/metrics")).body.decode())
+        return found.value(f"{PREFIX}window_samples", agent_id="agent-1")
+
+    seen = []
+    for _ in range(3):
+        await ask(agent, "/")
+        seen.append(await samples())
+        hands.advance(KEPT_NS / 2e9)
+    assert seen == [1, 1, 3]
 
 
 @pytest.mark.skipif(not HAS_PROMTOOL, reason="NOT RUN: promtool is absent (apt-get install prometheus)")

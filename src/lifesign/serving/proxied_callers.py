@@ -40,8 +40,3 @@ class ProxiedCallers:
         if not is_usable:
             scope["client"] = scope[_PEER]
         await self._app(scope, receive, send)
-
-
-def _is_usable(address: str) -> bool:
-    # The zone of an IPv6 address may be any text, and means nothing on another machine.
-    return is_address(address) and "%" not in address

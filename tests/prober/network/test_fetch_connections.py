@@ -77,6 +77,7 @@ async def test_idle_connection_closed_by_the_server_is_no_failure() -> None:
         await writer.drain()
         # The next request comes, and is not answered.
         await reader.readuntil(b"\r\n\r\n")
+        writer.close()
 
     async with accepting(once) as port, asking() as asker:
         for _ in range(4):
