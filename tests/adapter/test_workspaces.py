@@ -125,7 +125,8 @@ def test_directories_for_another_user_do_not_depend_on_the_umask(
     monkeypatch.setattr(AgentUser, "unsearchable_directory", lambda _user, _place: None)
     former = os.umask(0o077)
     try:
-        Workspaces(tmp_path / "state" / "runs", user=user).close()
+        with Workspaces(tmp_path / "state" / "runs", user=user):
+            pass
     finally:
         os.umask(former)
     made = (tmp_path / "state", tmp_path / "state" / "runs")
