@@ -1,4 +1,5 @@
 import asyncio
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -72,12 +73,12 @@ async def test_idle_connection_closed_by_the_server_is_no_failure() -> None:
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(reader)
-        await reader.readuntil(b"\r\n\r\n")
-        await kept()(writer, "")
-        await writer.drain()
-        # The next request comes, and is not answered.
-        await reader.readuntil(b"\r\n\r\n")
-        writer.close()
+        with closing(writer):
+            await reader.readuntil(b"\r\n\r\n")
+            await kept()(writer, "")
+            await writer.drain()
+            # The next request comes, and is not answered.
+            await reader.readuntil(b"\r\n\r\n")
 
     async with accepting(once) as port, asking() as asker:
         for _ in range(4):
