@@ -17,6 +17,7 @@ from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.process.agent_user import AgentUser
 from lifesign.adapter.run_events import RunEvent, RunEventKind
 from lifesign.adapter.task_run import BUDGET_GONE
@@ -216,6 +217,15 @@ async def test_a_task_that_is_cancelled_ends_its_agent_with_the_next_heartbeat(w
         # The lease is still valid for minutes.
         await adapter.adapter._loop.send_heartbeat()
         assert "cancelled" in (await adapter.outcome()).text
+
+
+@pytest.mark.parametrize(("code", "reason"), [("kill -9 $$", "lease_expired"), ("exit 1", "crash")])
+async def test_agent_that_was_killed_at_its_deadline_has_not_crashed(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    monkeypatch.setattr(RunDeadline, "is_due", True)
+    async with world.adapting(*shell(code)) as adapter:
+        assert (await adapter.outcome()).end.exit_reason == reason
 
 
 async def test_a_lease_is_renewed_while_its_agent_works(
