@@ -17,8 +17,8 @@ from tests.support.servers import PATIENCE_SECONDS, until
 
 from lifesign.adapter.process import process_watcher
 from lifesign.adapter.process.agent_process import AgentProcess
-from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.process.agent_user import AgentUser
+from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.run_events import RunEvent, RunEventKind
 from lifesign.adapter.task_run import BUDGET_GONE
 from lifesign.adapter.tools.proxy_context import EndRequest, ToolProxyContext
