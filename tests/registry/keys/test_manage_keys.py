@@ -9,6 +9,7 @@ from tests.support.registry_api import RegistryApi
 from lifesign.domain.access.permissions import Role, is_valid
 from lifesign.domain.targets.target import SHARDS, target_id
 from lifesign.registry.errors import KeyEnded, KeyNotFound, LastAdminKey
+from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.keys.manage_keys import (
     KeyRotation,
     NewKey,
@@ -85,6 +86,7 @@ async def test_key_rotated_without_an_overlap_stays_ended_if_the_clock_is_set_ba
     clock.advance(-3600)
     assert not await is_good(database, old)
     assert await is_good(database, new.key_id)
+    assert (await database.read(verify_log)).is_good
 
 
 async def test_rotation_does_not_extend_the_former_key(database: Database, clock: WoundClock) -> None:

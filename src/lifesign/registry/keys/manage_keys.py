@@ -184,10 +184,14 @@ def rotate_key(
     lifetime_s = rotation.expires_in_seconds or rotated_lifetime_s(old)
     overlap_ends_s = now_s + rotation.overlap_seconds
     ends_s = overlap_ends_s if old.expires_at_s is None else min(old.expires_at_s, overlap_ends_s)
-    # Without an overlap it stays ended, also if the clock is set back later.
-    revoked_at_s = None if ends_s > now_s else now_s
-    key_rows.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=revoked_at_s)
-    event_log.append(transaction, [changed(EventType.KEY_ROTATED, replace(old, expires_at_s=ends_s), actor)])
+    rotated = replace(old, expires_at_s=ends_s)
+    drafts = [changed(EventType.KEY_ROTATED, rotated, actor)]
+    if ends_s <= now_s:
+        # It stays ended, also if the clock is set back later.
+        rotated = replace(rotated, revoked_at_s=now_s)
+        drafts.append(changed(EventType.KEY_REVOKED, rotated, actor))
+    key_rows.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=rotated.revoked_at_s)
+    event_log.append(transaction, drafts)
     new = _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor, max_workers=old.max_workers)
     directories.hand_over(transaction, key_id, new[0].key_id)
     return new
