@@ -175,14 +175,16 @@ class LeaseOver(LifesignError):
 
 
 class LeaseEndUncertain(LifesignError):
-    """The deadline of the lease has passed, but the database's clock may have been set ahead.
+    """The end of the lease is uncertain, because the database's clock was or may have been set.
 
-    Then the lease is still valid. The next sweep decides: repeat the request.
+    It may have passed only by a clock that was set ahead, or would be moved after a clock was set back. The
+    next sweep corrects the stored times: repeat the request.
     """
 
     def __init__(self, resource: str) -> None:
         super().__init__(
-            f"the lease of {resource} may have ended: the registry stopped, or its clock was set; try again"
+            f"the end of the lease of {resource} is uncertain: the registry stopped, or its clock was set; "
+            "try again"
         )
         self.resource = resource
 

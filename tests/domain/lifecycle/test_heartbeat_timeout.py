@@ -13,6 +13,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     ExtendedThresholds,
     Thresholds,
     add_span,
+    began_before_jump_s,
     clock_jump_s,
     clock_jump_since_s,
     deadline_s,
@@ -24,6 +25,7 @@ from lifesign.domain.lifecycle.heartbeat_timeout import (
     may_have_jumped,
     silent_for_s,
     sweep_cadence_s,
+    was_set_back,
 )
 from lifesign.errors import InvalidValue
 
@@ -378,3 +380,18 @@ def test_clock_may_have_jumped_if_no_sweep_ran_for_a_while(
     may_jump: bool,  # noqa: FBT001 - a parameter of pytest
 ) -> None:
     assert may_have_jumped(swept_at_s, 100.0) is may_jump
+
+
+@pytest.mark.parametrize(
+    ("swept_at_s", "is_set_back"), [(None, False), (90.0, False), (105.0, False), (105.1, True)]
+)
+def test_clock_was_set_back_if_the_last_sweep_lies_ahead(
+    swept_at_s: float | None,
+    is_set_back: bool,  # noqa: FBT001 - a parameter of pytest
+) -> None:
+    assert was_set_back(swept_at_s, 100.0) is is_set_back
+
+
+@pytest.mark.parametrize(("jump_s", "before_s"), [(20.0, 90.0), (-20.0, inf)])
+def test_leases_from_before_a_jump_began_before_its_middle(jump_s: float, before_s: float) -> None:
+    assert began_before_jump_s(jump_s, 100.0) == before_s

@@ -124,6 +124,18 @@ async def test_worker_expires_after_the_clock_was_set_back(
     )
 
 
+async def test_no_shard_gets_a_new_end_until_a_sweep_corrects_a_clock_that_was_set_back(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    held = await claim(api, "one")
+    await api.registry.sweeper.sweep_once()
+    clock.advance(-6)
+    refused = await api.ask("POST", f"{PATH}/claim", {"worker": "two", "held": {}}, key=Role.PROBER)
+    assert (refused.status, refused.json()["error"]["code"]) == (503, "lease_end_uncertain")
+    await api.registry.sweeper.sweep_once()
+    assert await claim(api, "one", held) == held
+
+
 async def test_silent_worker_loses_its_shards(api: RegistryApi, clock: WoundClock) -> None:
     dead = await claim(api, "dead", ttl_seconds=60)
     clock.advance(59.9)

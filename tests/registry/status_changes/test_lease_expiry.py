@@ -235,6 +235,38 @@ async def test_case_19_requests_about_an_overdue_lease_wait_for_the_sweep_after_
     assert (await log_report(api)).is_good
 
 
+@pytest.mark.both_databases
+async def test_case_19_no_lease_gets_a_new_end_until_a_sweep_corrects_a_clock_that_was_set_back(
+    api: RegistryApi,
+) -> None:
+    await create(api)
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted(ttl_seconds=60)
+    lease = f"{LEASES}/{grant['lease']['lease_id']}"
+
+    async def ask_all() -> list[object]:
+        answers = [
+            await api.ask("POST", LEASES, {"resource": "intent:i1/s1"}, key=one.key),
+            await api.ask(
+                "POST", f"{lease}/renew", {"fencing_token": grant["lease"]["fencing_token"]}, key=one.key
+            ),
+            await api.ask("POST", f"{TASKS}/claim", {}, key=one.key),
+        ]
+        return [each.status if each.status < 400 else status_and_code(each) for each in answers]
+
+    await api.registry.sweeper.sweep_once()
+    api.clock.advance(-6)
+    assert set(await ask_all()) == {(503, "lease_end_uncertain")}
+    assert (await one.report(grant)).status == 200
+    await api.registry.sweeper.sweep_once()
+    assert await ask_all() == [201, 200, 200]
+    api.clock.advance(50)
+    await api.sweep()
+    assert (await one.report(grant, idempotency_key="later")).status == 200
+    assert (await log_report(api)).is_good
+
+
 async def test_case_19_reaper_waits_for_two_sweeps_if_sweeps_are_rare(api: RegistryApi) -> None:
     made = await create(api)
     one = await worker(api)

@@ -308,6 +308,20 @@ async def test_a_lease_keeps_its_remaining_time_when_the_clock_jumps(machine: Ma
 
 
 @pytest.mark.both_databases
+async def test_lease_granted_between_a_jump_ahead_and_the_next_sweep_gains_no_time(machine: Machine) -> None:
+    await add_agents(machine.database, 1, prefix="holder")
+    await machine.live(8)
+    await give_lease(machine.database, "holder-0", "task:old", ttl_s=50)
+    old_s = (await machine.claim("task:old")).expires_at_s
+    machine.set_clock(HOUR_S)
+    await give_lease(machine.database, "holder-0", "task:new", ttl_s=50)
+    new_s = (await machine.claim("task:new")).expires_at_s
+    await machine.live(4)
+    assert (await machine.claim("task:old")).expires_at_s == pytest.approx(old_s + HOUR_S, abs=0.01)
+    assert (await machine.claim("task:new")).expires_at_s == new_s
+
+
+@pytest.mark.both_databases
 async def test_clock_that_jumps_ahead_during_a_sweep_ends_no_lease(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

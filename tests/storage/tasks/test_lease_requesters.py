@@ -15,7 +15,7 @@ UNKNOWN = digest_of("nobody's")
 async def test_unknown_key_has_no_requester(api: RegistryApi) -> None:
     assert await api.database.write(
         lambda transaction: lease_requesters.lock(transaction, [], [])
-    ) == LeaseRequesters(0, {}, {})
+    ) == LeaseRequesters(0, None, {}, {})
 
 
 async def test_keys_with_agents_and_lease_holders_are_read_at_once(api: RegistryApi) -> None:

@@ -209,6 +209,24 @@ def may_have_jumped(swept_at_s: float | None, now_s: float) -> bool:
     return swept_at_s is not None and now_s - swept_at_s > MAX_CLOCK_DIFFERENCE_S
 
 
+def was_set_back(swept_at_s: float | None, now_s: float) -> bool:
+    """Return whether the clock was set back since the last sweep.
+
+    The next sweep moves the stored ends, and would move an end that is computed now, too.
+    """
+    return swept_at_s is not None and now_s - swept_at_s < -MAX_CLOCK_DIFFERENCE_S
+
+
+def began_before_jump_s(jump_s: float, now_s: float) -> float:
+    """Return the time before which a lease began that began before the clock jumped, found at `now_s`.
+
+    It lies in the middle between the times by the former clock, which end at `now_s - jump_s`, and those by
+    the new one, which begin shortly before `now_s`. After a clock was set back (`jump_s` below 0) no lease
+    begins before a sweep has found it: `inf`.
+    """
+    return now_s - jump_s / 2 if jump_s > 0 else inf
+
+
 def has_drifted(client_s: float, server_s: float, interval_s: float) -> bool:
     """Return whether an agent's clock differs from the registry's by over two intervals (RFC-0016 4.5)."""
     return abs(client_s - server_s) > DRIFT_INTERVALS * interval_s

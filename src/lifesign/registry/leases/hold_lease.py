@@ -22,6 +22,7 @@ from lifesign.domain.access.permissions import (
 from lifesign.domain.common.finding import Finding
 from lifesign.domain.errors import InvalidRequest, InvalidResource, NotAllowed
 from lifesign.domain.events.event import EventDraft
+from lifesign.domain.lifecycle.heartbeat_timeout import was_set_back
 from lifesign.domain.lifecycle.status_table import ALIVE, Status
 from lifesign.domain.tasks.lease import (
     TTL_SECONDS,
@@ -114,6 +115,7 @@ class _Facts:
     """Maximum lifetime of task leases that are to be renewed, by row number."""
     uncertain: Collection[int]
     """Row numbers of leases of which only the next sweep knows whether they have ended."""
+    swept_at_s: float | None
     changed: dict[int, Claim] = field(default_factory=dict)
     drafts: list[EventDraft] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
@@ -162,6 +164,12 @@ def check_end(transaction: Transaction, claim: Claim, now_s: float) -> None:
     """Raise LeaseEndUncertain if the lease is overdue and only the next sweep knows whether it has ended."""
     if _uncertain(transaction, {0: claim}, now_s):
         raise LeaseEndUncertain(claim.resource)
+
+
+def check_new_end(resource: str, now_s: float, swept_at_s: float | None) -> None:
+    """Raise LeaseEndUncertain if the next sweep would move an end that is computed now."""
+    if was_set_back(swept_at_s, now_s):
+        raise LeaseEndUncertain(resource)
 
 
 def refusal_for(refusal: Refusal, caller: Principal) -> Refusal:
@@ -213,6 +221,7 @@ def _fetch(transaction: Transaction, allowed: Sequence[LeaseOperation], askers: 
         numbers={row.resource: number for number, row in rows.items()},
         lease_s=task_rows.leases_of(transaction, of_tasks),
         uncertain=_uncertain(transaction, rows, now_s),
+        swept_at_s=askers.swept_at_s,
     )
 
 
@@ -259,6 +268,7 @@ def _acquire(one: Acquire, caller: Principal, agent: Holder | None, facts: _Fact
         raise InvalidResource(one.resource, "a shard to be claimed at /api/v1/shards/claim")
     number = facts.numbers[one.resource]
     before = facts.rows[number]
+    check_new_end(one.resource, facts.now_s, facts.swept_at_s)
     if number in facts.uncertain:
         raise LeaseEndUncertain(one.resource)
     status = None if agent is None else Status(agent.status)
@@ -289,6 +299,7 @@ def _renew(one: Renew, caller: Principal, agent: Holder | None, facts: _Facts) -
     if agent is not None and agent.status not in ALIVE:
         raise AgentGone(agent.agent_id, agent.status, agent.incarnation)
     number, claim = _row_of(one.lease_id, caller, facts)
+    check_new_end(claim.resource, facts.now_s, facts.swept_at_s)
     most_s = facts.lease_s.get(number)
     decision = decide_renew(
         claim,

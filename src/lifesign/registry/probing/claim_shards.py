@@ -55,7 +55,7 @@ from lifesign.domain.tasks.lease import (
     shard_resource,
 )
 from lifesign.registry.errors import TooMany, TooManyWorkers
-from lifesign.registry.leases.hold_lease import holder_of
+from lifesign.registry.leases.hold_lease import check_new_end, holder_of
 from lifesign.registry.policies import Policies
 from lifesign.registry.probing.evidence_watch import watched_in
 from lifesign.registry.probing.prober_credentials import (
@@ -153,10 +153,11 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
     """
     body = call.body_as(ShardClaimRequest)
     holder = worker_holder(call.caller, body.worker)
-    floor = lease_requesters.lock(transaction, [call.digest], ()).token_floor
+    requesters = lease_requesters.lock(transaction, [call.digest], ())
     probers.lock_all(transaction)
     shards = _locked(transaction)
     now_s = transaction.now_s
+    check_new_end("shards", now_s, requesters.swept_at_s)
     confirmed = _confirmed_shards(shards, holder, body.held, now_s)
     living, ended = _join(transaction, call, body, holder)
     idle = _count_idle(transaction, shards, holder)
@@ -184,12 +185,11 @@ def claim_shards(transaction: Transaction, call: Call) -> OperationReply:
         shards.put(shard, replace(shards.claims[shard], expires_at_s=expires_at_s))
     for shard in division.granted:
         shards.end(shard, EndReason.EXPIRED, now_s)
-        token = next_token(shards.claims[shard].token, floor)
         granted = leases.granted(
             shards.claims[shard],
             shards.numbers[shard],
             holder=holder,
-            token=token,
+            token=next_token(shards.claims[shard].token, requesters.token_floor),
             acquired_at_s=now_s,
             expires_at_s=expires_at_s,
         )

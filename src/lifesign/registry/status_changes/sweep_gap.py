@@ -12,6 +12,7 @@ from lifesign.domain.events.monitor_payloads import MonitorClockJump, MonitorDow
 from lifesign.domain.lifecycle.heartbeat_timeout import (
     MIN_REPORTED_DOWNTIME_S,
     ExcludedSpan,
+    began_before_jump_s,
     clock_jump_since_s,
     downtime,
 )
@@ -122,7 +123,7 @@ def _keep_remaining_times(transaction: Transaction, jump_s: float, last_s: float
     """
     clock_shift.move_drains(transaction, jump_s, last_s)
     moved = clock_shift.move_decisions(transaction, jump_s, last_s)
-    clock_shift.move_leases(transaction, jump_s, last_s)
+    clock_shift.move_leases(transaction, jump_s, last_s, began_before_jump_s(jump_s, transaction.now_s))
     clock_shift.move_commands(transaction, jump_s, last_s)
     prober_result_counts.move(transaction, jump_s, transaction.now_s)
     payload = MonitorClockJump(jump_seconds=round(jump_s, 3))

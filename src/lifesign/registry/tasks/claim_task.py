@@ -19,6 +19,7 @@ from lifesign.domain.tasks.budget import budget_record
 from lifesign.domain.tasks.lease import Claim, Refusal, decide_acquire
 from lifesign.domain.tasks.task_states import TaskSignal, TaskStatus, is_never_queued_again
 from lifesign.registry.errors import AgentDraining, AgentGone, AgentNotFound, TaskNotFound, TooMany
+from lifesign.registry.leases.hold_lease import check_new_end
 from lifesign.registry.serializers.lease_records import lease_record, refused
 from lifesign.registry.serializers.task_records import comments, latest_report, summary
 from lifesign.registry.status_changes import lease_events
@@ -174,6 +175,7 @@ def _claimed(
     askers: LeaseRequesters,
     wanted: TaskClaim,
 ) -> Claim:
+    check_new_end(before.resource, transaction.now_s, askers.swept_at_s)
     decision = decide_acquire(
         before,
         Status(agent.status),

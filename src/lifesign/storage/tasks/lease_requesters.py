@@ -29,6 +29,8 @@ class LeaseRequesters:
 
     token_floor: int
     """Number above which new tokens are."""
+    swept_at_s: float | None
+    """When a sweep last ran, by the database's clock then."""
     keys: Mapping[bytes, StoredKey]
     """Keys by digest, valid or not."""
     holders: Mapping[str, Holder]
@@ -40,7 +42,7 @@ _HOLDER = "id, agent_id, status, incarnation"
 _SQLITE = text(f"""
     WITH known AS (SELECT {_KEY} FROM keys WHERE digest IN (SELECT value FROM json_each(:digests)))
     SELECT json_array(
-        (SELECT token_floor FROM registry WHERE id = 1),
+        json((SELECT json_array(token_floor, swept_at_s) FROM registry WHERE id = 1)),
         json((SELECT json_group_array(json_array({_KEY})) FROM known)),
         json((
             SELECT json_group_array(json_array({_HOLDER})) FROM agents
@@ -67,7 +69,7 @@ _POSTGRESQL = text(f"""
         ORDER BY id FOR NO KEY UPDATE
     )
     SELECT CAST(json_build_array(
-        (SELECT token_floor FROM registry WHERE id = 1 FOR KEY SHARE),
+        (SELECT json_build_array(token_floor, swept_at_s) FROM registry WHERE id = 1 FOR KEY SHARE),
         (SELECT json_agg(json_build_array({_KEY})) FROM known),
         (SELECT json_agg(json_build_array({_HOLDER})) FROM concerned)
     ) AS text), set_config('enable_seqscan', 'off', true)
@@ -88,11 +90,13 @@ def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[i
     else:
         parameters = {"digests": to_json(wanted).decode(), "numbers": to_json(rows).decode()}
         rows_json = transaction.connection.scalar(_SQLITE, parameters)
-    token_floor, keys, holder_rows = from_json(rows_json or "[]")
+    registry, keys, holder_rows = from_json(rows_json or "[]")
+    token_floor, swept_at_s = registry or (0, None)
     stored = [_key(*row) for row in keys or ()]
     holders = {holder.agent_id: holder for holder in (Holder(*row) for row in holder_rows or ())}
     return LeaseRequesters(
-        token_floor=token_floor or 0,
+        token_floor=token_floor,
+        swept_at_s=swept_at_s,
         keys={key.digest: key for key in _without_erased(transaction, stored, holders)},
         holders=holders,
     )

@@ -4,6 +4,7 @@ Times in the future keep their remaining duration, and no past time lies in the 
 repeated where its docstring says so, since a repair of many agents takes several transactions.
 """
 
+from math import inf
 from typing import NamedTuple
 
 from sqlalchemy import bindparam, or_, select, text
@@ -52,12 +53,13 @@ _MOVE_COMMANDS = text("""
     UPDATE commands SET expires_at_s = expires_at_s + :by_s WHERE expires_at_s > :running_at_s
 """)
 _RUNNING_LEASES = text("""
-    SELECT number FROM leases WHERE ended_at_s IS NULL AND expires_at_s > :running_at_s
+    SELECT number FROM leases
+    WHERE ended_at_s IS NULL AND expires_at_s > :running_at_s AND acquired_at_s < :acquired_before_s
     ORDER BY number FOR NO KEY UPDATE
 """)
 _MOVE_LEASES = text("""
     UPDATE leases SET acquired_at_s = acquired_at_s + :by_s, expires_at_s = expires_at_s + :by_s
-    WHERE ended_at_s IS NULL AND expires_at_s > :running_at_s
+    WHERE ended_at_s IS NULL AND expires_at_s > :running_at_s AND acquired_at_s < :acquired_before_s
 """)
 _MOVE_QUEUED = text("""
     UPDATE tasks SET not_before_s = not_before_s + :by_s
@@ -147,15 +149,20 @@ def move_commands(transaction: Transaction, by_s: float, running_at_s: float) ->
     transaction.connection.execute(_MOVE_COMMANDS, {"by_s": by_s, "running_at_s": running_at_s})
 
 
-def move_leases(transaction: Transaction, by_s: float, running_at_s: float) -> None:
+def move_leases(
+    transaction: Transaction, by_s: float, running_at_s: float, acquired_before_s: float = inf
+) -> None:
     """Move the expiry of leases that were current at `running_at_s`, and due times of tasks, by `by_s`.
 
-    Not to be repeated.
+    Leases acquired at `acquired_before_s` or later stay: they were granted by the new clock. Not to be
+    repeated.
     """
+    moved = {"by_s": by_s, "running_at_s": running_at_s}
+    of_leases = {**moved, "acquired_before_s": acquired_before_s}
     if transaction.is_postgresql:
-        transaction.connection.execute(_RUNNING_LEASES, {"running_at_s": running_at_s})
-    for statement in (_MOVE_LEASES, _MOVE_QUEUED):
-        transaction.connection.execute(statement, {"by_s": by_s, "running_at_s": running_at_s})
+        transaction.connection.execute(_RUNNING_LEASES, of_leases)
+    transaction.connection.execute(_MOVE_LEASES, of_leases)
+    transaction.connection.execute(_MOVE_QUEUED, moved)
 
 
 def move_webhooks_back(transaction: Transaction, by_s: float, now_s: float) -> None:
