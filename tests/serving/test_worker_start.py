@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lifesign.serving import worker_start
 from lifesign.serving.worker_start import EXIT_UNKNOWN, WorkerContext, WorkerProcess, death_text, start_worker
 
 PROGRAM = """
@@ -112,3 +113,11 @@ def test_worker_is_a_new_interpreter_if_it_cannot_be_forked(caplog: pytest.LogCa
     assert isinstance(process, SpawnProcess)
     assert process.exitcode == 7
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_worker_forbids_core_dumps_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(worker_start, "forbid_core_dumps", lambda: done.append("forbidden"))
+    given = worker_start.main_with_listeners(done.append, "began")
+    given["target"](*given["args"])
+    assert done == ["forbidden", "began"]

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from typing import Any, Final, TypeAlias
 
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 
 EXIT_UNKNOWN: Final = 255
@@ -82,6 +83,8 @@ def main_with_listeners(main: Callable[..., None], *arguments: Any) -> dict[str,
 def _run_with_listeners(
     first_users: Mapping[int, ServerUsers], main: Callable[..., None], *arguments: Any
 ) -> None:
+    # It receives secrets, and inherits the limit of its parent, but not its flag.
+    forbid_core_dumps()
     IN_THIS_PROCESS.learn(first_users)
     main(*arguments)
 
