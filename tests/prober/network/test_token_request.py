@@ -92,6 +92,7 @@ async def test_endless_or_malformed_token_answer_is_a_fault(reply: Reply) -> Non
         (json.dumps(TOKEN | {"access_token": "x" * 10_000}).encode(), "token_form"),
         (json.dumps(TOKEN | {"access_token": "two\nlines-of-token"}).encode(), "token_form"),
         (json.dumps(TOKEN | {"access_token": "tökens-in-latin"}).encode(), "token_form"),
+        (json.dumps(TOKEN | {"access_token": SECRET}).encode(), "token_form"),
         (json.dumps(TOKEN | {"token_type": "DPoP"}).encode(), "token_type"),
         (json.dumps(TOKEN | {"expires_in": "soon"}).encode(), "lifetime"),
         (b"<!doctype html><title>Sign in</title>", "not_json"),

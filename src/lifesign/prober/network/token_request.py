@@ -178,12 +178,17 @@ def _read(fetched: Fetched) -> AccessToken | TokenFault:
 
 
 def _plausible(found: AccessToken | TokenFault, credential: Credential) -> AccessToken | TokenFault:
-    """Return a token, or a fault if it is a part of the credential's URL, which occurs in answers."""
+    """Return a token, or a fault if it is no new secret.
+
+    A part of the credential's URL occurs in answers. The client's secret is only for the token endpoint.
+    """
     scope = credential.scope
+    reason = None
     if isinstance(found, AccessToken) and found.value in f"{scope.origin}{scope.path}":
         reason = "access_token is a part of the credential's URL"
-        return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=reason)
-    return found
+    elif isinstance(found, AccessToken) and found.value == credential.secret:
+        reason = "access_token is the client's secret"
+    return found if reason is None else TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=reason)
 
 
 def _unquoted_reason(fetched: Fetched, *, is_redirect: bool) -> str:
