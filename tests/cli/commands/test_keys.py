@@ -82,7 +82,7 @@ def test_created_key_is_listed_without_its_secret(shell: Shell) -> None:
     assert shell.listed("--role", "admin") == []
 
 
-def test_rotated_key_is_valid_during_the_overlap(shell: Shell) -> None:
+def test_rotated_key_without_an_overlap_is_revoked(shell: Shell) -> None:
     old = shell.create("--role", "agent", "--name", "a", "--agent-id", "agent-1")
     new = json.loads(shell.run("rotate", old["key_id"], "--overlap", "0s", "--json"))
     assert (new["role"], new["agent_id"]) == ("agent", "agent-1")
@@ -90,7 +90,7 @@ def test_rotated_key_is_valid_during_the_overlap(shell: Shell) -> None:
         old["key_id"]: False,
         new["key_id"]: True,
     }
-    assert "expired" in shell.run("list")
+    assert "revoked" in shell.run("list")
     assert KEY.fullmatch(shell.run("rotate", new["key_id"]).strip())
     assert all(key["expires_at"] for key in shell.listed()[:2])
 
