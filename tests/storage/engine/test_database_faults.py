@@ -79,6 +79,7 @@ class PostgresqlFault(Exception):
     ("sqlstate", "reason"),
     [
         ("25006", "read-only"),
+        ("42501", "rights"),
         ("57P01", "PostgresqlFault"),
         ("08006", "PostgresqlFault"),
         ("53300", "PostgresqlFault"),

@@ -20,6 +20,8 @@ _TRY_AGAIN = frozenset({"40001", "40P01", "23505"})
 _POSTGRESQL_UNAVAILABLE = frozenset({"08", "28", "3D", "53", "55", "57", "58"})
 _POSTGRESQL_READ_ONLY = "25006"
 """A standby, or a former primary after a failover."""
+_POSTGRESQL_NOT_ALLOWED = "42501"
+"""The role of the URL lacks rights on the tables, as after a failover to a copy with other grants."""
 _SQLITE_UNAVAILABLE = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_READONLY,
     sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
@@ -84,14 +86,17 @@ def _is_unreachable(error: DBAPIError) -> bool:
         # asyncpg reports a session that ended while it connected as a fault of its own state.
         or (isinstance(error, InternalError) and sqlstate is None)
         or (sqlstate is not None and sqlstate[:2] in _POSTGRESQL_UNAVAILABLE)
-        or sqlstate == _POSTGRESQL_READ_ONLY
+        or sqlstate in {_POSTGRESQL_READ_ONLY, _POSTGRESQL_NOT_ALLOWED}
     )
 
 
 def _unreachable_reason(error: DBAPIError) -> str:
     if not isinstance(error.orig, sqlite3.Error):
-        if getattr(error.orig, "sqlstate", None) == _POSTGRESQL_READ_ONLY:
+        sqlstate = getattr(error.orig, "sqlstate", None)
+        if sqlstate == _POSTGRESQL_READ_ONLY:
             return "the database accepts no changes (it is read-only)"
+        if sqlstate == _POSTGRESQL_NOT_ALLOWED:
+            return "the role of the database's URL lacks rights on the tables"
         # PostgreSQL's message may contain hosts and users.
         return f"the database does not answer ({type(error.orig).__name__})"
     return _sqlite_reason(error.orig)
