@@ -56,11 +56,21 @@ async def test_resolver_returns_addresses_of_both_families(monkeypatch: pytest.M
 def test_ipv6_loopback_is_the_last_address(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [(None, None, 6, "", (host, 80)) for host in ("::1", "127.0.0.1", "192.0.2.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_keywords: answers)
-    assert [address for *_, (address, _) in addresses_of("localhost", 80)] == [
+    assert [address for *_, (address, _) in addresses_of("agent.example", 80)] == [
         "127.0.0.1",
         "192.0.2.1",
         "::1",
     ]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST."])
+def test_no_name_server_leads_localhost_to_another_machine(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [(None, None, 6, "", (each, 80)) for each in ("127.0.0.1", "192.0.2.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_keywords: answers)
+    with pytest.raises(OSError, match="/etc/hosts"):
+        addresses_of(host, 80)
 
 
 async def test_name_without_an_address_is_an_os_error() -> None:

@@ -7,6 +7,7 @@ with calls of `asyncio.to_thread`, and no look-up would begin until one of these
 import asyncio
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from ipaddress import ip_address
 from typing import Any, Final
 
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -38,12 +39,16 @@ class SystemResolver(AbstractResolver):
 def addresses_of(
     host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC, flags: int = 0
 ) -> list[tuple[Any, ...]]:
-    """Return the answer of getaddrinfo in its order, but ::1 last.
+    """Return the answer of getaddrinfo in its order, but ::1 last; OSError if there is none.
 
     Nearly all servers on loopback listen on 127.0.0.1. Another user could listen on ::1, which many systems
-    return first for `localhost`, and would receive the secrets in requests for such a server.
+    return first for `localhost`, and would receive the secrets in requests for such a server. No name server
+    may send requests for `localhost` elsewhere (RFC 6761 6.3).
     """
     found = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=flags)
+    is_foreign = any(not ip_address(each[4][0]).is_loopback for each in found)
+    if is_foreign and host.lower().removesuffix(".") == "localhost":
+        raise OSError("localhost leads to another machine: add a line for it to /etc/hosts")
     return sorted(found, key=lambda each: each[4][0] == "::1")
 
 

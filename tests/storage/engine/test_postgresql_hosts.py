@@ -45,6 +45,13 @@ async def test_only_a_name_of_this_machine_becomes_its_addresses(host: str, host
     assert await vetted(host, FREE_PORT, is_verified=True) == ([host], [])
 
 
+async def test_name_server_does_not_lead_localhost_to_another_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(NAMES, "localhost", ["192.0.2.1"])
+    assert await vetted("localhost", FREE_PORT, is_verified=False) == (["127.0.0.1", "::1"], [])
+
+
 @pytest.mark.parametrize("host", ["none", "a..b"])
 async def test_host_without_an_address_is_refused(host: str) -> None:
     hosts, [why] = await vetted(host, FREE_PORT, is_verified=False)

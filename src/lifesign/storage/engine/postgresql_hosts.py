@@ -41,7 +41,9 @@ async def vetted(host: str, port: int, *, is_verified: bool) -> tuple[list[str],
             passed.append(local or address[0])
         else:
             refusals.append(refusal)
-    return passed if refusals else list(dict.fromkeys([*passed, host])), refusals
+    if refusals or not await _leads_here(host, port):
+        return passed, refusals
+    return list(dict.fromkeys([*passed, host])), refusals
 
 
 async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, Any]]:
@@ -54,6 +56,21 @@ async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, A
             answers = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
             found += [(family, address) for family, _, _, _, address in answers]
     return sorted(found, key=lambda each: each[0] != socket.AF_INET)
+
+
+async def _leads_here(host: str, port: int) -> bool:
+    """Return whether the driver would find a name where `_addresses` has found it.
+
+    A name server may lead `localhost` to another machine if /etc/hosts has no line for it.
+    """
+    if host.lower().removesuffix(".") != _LOCALHOST:
+        return True
+    try:
+        answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        # The driver does not find it either.
+        return True
+    return all(is_loopback(place_of(address)) for *_, address in answers)
 
 
 def _address_on_this_machine(family: socket.AddressFamily, address: Any) -> str | None:
