@@ -1,8 +1,14 @@
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
 
 import pytest
+
+from lifesign.cli.commands import crawl, mcp
 
 CREDENTIAL = """
 from lifesign.prober.definition.credentials import CredentialSettings
@@ -63,3 +69,25 @@ print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))
 def test_process_that_cannot_raise_its_limit_of_core_dumps_is_not_dumpable() -> None:
     run = subprocess.run([sys.executable, "-c", HARD_LIMIT_0], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "0"
+
+
+class _Forbidden(Exception):
+    """Core dumps were disabled."""
+
+
+@pytest.mark.parametrize(
+    ("module", "begin"),
+    [
+        (crawl, partial(crawl.run_crawl, cast("Any", None), "postgresql://", is_once=True, processes=1)),
+        (mcp, partial(mcp._front, "127.0.0.1", 8000, [], None)),
+    ],
+)
+def test_commands_that_get_a_secret_from_the_environment_write_no_core_dumps(
+    module: ModuleType, begin: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbid() -> None:
+        raise _Forbidden
+
+    monkeypatch.setattr(module, "forbid_core_dumps", forbid)
+    with pytest.raises(_Forbidden):
+        begin()

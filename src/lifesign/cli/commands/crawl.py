@@ -16,6 +16,7 @@ from lifesign.cli.output.exit_codes import ExitCode
 from lifesign.client.environment_variables import KEY_VARIABLE
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 from lifesign.serving.log_output import LogFormat, logging_to
 from lifesign.storage.engine.sqlite_path import sqlite_file
 
@@ -268,6 +269,8 @@ def run_crawl(
     is the same one. `metrics` is where numbers are served, as `HOST:PORT`. LifesignError if it cannot
     continue.
     """
+    # The URL of the database may have a password.
+    forbid_core_dumps()
     # SQLAlchemy and aiohttp take 400 ms, which `--help` does not need.
     import asyncio  # noqa: PLC0415
 

@@ -19,6 +19,7 @@ from lifesign.client.environment_variables import KEY_VARIABLE, URL_VARIABLE
 from lifesign.client.secret_file import RenewedKey
 from lifesign.domain.net.peer_text import printable
 from lifesign.errors import InvalidValue
+from lifesign.filesystem.core_dumps import forbid_core_dumps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -223,6 +224,7 @@ def _front(host: str, port: int, names: "Sequence[str]", token_file: Path | None
     from lifesign.mcp.authentication import check_token, new_token  # noqa: PLC0415 - see mcp
     from lifesign.mcp.listen_address import ListenAddress  # noqa: PLC0415
 
+    forbid_core_dumps()
     place = ListenAddress(host=host, port=port, names=tuple(names))
     place.accepted_hosts()
     if token_file is not None:
