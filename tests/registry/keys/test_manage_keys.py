@@ -23,6 +23,7 @@ from lifesign.storage.events import event_log
 from lifesign.storage.keys import key_rows
 
 KEYS = "/api/v1/keys"
+LEASES = "/api/v1/leases"
 
 
 async def create(database: Database, **members: object) -> str:
@@ -176,6 +177,15 @@ async def test_a_key_can_be_rotated_and_revoked_over_http(api: RegistryApi, cloc
     assert (await api.ask("GET", "/api/v1/agents", key=successor["key"])).status == 401
     types = [event["type"] for event in await api.events()]
     assert types == ["key.created", "key.rotated", "key.created", "key.revoked"]
+
+
+async def test_leases_of_a_key_end_with_its_rotation_without_an_overlap(api: RegistryApi) -> None:
+    created = (await api.ask("POST", KEYS, {"role": "admin", "name": "jobs"})).json()
+    held = await api.ask("POST", LEASES, {"resource": "job"}, key=created["key"])
+    assert held.status == 201
+    rotation = await api.ask("POST", f"{KEYS}/{created['key_id']}/rotate", {"overlap_seconds": 0})
+    again = await api.ask("POST", LEASES, {"resource": "job"}, key=rotation.json()["key"])
+    assert again.status == 201
 
 
 async def test_keys_are_listed_page_by_page(api: RegistryApi) -> None:

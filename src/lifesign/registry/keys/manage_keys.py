@@ -192,6 +192,8 @@ def rotate_key(
         drafts.append(changed(EventType.KEY_REVOKED, rotated, actor))
     key_rows.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=rotated.revoked_at_s)
     event_log.append(transaction, drafts)
+    if rotated.revoked_at_s is not None:
+        end_leases_of(transaction, [key_id], actor)
     new = _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor, max_workers=old.max_workers)
     directories.hand_over(transaction, key_id, new[0].key_id)
     return new
