@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lifesign.loopback.socket_users import Address as SocketAddress
 
 PARSED_BYTES: Final = 8_192
-"""Bytes that are parsed at once: a peer can put hundreds of answers into them that nobody asked for."""
+"""Bytes that are parsed at once: a peer can put hundreds of answers into them that were not requested."""
 _SWITCHING_PROTOCOLS: Final = 101
 
 Place = tuple[str, str, int, str]

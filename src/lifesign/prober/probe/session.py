@@ -451,8 +451,8 @@ class ProbeSession:
 
     async def _robots_exclusion(self, url: URL) -> str | None:
         """Return why robots.txt excludes a URL; None if it does not, or has no rule for it."""
-        is_unlimited = self.robots is None and self._others is None
-        if is_unlimited or url.raw_path_qs == ROBOTS_PATH:
+        has_rules = self.robots is not None or self._others is not None
+        if not has_rules or url.raw_path_qs == ROBOTS_PATH:
             return None
         if not is_same_origin(url, self.given.url):
             return None if self._others is None else await self._other_origin_exclusion(self._others, url)

@@ -115,7 +115,7 @@ class MarkerTracker:
             found = await self._database.read(lambda transaction: _compared(transaction, known))
             if found is not None and found != known.marker:
                 await asyncio.to_thread(file.write, found)
-        except (LifesignError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever fails, the next comparison follows
             # The marker may already be that of a restored database, or the open files may be damaged.
             _log.debug("the marker stays at the last event before the loss: %s", error)
 
