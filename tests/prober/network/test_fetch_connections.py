@@ -5,13 +5,15 @@ from typing import Any
 import pytest
 from tests.support import hostile_server as hostile
 from tests.support.both_loops import on_both_loops
-from tests.support.hostile_server import accepting, kept, raw, serving
+from tests.support.hostile_server import accepting, kept, raw, redirect, serving
 from tests.support.listening_users import AS_ROOT, OTHER, received, silent_server
-from tests.support.safe_asking import HERE, MAX_BYTES, asking
+from tests.support.safe_asking import HERE, MAX_BYTES, SHORT, asking
+from tests.support.virtual_loop import with_sockets_in_virtual_time
 
 from lifesign.domain.observation.results import ResultClass
 from lifesign.loopback.listeners import IN_THIS_PROCESS, ServerUsers
 from lifesign.prober.definition.credentials import CredentialSettings
+from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit
 from lifesign.prober.secrets.credential_store import Credential
 
 
@@ -40,6 +42,49 @@ async def test_two_keys_and_requests_without_a_key_have_connections_of_their_own
             await asker.get(f"{server.url}/a", own_secret="key-of-a", headers={"X-Key": "key-of-a"})
             await asker.get(f"{server.url}/b", own_secret="key-of-b", headers={"X-Key": "key-of-b"})
     assert server.connections == 3
+
+
+def begun_permit(pace: HostLimiter[str], host: str, now_s: float = 0.0) -> Permit[str]:
+    """Return a permit for a probe of this host, which the current task uses from now on."""
+    pace.offer(host, host, now_s)
+    permit = pace.take(now_s)
+    assert permit is not None
+    permit.begin()
+    return permit
+
+
+async def test_a_connection_that_waits_is_counted_at_its_address() -> None:
+    pace = HostLimiter[str](concurrency=9, per_host=9, per_address=1, host_requests_per_second=1000)
+    async with serving({"/": kept()}, keeps_alive=True) as server, asking() as asker:
+        first = begun_permit(pace, "127.0.0.1")
+        await asker.get(server.url)
+        begun_permit(pace, "127.0.0.1", 1.0)
+        with pytest.raises(AddressBusy):
+            await asker.get(server.url)
+        pace.end(first, 1, 1.0)
+        assert (await asker.get(server.url)).result is ResultClass.OK
+        assert (server.connections, server.paths) == (1, ["/", "/"])
+
+
+@with_sockets_in_virtual_time
+async def test_visits_of_another_host_wait_for_each_other_and_not_at_their_own_expense() -> None:
+    pace = HostLimiter[str](concurrency=9, per_host=9, per_address=9, host_requests_per_second=0.25)
+    loop = asyncio.get_running_loop()
+    names = {"own.example": HERE, "visited.example": HERE}
+    async with serving({"/": kept()}) as visited, asking(names, timeouts=SHORT) as asker:
+        visited_url = f"http://visited.example:{visited.port}/"
+        async with serving({"/": redirect(visited_url), "/own": kept()}) as server:
+            own_url = f"http://own.example:{server.port}"
+            begun_permit(pace, "own.example")
+            began_s = loop.time()
+            found = [await asker.get(visited_url), await asker.get(f"{own_url}/", may_leave_origin=True)]
+            assert 4 <= loop.time() - began_s < 5
+            assert [each.result for each in found] == [ResultClass.OK] * 2
+            assert all(each.latency_ms is not None and each.latency_ms < 4000 for each in found)
+            late = await asker.get(visited_url, seconds=2)
+            assert (late.result, late.is_put_off) == (ResultClass.NOT_MEASURED, True)
+            assert (await asker.get(f"{own_url}/own")).result is ResultClass.OK
+            assert (visited.paths, server.paths) == (["/", "/"], ["/", "/own"])
 
 
 @on_both_loops

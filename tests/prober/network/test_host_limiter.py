@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from tests.support.properties import examples
 
 from lifesign.prober.network import host_limiter as pace_module
-from lifesign.prober.network.host_limiter import AddressBusy, HostLimiter, Permit, admit
+from lifesign.prober.network.host_limiter import (
+    MAX_VISIT_WAIT_SECONDS,
+    AddressBusy,
+    HostLimiter,
+    Permit,
+    admit,
+    book_visit,
+)
 
 
 def pace_of(**limits: Any) -> HostLimiter[str]:
@@ -233,6 +240,38 @@ async def test_connection_is_counted_for_the_permit_of_its_task() -> None:
 def test_every_address_is_admitted_outside_a_permit() -> None:
     for _ in range(100):
         admit("192.0.2.1")
+
+
+async def test_visits_of_a_host_have_its_request_rate_and_delay_none_of_its_targets() -> None:
+    pace = pace_of(host_requests_per_second=5.0)
+    pace.offer("own", "own", 0.0)
+    (turn,) = take_all(pace, 0.0)
+    turn.begin()
+    waits = [book_visit("visited", 0.0, 60.0) for _ in range(60)]
+    accepted = [wait_s for wait_s in waits if wait_s is not None]
+    assert accepted == pytest.approx([0.2 * number for number in range(51)])
+    assert accepted[-1] == pytest.approx(MAX_VISIT_WAIT_SECONDS)
+    assert waits[51:] == [None] * 9
+    assert book_visit("visited", 9.0, 1.0) is None
+    assert book_visit("visited", 9.5, 1.0) == pytest.approx(0.7)
+    # The probe's own host is limited by its permits, and other hosts wait for nobody.
+    assert [book_visit(host, 0.0, 60.0) for host in ("own", "own", "another")] == [0.0, 0.0, 0.0]
+    pace.offer("visited", "visited", 0.0)
+    assert items(take_all(pace, 0.0)) == ["visited"]
+
+
+async def test_hosts_that_were_visited_long_ago_are_removed() -> None:
+    pace = pace_of(host_requests_per_second=5.0)
+    pace.offer("own", "own", 0.0)
+    (turn,) = take_all(pace, 0.0)
+    turn.begin()
+    for number in range(100):
+        book_visit(f"visited {number}", number / 10, 60.0)
+    assert list(pace._next_visit_s) == ["visited 98", "visited 99"]
+
+
+def test_visits_without_a_permit_do_not_wait() -> None:
+    assert [book_visit("visited", 0.0, 60.0) for _ in range(100)] == [0.0] * 100
 
 
 def test_idle_hosts_and_addresses_are_removed() -> None:

@@ -215,6 +215,13 @@ async def test_absent_answer_is_not_cached_for_the_next_caller() -> None:
     assert read.count == 1
 
 
+async def test_origin_whose_rules_were_not_requested_is_not_requested() -> None:
+    others = OtherOrigins(Cadence())
+    put_off = Reader(status=None, body=b"", result=ResultClass.NOT_MEASURED, reason="wait", is_put_off=True)
+    assert await others.rules(ORIGIN, AT_S, put_off) == "wait"
+    assert isinstance(await others.rules(ORIGIN, AT_S, Reader()), RobotsRules)
+
+
 async def test_failed_reader_leaves_no_waiting_caller() -> None:
     others, read = OtherOrigins(Cadence()), Reader()
 

@@ -42,11 +42,12 @@ from lifesign.http_client.failures import (
 from lifesign.http_client.headers import media_type
 from lifesign.http_client.redirects import KEEPS_METHOD, REDIRECTS, SECRET_IN_URL, next_hop
 from lifesign.loopback.listeners import IN_THIS_PROCESS
-from lifesign.prober.network.connection import HttpConnection, ReplyHead
+from lifesign.prober.network.connection import HttpConnection, Place, ReplyHead
 from lifesign.prober.network.connection_pool import ConnectionPool
 from lifesign.prober.network.connector import Unreached, VettedConnector
 from lifesign.prober.network.exclusion_list import OptOuts
 from lifesign.prober.network.fetched import Fetched, failed, phases_of, scrubbed, unreached
+from lifesign.prober.network.host_limiter import AddressBusy, admit, book_visit
 from lifesign.prober.network.request import (
     HARMLESS_HEADERS,
     MAX_TIME_CHARS,
@@ -225,13 +226,15 @@ class Fetcher:
             result = ResultClass.NOT_MEASURED
             return Fetched(url=hop.url, result=result, reason=reason, is_reached=False), None
         target = self._admitted(hop.url, is_redirect=hop.is_redirect)
+        if isinstance(target, TargetUrl):
+            target = await self._after_wait(hop, target)
         if isinstance(target, Fetched):
             return target, None
         credential = hop.credential = self._credential_at(hop)
         place = (target.scheme, target.host, target.port, _owner(hop.request, credential))
         # A POST is not sent twice: on a connection that breaks, its effect would be unknown.
         is_shared = hop.request.method == "GET" and not hop.request.needs_new_connection
-        line = self._lines.waiting_at(place) if is_shared else None
+        line = self._idle_line(place) if is_shared else None
         if line is not None and _has_plain_secret(hop) and _refusal(line, is_new=False) is not None:
             self._lines.cut(line)
             line = None
@@ -250,6 +253,33 @@ class Fetcher:
             raise
         except FAILURES as error:
             return failed(hop.url, error, line, credential, self._tls_of(hop)), None
+
+    async def _after_wait(self, hop: _Hop, target: TargetUrl) -> TargetUrl | Fetched:
+        """Return a destination when its host may get a request; or that too many others wait for that.
+
+        The wait counts neither for the request's time limit nor for its measured time.
+        """
+        wait_s = book_visit(target.host, self._loop.time(), hop.request.deadline_s - hop.deadline_s)
+        if wait_s is None:
+            reason = f"too many requests to {target.host} wait: other targets lead there too"
+            result = ResultClass.NOT_MEASURED
+            return Fetched(url=hop.url, result=result, reason=reason, is_reached=False, is_put_off=True)
+        if wait_s:
+            await asyncio.sleep(wait_s)
+            hop.deadline_s += wait_s
+            hop.began_s += wait_s
+        return target
+
+    def _idle_line(self, place: Place) -> HttpConnection | None:
+        """Return an open connection for this host and port, counted at its address; None if there is none."""
+        line = self._lines.waiting_at(place)
+        if line is not None:
+            try:
+                admit(line.address)
+            except AddressBusy:
+                self._lines.give_back(line)
+                raise
+        return line
 
     def _credential_at(self, hop: _Hop) -> Credential | None:
         """Return the request's credential if it is the one for the present URL.

@@ -60,6 +60,8 @@ class Fetched(Answer):
     """Address that sent a redirect without TLS to another host; anybody on the route may have sent it."""
     is_opted_out: bool = False
     """Whether nothing was sent because of an opt-out."""
+    is_put_off: bool = False
+    """Whether nothing was sent because other probes send the host enough requests."""
     allow: str = ""
     """The methods that `Allow` names, as sent (RFC 9110 10.2.1)."""
     credential: str | None = None

@@ -3,6 +3,9 @@
 A target that may not start yet waits in the queue of its host or address and delays no other one. A queue is
 first come, first served, except that urgent targets come first. The address of a host is known only after its
 name was looked up. Before it connects, a probe calls `admit`, and is scheduled again if the address is busy.
+
+A card or a redirect may lead a probe to any host. Such visits have a request rate per host of their own, so
+that they delay no target of that host.
 """
 
 import heapq
@@ -12,6 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 
 MAX_CROWDED_HOSTS: Final = 65_536
 """Maximum of hosts for which it is remembered that their address was busy."""
+MAX_VISIT_WAIT_SECONDS: Final = 10.0
+"""Maximum time for which a probe waits until it may send a request to a host that is not its target's."""
 
 T = TypeVar("T")
 
@@ -55,6 +60,18 @@ def admit(address: object) -> None:
     turn = _current.get()
     if turn is not None:
         turn.pace.admit(turn, str(address))
+
+
+def book_visit(host: str, now_s: float, max_wait_s: float) -> float | None:
+    """Reserve a request of the current probe to a host; return the seconds to wait before it is sent.
+
+    None: the wait would be longer than `max_wait_s` or MAX_VISIT_WAIT_SECONDS, and nothing was reserved. There
+    is no wait for the host of the permit, and without a permit. `now_s` is the time of the event loop.
+    """
+    turn = _current.get()
+    if turn is None or turn.host == host:
+        return 0.0
+    return turn.pace.book_visit(host, now_s, min(max_wait_s, MAX_VISIT_WAIT_SECONDS))
 
 
 class _Host:
@@ -101,6 +118,8 @@ class HostLimiter(Generic[T]):
         """Targets that wait for busy addresses; they keep the permit of their host."""
         self._crowded: OrderedDict[str, str] = OrderedDict()
         """Hosts and the address at which they were put off."""
+        self._next_visit_s: OrderedDict[str, float] = OrderedDict()
+        """When each host that was visited lately may be visited again."""
 
     @property
     def ready(self) -> int:
@@ -155,6 +174,17 @@ class HostLimiter(Generic[T]):
             if not self._book(address):
                 raise AddressBusy(address)
             turn.addresses.append(address)
+
+    def book_visit(self, host: str, now_s: float, max_wait_s: float) -> float | None:
+        """Reserve a request to a host whose permit the probe lacks; see the function of this name."""
+        wait_s = max(0.0, self._next_visit_s.get(host, 0.0) - now_s)
+        if wait_s > max_wait_s:
+            return None
+        self._next_visit_s[host] = now_s + wait_s + self._spacing_s
+        self._next_visit_s.move_to_end(host)
+        while next(iter(self._next_visit_s.values())) <= now_s:
+            self._next_visit_s.popitem(last=False)
+        return wait_s
 
     def end(self, turn: Permit[T], requests: int, now_s: float) -> None:
         """End a permit after this number of requests, so that others can start; 0 if nothing was sent."""

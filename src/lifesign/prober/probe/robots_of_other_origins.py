@@ -70,7 +70,7 @@ class OtherOrigins:
             is_read.set()
             if self._being_read.get(origin) is is_read:
                 del self._being_read[origin]
-        if fetched.result is ResultClass.RATE_LIMITED:
+        if fetched.result is ResultClass.RATE_LIMITED or fetched.is_put_off:
             return fetched.reason
         known = _after_reading(self._known.get(origin), rules_in(fetched), at_s)
         # If the origin did not answer, it is requested again at the next opportunity.
