@@ -65,8 +65,8 @@ def admit(address: object) -> None:
 def book_visit(host: str, now_s: float, max_wait_s: float) -> float | None:
     """Reserve a request of the current probe to a host; return the seconds to wait before it is sent.
 
-    None: the wait would be longer than `max_wait_s` or MAX_VISIT_WAIT_SECONDS, and nothing was reserved. There
-    is no wait for the host of the permit, and without a permit. `now_s` is the time of the event loop.
+    None: the wait would be longer than `max_wait_s` or MAX_VISIT_WAIT_SECONDS; nothing was reserved. There is
+    no wait for the host of the permit, and without a permit. `now_s` is the time of the event loop.
     """
     turn = _current.get()
     if turn is None or turn.host == host:
