@@ -184,9 +184,12 @@ def test_csv_without_any_url_is_no_list() -> None:
         PLAIN.read(document("name,colour\nOne,red\n", "text/csv"))
 
 
-def test_malformed_csv_is_refused_as_a_whole() -> None:
-    text = f"url,name\n{A},One\n{B},{'x' * 200_000}\n"
-    with pytest.raises(NotReadable, match="line 3"):
+@pytest.mark.parametrize("name", ["x" * 140_000, f'"{"x" * 70_000}\n{"x" * 70_000}"'], ids=["line", "lines"])
+@pytest.mark.parametrize("before", [1, SAMPLE_LINES])
+def test_a_long_csv_field_is_refused_by_the_limit_of_a_row(name: str, before: int) -> None:
+    text = "url,name\n" + f"{A},One\n" * before + f"{B},{name}\n"
+    line = before + 2 + name.count("\n")
+    with pytest.raises(NotReadable, match=f"line {line}: a row has more than {MAX_ROW_CHARS} characters"):
         list(PLAIN.read(document(text)).entries)
 
 

@@ -9,7 +9,7 @@ Columns of CSV are chosen by name, else the first column with URLs or domains is
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final, Literal
@@ -34,8 +34,11 @@ SAMPLE_LINES: Final = 20
 SAMPLE_BYTES: Final = 65_536
 MAX_LINE_CHARS: Final = 65_536
 """Maximum length of a line of text or JSONL; longer ones are skipped."""
-MAX_ROW_CHARS: Final = 262_144
-"""Maximum length of a CSV row, which may have several lines; with a longer one the file cannot be read."""
+MAX_ROW_CHARS: Final = 131_072
+"""Maximum length of a CSV row, which may have several lines; with a longer one the file cannot be read.
+
+The `csv` module refuses a field beyond this length with its own message.
+"""
 MAX_JUNK_CHARS: Final = 60
 """Maximum length of an invalid URL in a message."""
 MAX_COLUMNS: Final = 256
@@ -342,30 +345,34 @@ def _csv_entries(lines: Iterator[str]) -> Iterator[Entry]:
     if not head:
         return
     delimiter = _delimiter_of(head[0]) or ","
-    sample = csv.reader(head, delimiter=delimiter)
-    fed = 0
+    columns = _columns(list(_rows(head, delimiter)))
+    rows = _rows(chain(head, content), delimiter)
+    if columns.has_header:
+        next(rows)
+    for row in rows:
+        url = _cell(row, columns.url).strip()
+        name = _cell(row, columns.name)
+        yield Listed(url, name or None, columns.kind) if url else Skipped(name, "no_url")
+
+
+def _rows(lines: Iterable[str], delimiter: str) -> Iterator[list[str]]:
+    """Yield the rows of CSV. NotReadable for a row of more than MAX_ROW_CHARS."""
+    number = fed = 0
 
     def feed() -> Iterator[str]:
-        nonlocal fed
-        for line in chain(head, content):
+        nonlocal number, fed
+        for number, line in enumerate(lines, 1):  # noqa: B007 - for the message
             fed += len(line)
             if fed > MAX_ROW_CHARS:
                 raise csv.Error(f"a row has more than {MAX_ROW_CHARS} characters")
             yield line
 
-    rows = csv.reader(feed(), delimiter=delimiter)
     try:
-        columns = _columns(list(sample))
-        if columns.has_header:
-            next(rows)
+        for row in csv.reader(feed(), delimiter=delimiter):
             fed = 0
-        for row in rows:
-            fed = 0
-            url = _cell(row, columns.url).strip()
-            name = _cell(row, columns.name)
-            yield Listed(url, name or None, columns.kind) if url else Skipped(name, "no_url")
+            yield row
     except csv.Error as error:
-        raise NotReadable(f"expected CSV: line {max(rows.line_num, sample.line_num)}: {error}") from None
+        raise NotReadable(f"expected CSV: line {number}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
