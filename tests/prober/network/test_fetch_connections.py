@@ -80,7 +80,7 @@ async def test_visits_of_another_host_wait_for_each_other_and_not_at_their_own_e
             found = [await asker.get(visited_url), await asker.get(f"{own_url}/", may_leave_origin=True)]
             assert 4 <= loop.time() - began_s < 5
             assert [each.result for each in found] == [ResultClass.OK] * 2
-            assert all(each.latency_ms is not None and each.latency_ms < 4000 for each in found)
+            assert max(each.latency_ms for each in found) < 4000
             late = await asker.get(visited_url, seconds=2)
             assert (late.result, late.is_put_off) == (ResultClass.NOT_MEASURED, True)
             assert (await asker.get(f"{own_url}/own")).result is ResultClass.OK

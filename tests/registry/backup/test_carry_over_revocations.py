@@ -111,6 +111,28 @@ async def test_key_rotated_after_the_backup_keeps_its_expiry_and_successor(
     assert [await status_with(api, one) for one in (key, successor)] == [401, 200]
 
 
+@pytest.mark.parametrize("is_revoked", [False, True])
+@pytest.mark.both_databases
+async def test_successor_of_a_key_that_ends_before_its_overlap_is_kept(
+    api: RegistryApi, tmp_path: Path, *, is_revoked: bool
+) -> None:
+    key, key_id = await create_key(api, expires_in_seconds=1800)
+    await back_up(api, tmp_path / "b.gz")
+    answer = await api.ask("POST", f"{KEYS}/{key_id}/rotate", {"overlap_seconds": 3600})
+    if is_revoked:
+        await api.ask("DELETE", f"{KEYS}/{key_id}")
+    for _ in range(2):
+        found = (await restored(api, tmp_path / "b.gz")).withdrawn
+        assert [one.key_id for one in found.successors] == [answer.json()["key_id"]]
+        found_status = [await status_with(api, one) for one in (key, answer.json()["key"])]
+        assert found_status == [401 if is_revoked else 200, 200]
+    # Without a rotation, a restore logs none.
+    rotations = len(await api.events(type="key.rotated"))
+    await back_up(api, tmp_path / "c.gz")
+    await restored(api, tmp_path / "c.gz")
+    assert len(await api.events(type="key.rotated")) == rotations
+
+
 @pytest.mark.both_databases
 async def test_successor_key_revoked_after_the_backup_stays_revoked(api: RegistryApi, tmp_path: Path) -> None:
     _, key_id = await create_key(api)

@@ -7,11 +7,16 @@ all keys and webhooks. Everything else returns to the state of the backup.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lifesign.domain.access.permissions import Role, StoredKey, is_current, with_earlier_end
+from lifesign.domain.access.permissions import (
+    Role,
+    StoredKey,
+    fingerprint_of,
+    is_current,
+    with_earlier_end,
+)
 from lifesign.domain.events.event_type import EventType
 from lifesign.registry.agents.erase_agent import erase_agent
 from lifesign.registry.events import manage_webhooks
@@ -98,39 +103,38 @@ def carry_over_revocations(
 
 def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], list[StoredKey]]:
     """End keys as they were ended before; return these, and the successors of rotated keys."""
+    rotations = {
+        json.loads(payload).get("fingerprint") for payload in replaced_rows.rotated_keys(transaction)
+    }
     ended: list[StoredKey] = []
-    rotated: list[StoredKey] = []
+    successors: dict[str, StoredKey] = {}
+    drafts: list[EventDraft] = []
     for key, before in replaced_rows.ended_keys(transaction):
         over = with_earlier_end(key, before)
+        # A rotation does not change an expiry that comes before the end of the overlap.
+        is_rotated = over.expires_at_s != key.expires_at_s or fingerprint_of(key.digest) in rotations
+        newer = _newer_keys(transaction, key) if is_rotated else []
+        successors |= {each.key_id: each for each in newer}
+        if newer or over.expires_at_s != key.expires_at_s:
+            drafts.append(manage_keys.changed(EventType.KEY_ROTATED, over, actor))
         if over == key:
             continue
         _end(transaction, over)
         ended.append(over)
-        if over.expires_at_s != key.expires_at_s:
-            rotated.append(key)
-    successors = _successors(transaction, rotated)
-    for key in successors:
+        if over.revoked_at_s is not None:
+            end = EventType.KEY_SUSPENDED if over.is_suspended else EventType.KEY_REVOKED
+            drafts.append(manage_keys.changed(end, over, actor))
+    for key in successors.values():
         key_rows.add(transaction, key)
-    drafts = [manage_keys.changed(_end_event(key), key, actor) for key in ended]
-    drafts += [manage_keys.changed(EventType.KEY_CREATED, key, actor) for key in successors]
+        drafts.append(manage_keys.changed(EventType.KEY_CREATED, key, actor))
     event_log.append(transaction, drafts)
-    return ended, successors
+    return ended, list(successors.values())
 
 
-def _end_event(key: StoredKey) -> EventType:
-    if key.revoked_at_s is None:
-        return EventType.KEY_ROTATED
-    return EventType.KEY_SUSPENDED if key.is_suspended else EventType.KEY_REVOKED
-
-
-def _successors(transaction: Transaction, rotated: Iterable[StoredKey]) -> list[StoredKey]:
-    """Return the successors of rotated keys: a client that has only the successor would lose access."""
-    found = {
-        newer.key_id: newer
-        for key in rotated
-        for newer in replaced_rows.newer_keys(transaction, key.role, key.name, key.agent_id)
-    }
-    return [key for key in found.values() if is_current(key, transaction.now_s)]
+def _newer_keys(transaction: Transaction, key: StoredKey) -> list[StoredKey]:
+    """Return the valid successors of a rotated key: a client that has only these would lose access."""
+    newer = replaced_rows.newer_keys(transaction, key.role, key.name, key.agent_id)
+    return [each for each in newer if is_current(each, transaction.now_s)]
 
 
 def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]:

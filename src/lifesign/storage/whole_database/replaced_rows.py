@@ -29,6 +29,7 @@ _WEBHOOKS = table(
 _OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
 _ERASURES = table("replaced_erasures", column("agent_id"), column("erased_at_s"))
 _DELETIONS = table("replaced_deletions", column("payload"))
+_ROTATIONS = table("replaced_rotations", column("payload"))
 _SOURCES: dict[TableClause, str] = {
     _KEYS: "SELECT * FROM keys",
     _WEBHOOKS: f"SELECT {', '.join(_WEBHOOKS.c.keys())} FROM webhooks",  # noqa: S608 - constants only
@@ -36,6 +37,7 @@ _SOURCES: dict[TableClause, str] = {
     # Events may have been archived; the rows of erasures stay.
     _ERASURES: "SELECT agent_id, erased_at_s FROM archive_erasures",
     _DELETIONS: "SELECT payload FROM events WHERE type = 'webhook.deleted'",
+    _ROTATIONS: "SELECT payload FROM events WHERE type = 'key.rotated'",
 }
 _INDEXES = (
     "CREATE INDEX replaced_digests ON replaced_keys (digest)",
@@ -154,6 +156,11 @@ def keys_of_erased(transaction: Transaction) -> list[StoredKey]:
 def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
     """Return the payloads (JSON) of the replaced database's events about deleted webhooks."""
     yield from transaction.connection.scalars(select(_DELETIONS.c.payload))
+
+
+def rotated_keys(transaction: Transaction) -> Iterator[str]:
+    """Return the payloads (JSON) of the replaced database's events about rotated keys."""
+    yield from transaction.connection.scalars(select(_ROTATIONS.c.payload))
 
 
 @dataclass(frozen=True, slots=True)
