@@ -9,7 +9,7 @@ from lifesign.census.text_formats import cell
 from lifesign.domain.models.targets import TargetList, TargetSummary
 from lifesign.domain.text.times import utc_text
 
-HEADS: Final = ("url", "is", "result", "result_since", "observed_at", "why")
+HEADS: Final = ("url", "is", "result", "reported_health", "result_since", "observed_at", "why")
 """Columns, named as in `GET /api/v1/targets`; `is` follows from the result."""
 
 
@@ -36,6 +36,7 @@ def _row(target: TargetSummary, *, is_continuous: bool) -> tuple[str, ...]:
         cell(target.url),
         alive_group(target, is_continuous=is_continuous),
         Group.NEVER_PROBED if target.result is None else target.result,
+        target.reported_health or "",
         *("" if at is None else utc_text(at, "seconds") for at in times),
         cell(target.why or ""),
     )

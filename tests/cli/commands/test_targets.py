@@ -4,6 +4,7 @@ import io
 import json
 import re
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from tests.support.memory_ledger import batch_of
@@ -14,10 +15,11 @@ from lifesign.cli.commands import targets
 from lifesign.client import RegistryClient
 from lifesign.crawl.backend import open_local_backend
 from lifesign.crawl.local_ledger import LocalLedger
+from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.directories import ImportPageRequest
 from lifesign.domain.observation.assertion import AssertionOutcome, AssertionResult, Check
 from lifesign.domain.observation.probe_memory import ProbeMemory
-from lifesign.domain.observation.results import LayerResult, Observation, ResultClass
+from lifesign.domain.observation.results import LayerResult, Observation, ProbedDocument, ResultClass
 from lifesign.domain.targets.target import host_of, shard_of, target_id
 from lifesign.prober.registry_exchange.ledger import ProbeReport
 from lifesign.registry.targets import list_targets
@@ -34,6 +36,13 @@ def assertion(result: AssertionOutcome, actual: str) -> AssertionResult:
     return AssertionResult(of="tool", check=Check.TEXT_CONTAINS, result=result, expected="a", actual=actual)
 
 
+READ: dict[str, dict[str, Any]] = {
+    URLS[0]: {
+        "readiness": LayerResult(result=ResultClass.OK),
+        "document": ProbedDocument(status=HealthStatus.UNHEALTHY, timestamp=datetime.now(UTC)),
+    }
+}
+"""Health documents of targets."""
 WRONG = {
     URLS[0]: (
         assertion(AssertionOutcome.OK, "a"),
@@ -59,7 +68,11 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
             now = datetime.now(UTC)
             for number, (target, card) in enumerate(SEEN.items(), 1):
                 seen = Observation(
-                    target_url=target, observed_at=now, discovery=card, assertions=WRONG.get(target)
+                    target_url=target,
+                    observed_at=now,
+                    discovery=card,
+                    assertions=WRONG.get(target),
+                    **READ.get(target, {}),
                 )
                 report = ProbeReport(
                     subject_id=target_id(target),
@@ -83,14 +96,14 @@ def test_each_target_is_listed_with_its_last_result(
     assert run("--database", database) == 0
     heads, *rows, last = capsys.readouterr().out.splitlines()
     assert last == "1 of these targets has failed assertions"
-    assert heads.split() == ["URL", "IS", "RESULT", "SINCE", "MEASURED", "WHY"]
+    assert heads.split() == ["URL", "IS", "RESULT", "HEALTH", "SINCE", "MEASURED", "WHY"]
     found = {row.split()[0]: re.split(r" {2,}", row)[1:] for row in rows}
     assert set(found) == set(URLS)
-    assert found[URLS[0]][:2] == ["alive", "ok"]
-    assert found[URLS[0]][4] == "a card only: its interface was not probed; 2 assertions failed"
-    assert found[URLS[1]][:2] == ["not alive", "refused"]
-    assert found[URLS[2]][4] == "no answer within 5 s"
-    assert found[URLS[3]][:4] == ["unknown", "never_probed", "-", "-"]
+    assert found[URLS[0]][:3] == ["alive", "ok", "unhealthy"]
+    assert found[URLS[0]][5].endswith("; 2 assertions failed")
+    assert found[URLS[1]][:3] == ["not alive", "refused", "-"]
+    assert found[URLS[2]][5] == "no answer within 5 s"
+    assert found[URLS[3]][:5] == ["unknown", "never_probed", "-", "-", "-"]
 
 
 @pytest.mark.parametrize(
@@ -130,14 +143,15 @@ def test_csv_has_targets_of_all_pages_and_no_formulas(
     monkeypatch.setattr(targets, "MAX_PAGE", 2)
     assert run("--database", database, "--csv") == 0
     heads, *rows = csv.reader(io.StringIO(capsys.readouterr().out, newline=""))
-    assert heads == ["url", "is", "result", "result_since", "observed_at", "why"]
+    assert heads == ["url", "is", "result", "reported_health", "result_since", "observed_at", "why"]
     found = {row[0]: row[1:] for row in rows}
     assert (len(rows), set(found)) == (5, set(URLS))
     results = ["ok", "refused", "timeout", "never_probed", "never_probed"]
     assert [found[url][1] for url in URLS] == results
     assert [found[url][0] for url in URLS] == ["alive", "not_alive", "not_alive", "unknown", "unknown"]
-    assert found[URLS[1]][4] == "'=1+1 closed"
-    assert found[URLS[3]][2:] == ["", "", ""]
+    assert [found[url][2] for url in URLS] == ["unhealthy", "", "", "", ""]
+    assert found[URLS[1]][5] == "'=1+1 closed"
+    assert found[URLS[3]][3:] == ["", "", ""]
     assert run("--database", database, "--json", "--limit", "3") == 0
     shown = json.loads(capsys.readouterr().out)
     assert (len(shown["targets"]), shown["total"]) == (3, 5)

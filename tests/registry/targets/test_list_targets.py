@@ -130,6 +130,23 @@ async def test_targets_with_failed_assertions_are_counted_and_found(
     assert {url: count for url, count in counts.items() if count is not None} == {URLS[0]: 1}
 
 
+async def test_targets_have_the_health_that_their_last_document_reports(
+    api: RegistryApi, clock: WoundClock
+) -> None:
+    await put(api, "dir", "one", URLS)
+    layers = {"discovery": {"result": "ok"}, "readiness": {"result": "ok"}}
+    document = {"status": "unhealthy", "timestamp": moment(clock.at_s).isoformat()}
+    await report(api, clock, URLS[0], **layers, document=document)
+    stale = {"result": "stale_document"}
+    await report(
+        api, clock, URLS[1], **(layers | {"readiness": stale}), document=document | {"is_stale": True}
+    )
+    await report(api, clock, URLS[2], discovery={"result": "ok"})
+    shown = (await api.ask("GET", PATH, key=Role.READER)).json()["targets"]
+    found = {each["url"]: each["reported_health"] for each in shown if "reported_health" in each}
+    assert found == {URLS[0]: "unhealthy"}
+
+
 @pytest.mark.both_databases
 async def test_a_target_with_a_public_card_is_found_by_the_fault_of_its_credential(
     api: RegistryApi, clock: WoundClock

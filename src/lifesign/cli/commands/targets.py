@@ -33,7 +33,7 @@ MAX_PAGE: Final = 1_000
 MAX_IN_TABLE: Final = 100_000
 """Maximum number of rows in a table. Column widths depend on all rows, which are kept in memory."""
 USUAL_IN_TABLE: Final = 100
-HEADS: Final = ("URL", "IS", "RESULT", "SINCE", "MEASURED", "WHY")
+HEADS: Final = ("URL", "IS", "RESULT", "HEALTH", "SINCE", "MEASURED", "WHY")
 
 targets = typer.Typer(
     name="targets",
@@ -99,9 +99,10 @@ def list_targets(
     key_file: KeyFile = None,
     allow_plain_http: PlainHttp = False,
 ) -> None:
-    """List targets with their result, since when it holds, the time of the last probe, and the reason.
+    """List targets with their result, their reported health, the time of the last probe, and the reason.
 
-    Sorted by host, then by URL.
+    Sorted by host, then by URL. HEALTH is the status that the agent's health document reports; -: no
+    document was read. An agent that reports to be unhealthy is alive.
 
     The result decides whether a target is alive, as in a census; for stale_document and never_probed that
     is unknown. --alive, --not-alive and --result are combined: a target that matches one of them is listed.
@@ -254,10 +255,12 @@ def _row(target: "TargetSummary", *, is_continuous: bool) -> tuple[str, ...]:
     from lifesign.census.report_tables import GROUP_WORDS  # noqa: PLC0415
     from lifesign.census.targets_csv import alive_group  # noqa: PLC0415 - see _classes
 
+    is_old = is_continuous and target.unknown_reason is not None
     return (
         target.url,
         GROUP_WORDS[alive_group(target, is_continuous=is_continuous)],
         NEVER_PROBED if target.result is None else target.result,
+        "-" if is_old or target.reported_health is None else target.reported_health,
         "-" if target.result_since is None else time_text(target.result_since),
         "-" if target.evidence_at is None else time_text(target.evidence_at),
         _reason_text(target, is_continuous=is_continuous),

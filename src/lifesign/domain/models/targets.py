@@ -40,6 +40,8 @@ class TargetSummary(BaseModel):
     """Summary of that probe: the liveness signals, or what was found instead."""
     failed_assertions: int | None = None
     """Number of the target's assertions that failed in that probe; absent if none did."""
+    reported_health: HealthStatus | None = None
+    """Status in the health document that this probe read; absent without a valid and fresh document."""
     gone_at: Time | None = None
     """Time since which the target is no longer probed."""
     gone_reason: str | None = None

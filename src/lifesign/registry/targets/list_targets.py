@@ -244,10 +244,16 @@ def _summary(row: Row[Any], now_s: float) -> dict[str, Any]:
         "result": row.result,
         "why": None if observed is None else observed_reason(observed, row.layers),
         "failed_assertions": None if observed is None else _failed_assertions(observed) or None,
+        "reported_health": None if observed is None else _reported_health(observed),
         "gone_reason": row.gone_reason,
         "unknown_reason": unknown_reason(evidence, now_s) if row.gone_at_s is None else None,
         **{name: moment(at_s) for name, at_s in times_s.items() if at_s is not None},
     }
+
+
+def _reported_health(observed: Mapping[str, Any]) -> HealthStatus | None:
+    document = observed.get("document")
+    return None if document is None or document.get("is_stale") else HealthStatus(document["status"])
 
 
 def _failed_assertions(observed: Mapping[str, Any]) -> int:
