@@ -147,11 +147,14 @@ def _by(event: Event, names: Mapping[str, str]) -> str:
 
 
 def _subject(payload: Mapping[str, Any], agent_id: str) -> tuple[str, str]:
+    if "resource" in payload:
+        # The text names the holder of its lease.
+        return payload["resource"], ""
     if agent_id:
         return agent_id, f"/agents/{agent_id}"
     if "task_id" in payload:
         return payload["task_id"], f"/tasks/{payload['task_id']}"
-    for name in ("resource", "directory", "origin", "name", "host", "holder"):
+    for name in ("directory", "origin", "name", "host", "holder"):
         if name in payload:
             return str(payload[name]), ""
     return "", ""
@@ -218,7 +221,10 @@ _TEXTS: Final[Mapping[EventType, Callable[[Mapping[str, Any]], str]]] = MappingP
     ),
     EventType.AGENT_MAINTENANCE_CHANGED: _until_text("maintenance"),
     EventType.AGENT_OVERRIDE_CHANGED: _until_text("declared"),
-    EventType.AGENT_COMMAND_SENT: lambda data: f"gets the command {data['command']} at its next heartbeat",
+    EventType.AGENT_COMMAND_SENT: lambda data: (
+        f"gets the command {data['command']} at its next heartbeat"
+        f"{': ' + data['reason'] if 'reason' in data else ''}"
+    ),
     EventType.AGENT_COMMAND_HONOURED: lambda data: f"follows the command: {data['command']}",
     EventType.AGENT_COMMAND_EXPIRED: lambda data: f"did not get the command {data['command']} in time",
     EventType.AGENT_ERASED: lambda data: f"erased, with the payloads of {pluralize(data['events'], 'event')}",

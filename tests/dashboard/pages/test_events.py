@@ -41,6 +41,20 @@ def test_holder_is_shown_once_and_by_name() -> None:
     assert ended == ("ops, key:key_1/a", "lost 1 shard (expired)", "")
 
 
+def test_subject_of_a_lease_is_its_resource_and_not_its_holder() -> None:
+    lease = {"resource": "r:1", "lease_id": "l", "fencing_token": 3, "reason": "agent_dead"}
+    subject, text, _ = line(EventType.LEASE_EXPIRED, "monitor", holder="agent-1", **lease)
+    assert subject == "r:1"
+    assert "agent-1" in text
+
+
+def test_reason_of_a_command_is_shown() -> None:
+    members = {"agent_id": "a", "command_id": "c", "command": "drain", "expires_at": "x"}
+    asked = line(EventType.AGENT_COMMAND_SENT, "key:key_1", **members, reason="new version")
+    assert asked[1].endswith(": new version")
+    assert ":" not in line(EventType.AGENT_COMMAND_SENT, "key:key_1", **members)[1]
+
+
 def test_explanation_that_only_repeats_the_actor_is_replaced() -> None:
     members = {
         "agent_id": "a",

@@ -138,9 +138,8 @@ async def test_targets_have_the_health_that_their_last_document_reports(
     document = {"status": "unhealthy", "timestamp": moment(clock.at_s).isoformat()}
     await report(api, clock, URLS[0], **layers, document=document)
     stale = {"result": "stale_document"}
-    await report(
-        api, clock, URLS[1], **(layers | {"readiness": stale}), document=document | {"is_stale": True}
-    )
+    old = document | {"timestamp": moment(clock.at_s - 86_400).isoformat(), "is_stale": True}
+    await report(api, clock, URLS[1], **(layers | {"readiness": stale}), document=old)
     await report(api, clock, URLS[2], discovery={"result": "ok"})
     shown = (await api.ask("GET", PATH, key=Role.READER)).json()["targets"]
     found = {each["url"]: each["reported_health"] for each in shown if "reported_health" in each}
