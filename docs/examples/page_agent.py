@@ -31,6 +31,9 @@ async def write_page(tools: Client, seconds: float) -> None:
     sections = left_behind("input.json")["sections"]
     for section in sections[len(written) :]:
         found = await tools.call_tool("look_up", {"section": section})
+        if found.is_error:
+            # The exit code ends the run, and the task's retry settings decide what follows.
+            raise SystemExit(f"look_up failed: {found.content}")
         written.append(f"{section}: {found.content[0].text}")  # type: ignore[union-attr]
         report = {"summary": f"{len(written)} of {len(sections)} sections", "beliefs": written}
         await tools.call_tool("report_progress", report)

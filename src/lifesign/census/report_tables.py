@@ -189,7 +189,7 @@ def tables(census: Census) -> Iterator[Table]:
         ),
         _named(
             "generations", "Protocol generations", "A2A", census.generations,
-            "Living A2A agents, by their card.",
+            "Living A2A agents, by their card. Not known: without a card, or without a version in it.",
         ),
         _named(
             "health", "Reported health of living targets", "status", census.health,

@@ -161,7 +161,7 @@ def list_agents(
         verb = plural(not_active, "is", "are")
         more = " more" if found.agents else ""
         sys.stdout.write(
-            f"{not_active}{more} {verb} not active, for example unhealthy or dead (use --status all)\n"
+            f"{not_active}{more} {verb} not active, such as dead or deregistered (use --status all)\n"
         )
     if found.agents and found.pool is not None:
         sys.stdout.write(
