@@ -395,6 +395,50 @@ async def test_directory_at_a_url_is_requested_conditionally(database: Database,
             assert "1 target" in outcome.text
 
 
+async def test_unreadable_nested_catalog_removes_no_target(database: Database, tmp_path: Path) -> None:
+    def catalog(*entries: tuple[str, str]) -> Reply:
+        items = [{"identifier": url, "type": f"application/{kind}+json", "url": url} for kind, url in entries]
+        return as_json({"specVersion": "1.0", "entries": items})
+
+    def agent(name: str) -> tuple[str, str]:
+        return ("a2a-agent-card", f"https://{name}.example/")
+
+    nested = ("ai-catalog", "/nested.json")
+    replies = {
+        "/list.json": catalog(agent("a"), agent("b"), nested),
+        "/nested.json": catalog(agent("c")),
+    }
+    async with serving(replies) as server, Resolver() as resolver:
+        definition = defined(
+            tmp_path,
+            directories=[{"url": f"{server.url}/list.json", "name": "there"}],
+            networks={"allow": ["127.0.0.0/8"]},
+            limits={"max_targets": 6},
+        )
+        async with Fetcher(
+            timeouts=TIMEOUTS,
+            networks=definition.networks_allowed,
+            user_agent=definition.user_agent,
+            resolver=resolver,
+        ) as fetcher:
+            lists = LocalDirectories(LocalRegistry(database, Role.ADMIN))
+            reading = DirectoryImporter(definition, lists, fetching_with(fetcher))
+
+            async def read_again() -> str:
+                return (await reading.import_directory(definition.directories[0])).text
+
+            assert await read_again() == "there: 3 targets"
+            server.replies["/nested.json"] = answer(503, Retry_After="600")
+            server.replies["/list.json"] = catalog(agent("a"), agent("d"), nested)
+            text = await read_again()
+            assert text.startswith("there: 4 targets, 1 new, 0 left; no target was removed: 1 nested catalog")
+            assert f"{server.url}/nested.json: HTTP 503" in text
+            server.replies["/list.json"] = catalog(agent("e"), agent("f"), agent("g"), nested)
+            assert "not read: 1 nested catalog could not be read" in await read_again()
+            server.replies["/nested.json"] = catalog(agent("c"))
+            assert await read_again() == "there: 4 targets, 3 new, 3 left"
+
+
 async def test_empty_key_file_of_a_directory_is_refused(database: Database, tmp_path: Path) -> None:
     (tmp_path / "list.key").touch(0o600)
     source = {"url": "https://a.example/list.json", "key_file": "list.key"}

@@ -193,6 +193,13 @@ class DirectoryImporter:
                 return _suspended_outcome(name, record.suspended)
             unchanged = ImportOutcome(directory=name, text=f"{name}: unchanged, {targets_text(record.size)}")
             return _with_findings(unchanged, read)
+        return await self._import_snapshot(source, read, record, listed.max_entries)
+
+    async def _import_snapshot(
+        self, source: DirectorySource, read: Snapshot, record: DirectoryRecord | None, max_entries: int
+    ) -> ImportOutcome:
+        """Import what was read. If entries of nested catalogs are unknown, no target is removed."""
+        name = source.label
         version = f"{self._prefix} {read.version}"
         if len(version) > MAX_ETAG_CHARS:
             # Without the server's validators: the next reading costs more, and finds the same.
@@ -203,9 +210,17 @@ class DirectoryImporter:
             if public is not None:
                 text = f"{name}: not read: {public} is public, and no contact is configured"
                 return ImportOutcome(directory=name, text=text, has_failed=True)
+        unread = f"{pluralize(read.unread, 'nested catalog')} could not be read"
+        if read.unread and record is not None and record.size + len(targets) > max_entries:
+            text = f"{unread}, and with the targets that are kept there could be more than {max_entries:,}"
+            return _not_read_outcome(name, text, record)
         place = stored_location(printable(read.url), source, is_shared=self._is_shared)
-        shrink = source.allow_shrink
-        outcome = await self._hand_over(name, targets, version, source=place, allow_shrink=shrink)
+        keep, shrink = read.unread > 0, source.allow_shrink
+        outcome = await self._hand_over(
+            name, targets, version, source=place, allow_shrink=shrink, keep_missing=keep
+        )
+        if read.unread:
+            outcome = replace(outcome, text=f"{outcome.text}; no target was removed: {unread}")
         return _with_findings(outcome, read)
 
     async def _read(
@@ -251,6 +266,7 @@ class DirectoryImporter:
         *,
         source: str | None,
         allow_shrink: bool,
+        keep_missing: bool = False,
     ) -> ImportOutcome:
         """Import a list, and wait until it is applied or suspended."""
         record = await self._record(name)
@@ -263,7 +279,12 @@ class DirectoryImporter:
         handed_over = 0
         for place, (kind, page) in enumerate(pages, 1):
             body = ImportPageRequest(
-                urls=page, kind=kind, source=source, etag=version, allow_shrink=allow_shrink
+                urls=page,
+                kind=kind,
+                source=source,
+                etag=version,
+                allow_shrink=allow_shrink,
+                keep_missing=keep_missing,
             )
             await self._lists.put_page(name, import_id, place, body)
             handed_over += len(page)

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from tests.support.directories import document, listed, read, skipped
 
-from lifesign.prober.directories.api_catalog import MAX_NESTED, ApiCatalog
+from lifesign.prober.directories.api_catalog import ApiCatalog
 from lifesign.prober.directories.format_parser import Kind, NotReadable
 
 EXAMPLE: dict[str, object] = {"linkset": []}
@@ -80,12 +80,6 @@ def test_catalogs_linked_by_an_api_catalog_are_read_too() -> None:
     page = read(CATALOG, linkset(context))
     assert page.nested == ("https://a.example/.well-known/api-catalog", "https://b.example/apis")
     assert listed(page) == []
-
-
-def test_too_many_catalogs_are_refused() -> None:
-    urls = [f"https://a{n}.example/" for n in range(MAX_NESTED + 1)]
-    with pytest.raises(NotReadable, match=str(MAX_NESTED)):
-        CATALOG.read(document(linkset({"api-catalog": hrefs(*urls)})))
 
 
 @pytest.mark.parametrize("links", [None, "x", {}, [1], [{}], [{"href": 5}]])

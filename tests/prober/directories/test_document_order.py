@@ -16,7 +16,7 @@ from lifesign.prober.directories.document_order import (
     TooManyDocuments,
     Walk,
 )
-from lifesign.prober.directories.format_parser import MAX_NESTING_DEPTH, DirectoryPage, Document
+from lifesign.prober.directories.format_parser import MAX_NESTING_DEPTH, NESTED_SHARE, DirectoryPage, Document
 
 UNREADABLE = ("//[", "http://[x", "https://a]b/", "//\u2100/")
 
@@ -91,8 +91,8 @@ def test_remaining_pages_of_a_list_are_read_before_linked_catalogs() -> None:
     steps = [walk.next_step() for _ in range(4)]
     assert steps == [
         Step(f"{URL}?p=2", 0),
-        Step("https://directory.example/a.json", 1),
-        Step("https://directory.example/b.json", 1),
+        Step("https://directory.example/a.json", 1, begins_catalog=True),
+        Step("https://directory.example/b.json", 1, begins_catalog=True),
         None,
     ]
 
@@ -134,7 +134,7 @@ def test_catalog_without_url_is_reported(place: str) -> None:
 def test_path_in_a_file_has_no_base() -> None:
     walk = Walk()
     take(walk, page({"p": "2"}, nested=("/a.json", "https://a.example/b.json")), url="")
-    assert walk.next_step() == Step("https://a.example/b.json", 1)
+    assert walk.next_step() == Step("https://a.example/b.json", 1, begins_catalog=True)
     assert sorted(names(walk)) == ["first_page_only", "nested_not_read"]
 
 
@@ -175,22 +175,96 @@ def test_number_of_empty_pages_is_bounded() -> None:
         take(walk, page({"p": "last"}, items=0))
 
 
-def test_documents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_DOCUMENTS", 2)
     walk = Walk()
-    take(walk, page())
-    take(walk, page())
+    take(walk, page({"p": "1"}, nested=("/a.json", "/b.json")))
+    take(walk, page({"p": "2"}, nested=("/c.json",)))
     with pytest.raises(TooManyDocuments):
-        take(walk, page())
+        take(walk, page({"p": "3"}))
 
 
-def test_number_of_linked_documents_is_bounded_before_reading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_DOCUMENTS", 4)
+# ── nested catalogs ──
+
+
+def follow(walk: Walk, one: DirectoryPage) -> str:
+    """Take the next document, and return the last part of its URL."""
+    step = walk.next_step()
+    assert step is not None
+    take(walk, one, step.url, step.depth)
+    return step.url.rpartition("/")[2]
+
+
+def test_documents_of_a_nested_catalog_are_read_before_the_next_catalog() -> None:
     walk = Walk()
-    take(walk, page(nested=("?1", "?2")))
-    take(walk, page(nested=("?1", "?3", "?4")), f"{URL}?1", 1)
+    take(walk, page(nested=("/a", "/b")))
+    read = [follow(walk, page({"p": "2"}, nested=("/a1", "/a2")))]
+    read += [follow(walk, page()) for _ in range(4)]
+    assert read == ["a", "a?p=2", "a1", "a2", "b"]
+    assert walk.next_step() is None
+
+
+def test_all_nested_documents_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_DOCUMENTS", 2)
+    walk = Walk()
+    take(walk, page(nested=("/a", "/b", "/c", "/d")))
+    assert [follow(walk, page()), follow(walk, page()), walk.next_step()] == ["a", "b", None]
+    assert (walk.unread, names(walk)) == (1, ["nested_not_read"])
+
+
+def test_documents_of_one_nested_catalog_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_DOCUMENTS", 2 * NESTED_SHARE)
+    walk = Walk()
+    take(walk, page(nested=("/a", "/b")))
+    assert follow(walk, page(nested=("/a1", "/a2", "/a3"))) == "a"
+    assert walk.unread == 1
+    assert follow(walk, page()) == "a1"
     with pytest.raises(TooManyDocuments):
-        take(walk, page(nested=("?5",)), f"{URL}?2", 1)
+        follow(walk, page({"p": "2"}))
+    assert follow(walk, page(nested=("/b1", "/a3"))) == "b"
+    assert [follow(walk, page()), follow(walk, page()), walk.next_step()] == ["b1", "a3", None]
+    assert walk.unread == 1
+
+
+def test_document_that_was_given_up_is_read_for_another_catalog() -> None:
+    walk = Walk()
+    take(walk, page(nested=("/a", "/b")))
+    follow(walk, page(nested=("/b1",)))
+    step = walk.next_step()
+    assert step is not None
+    walk.give_up(step, "too slow")
+    follow(walk, page(nested=("/b1",)))
+    assert follow(walk, page()) == "b1"
+    assert (walk.unread, names(walk)) == (1, ["nested_not_read"])
+
+
+def test_unused_document_does_not_hide_another_one_with_the_same_content() -> None:
+    walk = Walk()
+    one = document("same", url=f"{URL}/a")
+    assert walk.take(one, 1)
+    assert walk.take(document("same", url=f"{URL}/b"), 1)
+
+
+def test_page_that_an_entry_names_as_a_catalog_is_read_as_a_page() -> None:
+    walk = Walk()
+    take(walk, page({"p": "2"}, nested=("/list?p=2", "/list?p=3")))
+    assert follow(walk, page({"p": "3"})) == "list?p=2"
+    assert follow(walk, page()) == "list?p=3"
+    assert (walk.next_step(), names(walk)) == (None, [])
+
+
+def test_empty_pages_of_one_catalog_do_not_count_for_the_next() -> None:
+    walk = Walk()
+    take(walk, page(nested=("/a", "/b")))
+    for name in ("a", "b"):
+        step = walk.next_step()
+        assert step is not None
+        assert step.url.endswith(name)
+        for number in range(MAX_EMPTY_PAGES):
+            take(walk, page({"p": str(number)}, items=0), step.url, 1)
+            step = walk.next_step()
+            assert step is not None
+        take(walk, page(items=0), step.url, 1)
 
 
 def test_two_catalogs_with_equal_content_are_accepted() -> None:

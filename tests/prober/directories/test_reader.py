@@ -23,10 +23,12 @@ from lifesign.prober.directories import (
     Unchanged,
     format_choice,
     read_directory,
+    target_collection,
 )
 from lifesign.prober.directories import reader as module
 from lifesign.prober.directories.fetching import fetching_with
 from lifesign.prober.directories.format_parser import (
+    NESTED_SHARE,
     DirectoryPage,
     Document,
     Kind,
@@ -34,6 +36,8 @@ from lifesign.prober.directories.format_parser import (
 )
 from lifesign.prober.directories.reader import (
     FIRST_WAIT_S,
+    MAX_CATALOG_S,
+    MAX_NESTED_S,
     MAX_READING_S,
     MAX_SILENT_TRIES,
     MAX_TRIES,
@@ -313,14 +317,101 @@ async def test_definitely_missing_catalog_is_reported(reply: Reply, fetcher: Fet
     assert reader.waits == []
 
 
-@pytest.mark.parametrize("reply", [answer(503), answer(429), raw(b"nonsense\r\n\r\n")])
-async def test_temporarily_unreachable_catalog_fails_the_whole_directory(
+EMPTY_PAGE = as_json({"items": [], "pageToken": "more"})
+"""A page of a catalog that refers to the next one without end."""
+
+
+def nesting(reply: Reply) -> dict[str, Reply]:
+    """Return a directory with a nested catalog that gives this reply, beside one that can be read."""
+    outer = catalog(card("https://a.example/"), nested("/bad.json"), nested("/good.json"))
+    good = as_json(catalog(card("https://b.example/")))
+    return {"/list": as_json(outer), "/bad.json": reply, "/good.json": good}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [answer(503), answer(429), raw(b"nonsense\r\n\r\n"), answer(503, Retry_After="600"), EMPTY_PAGE],
+)
+async def test_unreadable_nested_catalog_concerns_only_its_own_entries(
     reply: Reply, fetcher: Fetcher
 ) -> None:
-    outer = catalog(card("https://a.example/"), nested("/away.json"))
-    async with serving({"/list": as_json(outer), "/away.json": reply}) as server:
-        refused = await Reader(fetcher, server).refusal()
-    assert (refused.fault, refused.url) == ("not_fetched", f"{server.url}/away.json")
+    more = {"/bad.json?pageToken=more&pageSize=100": as_json({"items": [], "total": 0, "pageToken": "more"})}
+    async with serving(nesting(reply) | more) as server:
+        found = await Reader(fetcher, server).snapshot()
+    assert (urls(found), found.unread) == (["https://a.example/", "https://b.example/"], 1)
+    assert [finding.name for finding in found.findings] == ["nested_not_read"]
+    assert "/bad.json" in found.findings[0].message
+
+
+async def test_nested_catalog_with_too_many_entries_concerns_only_itself(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(target_collection, "MAX_ENTRIES", NESTED_SHARE)
+    many = as_json(catalog(card("https://c.example/"), card("https://d.example/")))
+    async with serving(nesting(many)) as server:
+        found = await Reader(fetcher, server).snapshot()
+    assert urls(found) == ["https://a.example/", "https://c.example/", "https://b.example/"]
+    assert found.unread == 1
+
+
+async def test_large_nested_catalog_concerns_only_itself(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MAX_BYTES", 500 * NESTED_SHARE)
+    async with serving(nesting(as_json(catalog(card(f"https://c.example/{'x' * 600}"))))) as server:
+        found = await Reader(fetcher, server).snapshot()
+    assert (urls(found), found.unread) == (["https://a.example/", "https://b.example/"], 1)
+    assert "more than 500 bytes" in found.findings[0].message
+
+
+async def test_slow_nested_catalog_concerns_only_itself(fetcher: Fetcher) -> None:
+    pages = {
+        f"/bad.json?pageToken={number}&pageSize=100": as_json(
+            catalog(card(f"https://c.example/{number}")) | {"pageToken": str(number + 1)}
+        )
+        for number in range(1, 9)
+    }
+    first = as_json(catalog(card("https://c.example/")) | {"pageToken": "1"})
+    async with serving(nesting(first) | pages) as server:
+        reader = Reader(fetcher, server)
+        fetch = reader.get
+
+        async def get(wanted: WantedDocument) -> Got:
+            if "bad.json" in wanted.url:
+                reader.waits.append(MAX_CATALOG_S / 4)
+            return await fetch(wanted)
+
+        reader.get = get
+        found = await reader.snapshot()
+    assert len(urls(found)) == 2 + 4
+    assert urls(found)[-1] == "https://b.example/"
+    assert (found.unread, sum(reader.waits)) == (1, MAX_CATALOG_S)
+
+
+async def test_time_of_all_nested_catalogs_is_bounded(fetcher: Fetcher) -> None:
+    outer = catalog(card("https://a.example/"), *(nested(f"/{number}.json") for number in range(100)))
+    async with serving({"/list": as_json(outer)}) as server:
+        reader = Reader(fetcher, server)
+        fetch = reader.get
+
+        async def get(wanted: WantedDocument) -> Got:
+            if wanted.url.endswith(".json"):
+                reader.waits.append(MAX_CATALOG_S)
+            return await fetch(wanted)
+
+        reader.get = get
+        found = await reader.snapshot()
+    assert (urls(found), sum(reader.waits)) == (["https://a.example/"], MAX_NESTED_S)
+    assert found.unread == 100 - MAX_NESTED_S / MAX_CATALOG_S
+
+
+async def test_complete_reading_with_the_targets_of_an_incomplete_one_is_a_change(fetcher: Fetcher) -> None:
+    async with serving(nesting(answer(503))) as server:
+        reader = Reader(fetcher, server)
+        known = (await reader.snapshot()).version
+        assert isinstance(await reader.read(known=known), Unchanged)
+        server.replies["/bad.json"] = answer(404)
+        assert (await reader.snapshot(known=known)).unread == 0
 
 
 async def test_catalog_on_a_blocked_network_is_not_requested(fetcher: Fetcher) -> None:

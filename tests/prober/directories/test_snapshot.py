@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,12 @@ def test_a_version_is_read_back(etag: str | None) -> None:
     assert read_version(str(version(etag))) == version(etag)
 
 
+def test_incomplete_reading_differs_from_a_complete_one() -> None:
+    whole, part = version(), replace(version(), is_complete=False)
+    assert read_version(str(part)) == part
+    assert [whole.describes_the_same(version('"a"')), whole.describes_the_same(part)] == [True, False]
+
+
 def test_last_modified_is_stored_without_an_entity_tag() -> None:
     time = "Wed, 21 Oct 2026 07:28:00 GMT"
     assert read_version(str(version(None, time))) == version(None, time)
@@ -27,7 +35,11 @@ def test_invalid_etag_is_not_stored(etag: str) -> None:
     assert read_version(str(version(etag))) == version()
 
 
-@given(st.none() | st.text() | st.from_regex(r"1 [0-9a-f]{14,18} [0-9a-f]{62,66}( etag .*)?", fullmatch=True))
+@given(
+    st.none()
+    | st.text()
+    | st.from_regex(r"1 [0-9a-f]{14,18} [0-9a-f]{62,66}( incomplete)?( etag .*)?", fullmatch=True)
+)
 def test_any_memory_is_a_version_or_none(text: str | None) -> None:
     found = read_version(text)
     assert found is None or str(found) == text

@@ -7,6 +7,7 @@ from lifesign.domain.targets.target import TargetKind, read_target
 from lifesign.prober.directories import target_collection as module
 from lifesign.prober.directories.format_parser import (
     MAX_NAME_CHARS,
+    NESTED_SHARE,
     Entry,
     Kind,
     Listed,
@@ -244,6 +245,38 @@ def test_targets_above_the_limit_are_refused_and_duplicates_are_not_counted() ->
     found.add([Listed("a.example"), Listed("b.example"), Listed("a.example")])
     with pytest.raises(TooManyEntries, match="more than 2 targets"):
         found.add([Listed("c.example")])
+
+
+def test_nested_catalog_may_use_one_part_of_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ENTRIES", 2 * NESTED_SHARE)
+    found = gather("a.example", "b.example", "c.example")
+    for catalog in range(2):
+        found.begin_catalog()
+        with pytest.raises(TooManyEntries, match="more than 2 targets"):
+            found.add(Listed(f"{catalog}-{number}.example") for number in range(9))
+    assert len(found.entries) == 7
+
+
+def test_nested_catalogs_may_not_use_more_than_the_directory() -> None:
+    found = Gathered(max_entries=2)
+    found.add([Listed("a.example")])
+    for most in (1, 0):
+        found.begin_catalog()
+        with pytest.raises(TooManyEntries, match=f"more than {most} target"):
+            found.add([Listed("b.example"), Listed("c.example")])
+
+
+def test_items_and_bytes_of_a_nested_catalog_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_ITEMS", 3 * NESTED_SHARE)
+    monkeypatch.setattr(module, "MAX_TARGETS_BYTES", 100 * NESTED_SHARE)
+    found = gather("a.example")
+    for _ in range(2):
+        found.begin_catalog()
+        with pytest.raises(TooManyEntries, match="more than 3 items"):
+            found.add([Listed("a.example")] * 4)
+    found.begin_catalog()
+    with pytest.raises(TooManyEntries, match="more than 100 bytes"):
+        found.add([Listed("b.example", "x" * 90)])
 
 
 @pytest.mark.parametrize(("name", "most"), [("abcdef", 4), ("abcd€", 2)], ids=["narrow", "wide"])

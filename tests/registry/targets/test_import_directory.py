@@ -212,6 +212,17 @@ async def test_directory_that_shrinks_by_half_is_suspended_until_confirmed(
     assert (again.status, again.json()["error"]["code"]) == (409, "nothing_held")
 
 
+@pytest.mark.both_databases
+async def test_incomplete_list_adds_targets_and_removes_none(api: RegistryApi) -> None:
+    await put(api, "dir", "one", urls(*range(20)))
+    record = await put(api, "dir", "two", urls(0, 20), keep_missing=True)
+    assert [record[member] for member in ("state", "added", "removed")] == ["applied", 1, 0]
+    assert (await directory(api))["size"] == 21
+    assert await listed(api, *range(21)) == sorted(urls(*range(21)))
+    record = await put(api, "dir", "three", urls(*range(15)))
+    assert [record[member] for member in ("state", "added", "removed")] == ["applied", 0, 6]
+
+
 async def test_directory_that_may_shrink_is_not_suspended(api: RegistryApi) -> None:
     await put(api, "dir", "one", urls(*range(20)))
     record = await put(api, "dir", "two", urls(1), allow_shrink=True)

@@ -62,6 +62,10 @@ class ImportPageRequest(Body):
     """True if the list may lose more than half of its entries without confirmation; taken from the first
     page.
     """
+    keep_missing: StrictBool = False
+    """True if the list is incomplete: entries of the directory that it lacks are kept; taken from the first
+    page.
+    """
 
 
 class ImportEndRequest(Body):

@@ -29,8 +29,6 @@ from lifesign.prober.directories.mcp_registry import server_card_entries
 
 PAGE_ITEMS: Final = 100
 """The largest page that a registry returns (ARD 7.4)."""
-MAX_NESTED: Final = 1_000
-"""Catalogs that one document names."""
 
 A2A_TYPES: Final = frozenset({"application/a2a-agent-card+json", "application/a2a-agent-card"})
 CATALOG_TYPES: Final = frozenset({"application/ai-catalog+json", "application/ai-catalog"})
@@ -151,8 +149,6 @@ def _find_nested(items: list[Any], depth: int, found: dict[str, None]) -> None:
                 _find_nested(data["entries"], depth + 1, found)
         elif url is not None:
             found[url] = None
-            if len(found) > MAX_NESTED:
-                raise NotReadable(f"expected at most {MAX_NESTED} catalogs in one document")
 
 
 def _entries(items: list[Any], depth: int) -> Iterator[Entry]:

@@ -24,8 +24,6 @@ from lifesign.prober.directories.format_parser import (
 
 CATALOG_PATH: Final = "/.well-known/api-catalog"
 LINKSET_TYPE: Final = "application/linkset+json"
-MAX_NESTED: Final = 1_000
-"""Catalogs that one catalog names."""
 
 _DESCRIPTIONS: Final = ("service-desc", "service-doc", "service-meta", "status")
 _CARD_RELATIONS: Final = ("agent-card", "a2a-agent-card")
@@ -83,10 +81,7 @@ def _nested(contexts: list[dict[str, Any]]) -> tuple[str, ...]:
         for context in contexts
         for link in (*_links(context, "api-catalog"), *filter(_is_catalog, _links(context, "item")))
     ]
-    found = dict.fromkeys(href for link in links if (href := first_text(link, ("href",))))
-    if len(found) > MAX_NESTED:
-        raise NotReadable(f"expected at most {MAX_NESTED} catalogs in one catalog")
-    return tuple(found)
+    return tuple(dict.fromkeys(href for link in links if (href := first_text(link, ("href",)))))
 
 
 def _links(context: Mapping[str, Any], relation: str) -> list[dict[str, Any]]:

@@ -1,7 +1,8 @@
 """Order in which the documents of a directory are read, and its limits.
 
-Pages follow pages, and catalogs name catalogs. The walk ends with a failure if the pages form a loop or never
-end: such a directory cannot be read completely.
+Pages follow pages, and catalogs name catalogs. The walk ends with a failure if the directory's own pages form
+a loop or never end: such a directory cannot be read completely. The author of an entry, who may be anyone,
+has chosen the URL of a nested catalog: it has limits of its own, and decides only about its own entries.
 """
 
 from collections import deque
@@ -15,10 +16,13 @@ from lifesign.domain.common.finding import Finding
 from lifesign.domain.net.allowed_addresses import MAX_URL_CHARACTERS, without_password
 from lifesign.domain.targets.target import read_target
 from lifesign.domain.text.counts import pluralize
-from lifesign.prober.directories.format_parser import MAX_NESTING_DEPTH, DirectoryPage, Document
+from lifesign.prober.directories.format_parser import MAX_NESTING_DEPTH, NESTED_SHARE, DirectoryPage, Document
 
 MAX_DOCUMENTS: Final = 25_000
-"""Maximum of documents that are read or named: two million entries, a hundred a page, and 25 % more."""
+"""Maximum of a directory's own pages: two million entries, a hundred a page, and 25 % more.
+
+All nested catalogs together may have as many documents, and one of them the part NESTED_SHARE.
+"""
 MAX_EMPTY_PAGES: Final = 10
 """Maximum number of empty pages in a row that each refer to another one."""
 MAX_FINDINGS: Final = 50
@@ -33,14 +37,16 @@ class Step:
     url: str
     depth: int
     """Number of references that lead to this document; 0 for the directory's own pages."""
+    begins_catalog: bool = False
+    """Whether an entry of the directory's own pages names it. Documents nested in it follow directly."""
 
 
 class Endless(Exception):
-    """The pages of a directory form a loop, or do not advance. The message has the details."""
+    """The pages of a list form a loop, or do not advance. The message has the details."""
 
 
 class TooManyDocuments(Exception):
-    """The directory has more documents than are read."""
+    """A directory, or a catalog nested in it, has more documents than are read."""
 
 
 class Walk:
@@ -53,18 +59,46 @@ class Walk:
         """Number of items in the directory's own pages; None: not counted."""
         self.is_single = True
         """Whether no document refers to another one."""
+        self.unread = 0
+        """Number of nested documents whose entries are unknown, because they could not be read."""
         self._total: int | None = None
         self._steps: deque[Step] = deque()
+        self._pages: set[str] = set()
+        """URLs of the directory's own pages."""
+        self._further_pages = 0
+        """Number of those after the first."""
         self._named: set[str] = set()
-        self._promised = 0
-        """Number of further documents that were named."""
+        """URLs of all documents that were named or read."""
+        self._nested_documents = 0
+        """Number of nested documents that were named."""
+        self._catalog_documents = 0
+        """Number of those in the nested catalog that is being read."""
+        self._digest = b""
+        """Digest of the document that is being read."""
         self._bodies: set[bytes] = set()
         self._empty_pages = 0
         self._findings: dict[Finding, None] = {}
 
     def next_step(self) -> Step | None:
         """Return the next document to read; None if all are read."""
-        return self._steps.popleft() if self._steps else None
+        while self._steps:
+            step = self._steps.popleft()
+            if step.depth and step.url in self._pages:
+                continue
+            if step.begins_catalog:
+                self._catalog_documents = self._empty_pages = 0
+            return step
+        return None
+
+    def give_up(self, step: Step, message: str) -> None:
+        """Leave a nested document unread; if a later catalog names it too, it is read as part of that one."""
+        self._named.discard(step.url)
+        self.leave_unread(message)
+
+    def leave_unread(self, message: str) -> None:
+        """Note that the entries of a nested document are unknown."""
+        self.unread += 1
+        self.note("nested_not_read", message)
 
     def note(self, name: str, message: str) -> None:
         """Add a finding once, up to MAX_FINDINGS."""
@@ -80,31 +114,32 @@ class Walk:
         return found
 
     def take(self, document: Document, depth: int) -> bool:
-        """Count a document that was read; return whether its content is new.
-
-        Raises Endless, TooManyDocuments.
-        """
+        """Count a document that was read; return whether its content is new. Raises Endless."""
         self.documents += 1
-        if self.documents > MAX_DOCUMENTS:
-            raise TooManyDocuments(f"more than {MAX_DOCUMENTS} documents")
         self._named.add(document.url)
-        digest = blake2b(document.body, digest_size=16).digest()
-        is_new = digest not in self._bodies
-        self._bodies.add(digest)
+        if depth == 0:
+            self._pages.add(document.url)
+        self._digest = blake2b(document.body, digest_size=16).digest()
+        is_new = self._digest not in self._bodies
         if not is_new and depth == 0:
             self._repeat("the same page was served again in place of another one")
         return is_new
 
     def follow(self, document: Document, page: DirectoryPage, depth: int) -> None:
-        """Queue the documents to which a document leads, to be read. Raises Endless, TooManyDocuments."""
+        """Queue the documents to which the document taken last leads. Raises Endless, TooManyDocuments."""
+        self._bodies.add(self._digest)
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
             self._total = page.total if page.total is not None else self._total
         self.is_single = self.is_single and page.next_page is None and not page.nested
+        nested = list(self._nested(document.url, page, depth))
+        if depth == 0:
+            self._steps.extend(nested)
+        else:
+            self._steps.extendleft(reversed(nested))
         following = _following(document.url, page)
         if following is not None:
             self._turn(following, page, depth)
-        self._steps.extend(self._nested(document.url, page, depth))
 
     def _turn(self, following: str, page: DirectoryPage, depth: int) -> None:
         if not following:
@@ -115,18 +150,26 @@ class Walk:
         self._empty_pages = self._empty_pages + 1 if page.items == 0 else 0
         if self._empty_pages > MAX_EMPTY_PAGES:
             raise Endless(f"{self._empty_pages} empty pages in a row, each of which refers to another one")
-        if following in self._named:
+        # An entry may name a page of the directory as a catalog: the page counts.
+        if following in (self._named if depth else self._pages):
             self._repeat("the next page is one that was read before")
             return
-        self._promise(following)
+        if depth:
+            self._promise_nested(following, depth)
+        else:
+            self._further_pages += 1
+            _check_number(self._further_pages, MAX_DOCUMENTS)
+            self._pages.add(following)
         # The rest of a list comes before the documents that its entries name.
         self._steps.appendleft(Step(following, depth))
 
-    def _promise(self, url: str) -> None:
-        """Count a document that will be read: a few thousand of them could name a thousand more each."""
-        self._promised += 1
-        if self._promised > MAX_DOCUMENTS:
-            raise TooManyDocuments(f"names more than {MAX_DOCUMENTS} documents")
+    def _promise_nested(self, url: str, depth: int) -> None:
+        """Count a nested document that a document of this depth names. Raises TooManyDocuments."""
+        self._nested_documents += 1
+        _check_number(self._nested_documents, MAX_DOCUMENTS)
+        if depth:
+            self._catalog_documents += 1
+            _check_number(self._catalog_documents, MAX_DOCUMENTS // NESTED_SHARE)
         self._named.add(url)
 
     def _repeat(self, what: str) -> None:
@@ -148,8 +191,17 @@ class Walk:
             elif depth == MAX_NESTING_DEPTH:
                 self.note("nested_not_read", f"nested in more than {MAX_NESTING_DEPTH} catalogs: {url}")
             elif url not in self._named:
-                self._promise(url)
-                yield Step(url, depth + 1)
+                try:
+                    self._promise_nested(url, depth)
+                except TooManyDocuments as error:
+                    self.leave_unread(f"{base}: {error}")
+                    return
+                yield Step(url, depth + 1, begins_catalog=depth == 0)
+
+
+def _check_number(named: int, most: int) -> None:
+    if named > most:
+        raise TooManyDocuments(f"names more than {most} documents")
 
 
 def _following(base: str, page: DirectoryPage) -> str | None:

@@ -19,6 +19,8 @@ MAX_ITEMS: Final = 2 * MAX_ENTRIES
 """Maximum of items in a directory: targets, duplicates and skipped entries."""
 MAX_NESTING_DEPTH: Final = 4
 """Documents within documents; AI Catalog's own limit."""
+NESTED_SHARE: Final = 10
+"""A nested catalog, with those nested in it, may use one part in so many of each limit of its directory."""
 MAX_NAME_CHARS: Final = 256
 MAX_TOKEN_CHARS: Final = 1024
 """Maximum length of a page token."""

@@ -1,8 +1,9 @@
 """Reads a whole directory: to its end, politely, or not at all.
 
 Documents are requested one at a time, each within its limits, and requested waits are respected. If a page
-fails there is no snapshot: half a directory would look as if the other half had left. Only a nested catalog
-that definitely does not exist is skipped and reported.
+fails there is no snapshot: half a directory would look as if the other half had left. The failure of a nested
+catalog concerns only that catalog: its URL was chosen by the author of an entry, who may be anyone. One that
+definitely does not exist has no entries; if its entries are unknown, the snapshot says so.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import logging
 import stat
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urljoin
@@ -25,7 +26,7 @@ from lifesign.prober.directories.catalog_links import (
     agentmaps,
     linked_catalogs,
 )
-from lifesign.prober.directories.document_order import Endless, TooManyDocuments, Walk
+from lifesign.prober.directories.document_order import Endless, Step, TooManyDocuments, Walk
 from lifesign.prober.directories.format_choice import (
     AUTO,
     BrokenPlugIn,
@@ -35,6 +36,7 @@ from lifesign.prober.directories.format_choice import (
     shown_error,
 )
 from lifesign.prober.directories.format_parser import (
+    NESTED_SHARE,
     Document,
     Entry,
     Format,
@@ -57,6 +59,10 @@ MAX_BYTES: Final = 2 * 1024 * 1024 * 1024
 """Maximum of all documents of a directory."""
 MAX_READING_S: Final = 3600.0
 """Time limit for all documents and waits of a directory."""
+MAX_NESTED_S: Final = 1800.0
+"""Time limit for all nested catalogs of a directory."""
+MAX_CATALOG_S: Final = 300.0
+"""Time limit for one of them, with the catalogs nested in it."""
 MAX_TRIES: Final = 4
 """Maximum of tries per request."""
 MAX_SILENT_TRIES: Final = 2
@@ -121,6 +127,19 @@ class _NoReading(Exception):
         self.outcome = outcome
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Limits of the part of a directory that is being read: its own pages, or one nested catalog."""
+
+    ends_at_s: float
+    seconds: float
+    """Time from the beginning of the part."""
+    most_bytes: int
+    """Maximum of all documents at the end of the part."""
+    allowed_bytes: int
+    """Maximum of the documents of the part."""
+
+
 class _Reading:
     """One reading of one directory."""
 
@@ -145,7 +164,10 @@ class _Reading:
         self._entries = 0
         """Read so far, of all documents."""
         self._ends_at_s = now_s() + MAX_READING_S
+        self._nested_end_at_s: float | None = None
+        """Time limit for all nested catalogs; None before the first."""
         self._bytes = 0
+        self._limits = _Limits(self._ends_at_s, MAX_READING_S, MAX_BYTES, MAX_BYTES)
         self._place = str(source.file)
         """URL or path at which the first document was found."""
         self._way = ""
@@ -158,11 +180,14 @@ class _Reading:
 
     async def run(self) -> Snapshot | Unchanged:
         """Read the whole directory. Raises _NoReading, BrokenPlugIn."""
-        document: Document | None = await self._first()
-        depth = 0
-        while document is not None:
-            await self._take(document, depth)
-            document, depth = await self._next_document()
+        await self._take(await self._first(), depth=0)
+        while (step := self._walk.next_step()) is not None:
+            if step.depth == 0:
+                await self._take(await self._page(step.url), depth=0)
+            elif self._get is None:
+                self._walk.note("nested_not_read", f"named by a file, and not read: {step.url}")
+            else:
+                await self._read_nested(step)
         await self._read_cards()
         # Sorting a million URLs takes some time.
         return await asyncio.to_thread(self._outcome)
@@ -217,23 +242,40 @@ class _Reading:
         tried.append(f"{_location_text(place, got)}: this is {describe(document)}")
         return None
 
-    async def _next_document(self) -> tuple[Document | None, int]:
-        """Return the next document, None at the end, and its nesting depth."""
-        while (step := self._walk.next_step()) is not None:
-            if self._get is None:
-                self._walk.note("nested_not_read", f"named by a file, and not read: {step.url}")
-                continue
-            # The author of an entry, who may be anyone, has chosen the URL of a nested catalog.
-            is_own = step.depth == 0
-            got = await self._fetch(
-                self._source.request_for(step.url) if is_own else WantedDocument(url=step.url)
-            )
+    async def _page(self, url: str) -> Document:
+        """Return a further page of the directory's own list."""
+        got = await self._fetch(self._source.request_for(url))
+        if got.result is not ResultClass.OK:
+            raise self._not_fetched(url, got)
+        return self._document(url, got)
+
+    async def _read_nested(self, step: Step) -> None:
+        """Read a nested document; if that fails, only its entries stay unknown."""
+        if step.begins_catalog:
+            self._begin_catalog()
+        try:
+            # Without the key of the directory: the author of the entry has chosen the URL.
+            got = await self._fetch(WantedDocument(url=step.url))
             if got.result is ResultClass.OK:
-                return self._document(step.url, got), step.depth
-            if is_own or not _is_absent(got):
+                await self._take(self._document(step.url, got), step.depth)
+            elif _is_absent(got):
+                self._walk.note("nested_not_read", f"{_location_text(step.url, got)}: {got.reason}")
+            else:
                 raise self._not_fetched(step.url, got)
-            self._walk.note("nested_not_read", f"{_location_text(step.url, got)}: {got.reason}")
-        return None, 0
+        except _NoReading as stopped:
+            self._walk.give_up(step, _failure_text(stopped.outcome))
+
+    def _begin_catalog(self) -> None:
+        """Give a nested catalog its part of the limits."""
+        now_s = self._now_s()
+        if self._nested_end_at_s is None:
+            self._nested_end_at_s = min(self._ends_at_s, now_s + MAX_NESTED_S)
+        ends_at_s = min(self._nested_end_at_s, now_s + MAX_CATALOG_S)
+        most_bytes = min(MAX_BYTES, self._bytes + MAX_BYTES // NESTED_SHARE)
+        self._limits = _Limits(
+            ends_at_s, max(0.0, ends_at_s - now_s), most_bytes, max(0, most_bytes - self._bytes)
+        )
+        self._gathered.begin_catalog()
 
     async def _read_cards(self) -> None:
         """List the endpoints of the server cards that entries named."""
@@ -242,11 +284,12 @@ class _Reading:
             found = await self._cards.read(self._get, lambda: self._now_s() >= ends_at_s)
             # An unchanged directory does not show that its cards are unchanged.
             self._walk.is_single = False
+            self._gathered.begin_catalog()
             try:
                 for url, entries in found:
                     self._gathered.add(entries, url)
             except TooManyEntries as error:
-                raise self._failed("too_large", str(error), self._place) from error
+                self._walk.leave_unread(f"server cards of its entries: {error}")
         if self._cards.unread:
             message = (
                 f"{pluralize(self._cards.unread, 'URL')} taken as endpoints, without a search for a card"
@@ -254,7 +297,7 @@ class _Reading:
             self._walk.note("server_cards_not_read", message)
 
     async def _take(self, document: Document, depth: int) -> None:
-        """Parse one document, and note the documents that it names; _NoReading ends the directory."""
+        """Parse one document, and note the documents that it names; _NoReading if it cannot be used."""
         try:
             await _run_beside_loop(document, lambda: self._parse_document(document, depth))
         except NotReadable as error:
@@ -301,13 +344,14 @@ class _Reading:
         version = Version(
             settings=self._source.settings(self._place),
             digest=self._gathered.digest(),
+            is_complete=not self._walk.unread,
             # If there are several documents, one unchanged document proves nothing about the others.
             etag=self._validators[0] if self._walk.is_single else None,
             modified=self._validators[1] if self._walk.is_single else None,
         )
         findings = (*self._walk.findings(), *self._gathered.findings())
         before = read_version(self._known)
-        if before is not None and (before.settings, before.digest) == (version.settings, version.digest):
+        if before is not None and before.describes_the_same(version):
             return Unchanged(
                 version=str(version),
                 left_out=self._gathered.left_out,
@@ -323,6 +367,7 @@ class _Reading:
             duplicates=self._gathered.duplicates,
             items=self._walk.items,
             documents=self._walk.documents,
+            unread=self._walk.unread,
             findings=findings,
             version=str(version),
         )
@@ -340,8 +385,9 @@ class _Reading:
         if self._get is None:
             raise InvalidValue("get", None, "a way to fetch a directory at a URL")
         for tries in range(1, MAX_TRIES + 1):
-            if self._now_s() >= self._ends_at_s:
-                raise self._failed("too_slow", f"not read within {MAX_READING_S:g} s", wanted.url)
+            if self._now_s() >= self._limits.ends_at_s:
+                raise self._failed("too_slow", f"not read within {self._limits.seconds:g} s", wanted.url)
+            self._check_size(wanted.url)
             got = await self._get(wanted)
             if got.is_altered and got.result is ResultClass.OK:
                 # In its place are texts that the directory has not written, such as URLs of agents.
@@ -350,7 +396,7 @@ class _Reading:
             if got.is_unchanged and wanted.is_conditional:
                 raise _NoReading(Unchanged(version=self._known or ""))
             wait_s = max(float(got.retry_after_seconds or 0), FIRST_WAIT_S * 2 ** (tries - 1))
-            is_over = wait_s > MAX_WAIT_S or self._now_s() + wait_s >= self._ends_at_s
+            is_over = wait_s > MAX_WAIT_S or self._now_s() + wait_s >= self._limits.ends_at_s
             is_silent = got.result is ResultClass.TIMEOUT and got.status is None
             most = MAX_SILENT_TRIES if is_silent else MAX_TRIES
             if tries >= most or not _is_passing(got) or is_over:
@@ -363,10 +409,13 @@ class _Reading:
         # References are relative to the URL at which the document was found, not to the requested one.
         url = str(got.url)
         self._bytes += len(got.body)
-        if self._bytes > MAX_BYTES:
-            raise self._failed("too_large", f"more than {MAX_BYTES} bytes in all", url)
+        self._check_size(url)
         self._validators = (got.etag, got.last_modified)
         return Document(got.body, got.content_type, url)
+
+    def _check_size(self, url: str) -> None:
+        if self._bytes > self._limits.most_bytes:
+            raise self._failed("too_large", f"more than {self._limits.allowed_bytes} bytes in all", url)
 
     async def _from_file(self, file: Path) -> Document:
         try:
@@ -407,6 +456,12 @@ def _location_text(url: str, got: Got) -> str:
     """Return the URL of a document, and the URL to which it redirected, if any."""
     found = str(got.url)
     return url if found == url else f"{url}, which leads to {found}"
+
+
+def _failure_text(outcome: NotRead | Unchanged) -> str:
+    """Return the reason why a nested document was not read, with its URL."""
+    assert isinstance(outcome, NotRead)  # noqa: S101 - only the first document is requested conditionally
+    return outcome.message if outcome.fault == "not_fetched" else f"{outcome.url}: {outcome.message}"
 
 
 def _is_passing(got: Got) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from lifesign.domain.common.finding import Finding
@@ -21,7 +21,7 @@ Fault = Literal[
 # Our digest, then the server's entity tag or time.
 _VERSION: Final = re.compile(
     r"1 (?P<settings>[0-9a-f]{16}) (?P<digest>[0-9a-f]{64})"
-    r"(?: (?P<kind>etag|modified) (?P<validator>[ -~]+))?"
+    r"(?P<incomplete> incomplete)?(?: (?P<kind>etag|modified) (?P<validator>[ -~]+))?"
 )
 
 
@@ -33,6 +33,8 @@ class Version:
     """Digest of place, format and kinds: 16 hexadecimal digits. Other settings give other targets."""
     digest: str
     """Digest of the targets: SHA-256 as 64 hexadecimal digits."""
+    is_complete: bool = True
+    """Whether the entries of all nested catalogs are known."""
     etag: str | None = None
     modified: str | None = None
     """`Last-Modified`, as sent. It and the entity tag are only known for a directory of one document."""
@@ -40,12 +42,17 @@ class Version:
     def __str__(self) -> str:
         known = (("etag", self.etag), ("modified", self.modified))
         validators = (f" {name} {value}" for name, value in known if value and _is_sendable(value))
-        return f"1 {self.settings} {self.digest}{next(validators, '')}"
+        state = "" if self.is_complete else " incomplete"
+        return f"1 {self.settings} {self.digest}{state}{next(validators, '')}"
+
+    def describes_the_same(self, other: "Version") -> bool:
+        """Return whether both describe the same targets, read by the same settings and equally completely."""
+        return str(replace(self, etag=None, modified=None)) == str(replace(other, etag=None, modified=None))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """All entries of a directory that was read completely."""
+    """All entries of a directory whose own pages were read completely."""
 
     format: str
     """The name of the format that it is in."""
@@ -61,6 +68,8 @@ class Snapshot:
     """Number of items served; an item may have several URLs or none. None: not counted."""
     documents: int
     """Number of documents read."""
+    unread: int
+    """Number of nested documents that could not be read: they may list targets that the snapshot lacks."""
     findings: tuple[Finding, ...]
     version: str
     """Opaque; given back at the next reading, it makes `Unchanged` of a directory that is still the same."""
@@ -104,6 +113,7 @@ def read_version(text: str | None) -> Version | None:
     return Version(
         settings=match["settings"],
         digest=match["digest"],
+        is_complete=match["incomplete"] is None,
         etag=validator if match["kind"] == "etag" else None,
         modified=validator if match["kind"] == "modified" else None,
     )

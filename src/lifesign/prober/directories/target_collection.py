@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urljoin
 
 from lifesign.domain.common.finding import Finding
@@ -28,6 +28,7 @@ from lifesign.prober.directories.format_parser import (
     MAX_ENTRIES,
     MAX_ITEMS,
     MAX_NAME_CHARS,
+    NESTED_SHARE,
     Entry,
     Kind,
     Listed,
@@ -82,7 +83,15 @@ class SkippedEntries:
 
 
 class TooManyEntries(Exception):
-    """A directory has more entries than are read; the message has the limit."""
+    """A directory, or a catalog nested in it, has more entries than are read; the message has the limit."""
+
+
+class _Used(NamedTuple):
+    """Numbers of items and targets, and bytes of the targets."""
+
+    items: int
+    targets: int
+    size: int
 
 
 class Gathered:
@@ -103,6 +112,10 @@ class Gathered:
         self._networks = networks
         self._found: dict[str, Listed] = {}
         self._found_bytes = 0
+        self._used = _Used(0, 0, 0)
+        """Before the part of the directory that is being added."""
+        self._most = _Used(MAX_ITEMS, max_entries, MAX_TARGETS_BYTES)
+        """At the end of that part."""
         self._left_out: dict[SkipReason, SkippedEntries] = {}
         self._local = SkippedEntries()
         self._nowhere = SkippedEntries()
@@ -118,13 +131,22 @@ class Gathered:
         """Skipped entries, by the reason."""
         return dict(self._left_out)
 
+    def begin_catalog(self) -> None:
+        """Begin with a nested catalog: what is added from now on may use one part in NESTED_SHARE."""
+        used = self._used = _Used(self.items, len(self._found), self._found_bytes)
+        self._most = _Used(
+            min(MAX_ITEMS, used.items + MAX_ITEMS // NESTED_SHARE),
+            min(self.max_entries, used.targets + MAX_ENTRIES // NESTED_SHARE),
+            min(MAX_TARGETS_BYTES, used.size + MAX_TARGETS_BYTES // NESTED_SHARE),
+        )
+
     def add(self, entries: Iterable[Entry], base: str = "") -> None:
         """Add the entries of the document at `base`. TooManyEntries beyond the limits."""
-        found = self._found
+        found, used, most = self._found, self._used, self._most
         for entry in entries:
+            if self.items == most.items:
+                raise TooManyEntries(f"more than {most.items - used.items} items")
             self.items += 1
-            if self.items > MAX_ITEMS:
-                raise TooManyEntries(f"more than {MAX_ITEMS} items")
             if isinstance(entry, Skipped):
                 self._leave_out(entry.reason, entry.what)
                 continue
@@ -135,8 +157,8 @@ class Gathered:
                 self._leave_out("not_a2a" if entry.kind in MCP_KINDS else "not_mcp", url)
             elif url in found:
                 self.duplicates += 1
-            elif len(found) == self.max_entries:
-                raise TooManyEntries(f"more than {pluralize(self.max_entries, 'target')}")
+            elif len(found) == most.targets:
+                raise TooManyEntries(f"more than {pluralize(most.targets - used.targets, 'target')}")
             else:
                 if url.startswith(_ODD_PLACES) or has_single_label_host(url):
                     self._note_unusual_url(url)
@@ -146,9 +168,11 @@ class Gathered:
                 found[url] = entry
 
     def _count_bytes(self, entry: Listed) -> None:
-        self._found_bytes += len(entry.url) + _size(entry.name)
-        if self._found_bytes > MAX_TARGETS_BYTES:
-            raise TooManyEntries(f"targets whose URLs and names have more than {MAX_TARGETS_BYTES} bytes")
+        size = self._found_bytes + len(entry.url) + _size(entry.name)
+        if size > self._most.size:
+            allowed = self._most.size - self._used.size
+            raise TooManyEntries(f"targets whose URLs and names have more than {allowed} bytes")
+        self._found_bytes = size
 
     def findings(self) -> list[Finding]:
         """Unusual properties of the directory as a whole."""

@@ -193,6 +193,7 @@ def _import(
         "source": body.source,
         "etag": body.etag,
         "allow_shrink": body.allow_shrink,
+        "keep_missing": body.keep_missing,
         "importer": importer,
     }
     return directories.begin_import(transaction, columns)

@@ -1,7 +1,7 @@
 """Replacement of a directory's list, part by part.
 
 First the listed targets are added, page by page, and marked with the number of the import. Then targets with
-an older mark are removed, some at a time. Each part is one short transaction.
+an older mark are removed, some at a time, unless the list is incomplete. Each part is one short transaction.
 """
 
 from dataclasses import replace
@@ -114,6 +114,8 @@ def _add_page(
         directories.store_import(transaction, found)
         return found, []
     directories.remove_pages(transaction, found.id)
+    if found.keep_missing:
+        found = replace(found, removed=0)
     change = assess_change(size_before=found.size_before, removed=found.removed, is_owned=is_owned)
     if change.is_suspended and not (found.allow_shrink and is_owned):
         found = _in_state(transaction, found, ImportState.SUSPENDED, explanation=change.reason)

@@ -423,6 +423,7 @@ imports = Table(
     Column("state_since_s", Double, nullable=False),
     Column("began_at_s", Double, nullable=False),
     Column("allow_shrink", Boolean, nullable=False),
+    Column("keep_missing", Boolean, nullable=False),
     Column("importer", String(64), comment="the prober's key that sends it; null: an operator"),
     Column("pages", Integer, nullable=False, comment="how many have come"),
     Column("place", BigInteger, nullable=False, comment="the page added last, then the target"),

@@ -61,6 +61,7 @@ class StoredImport:
     state_since_s: float
     began_at_s: float
     allow_shrink: bool
+    keep_missing: bool
     importer: str | None
     """Id of the prober's key that began it; None for a caller that may confirm it itself."""
     pages: int

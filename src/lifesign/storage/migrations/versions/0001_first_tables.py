@@ -548,6 +548,7 @@ def _create_imports() -> None:
         sa.Column("state_since_s", sa.Double(), nullable=False),
         sa.Column("began_at_s", sa.Double(), nullable=False),
         sa.Column("allow_shrink", sa.Boolean(), nullable=False),
+        sa.Column("keep_missing", sa.Boolean(), nullable=False),
         sa.Column("importer", sa.String(64), comment="the prober's key that sends it; null: an operator"),
         sa.Column("pages", sa.Integer(), nullable=False, comment="how many have come"),
         sa.Column("place", sa.BigInteger(), nullable=False, comment="the page added last, then the target"),
