@@ -24,6 +24,7 @@ from lifesign.client.candidate_urls import ANOTHERS_CARD
 from lifesign.domain.a2a.announcement import announce_health
 from lifesign.domain.observation.probe_memory import ProbeMemory
 from lifesign.domain.observation.results import Observation, ResultClass
+from lifesign.prober.probe.session import ALTERED
 
 CARD_ONLY: dict[str, Any] = {"ask": {"card": True, "transport": False, "health": False}}
 IMPATIENT: dict[str, Any] = {"timeouts": {"first_byte_seconds": SHORT_SECONDS, "total_seconds": 1}}
@@ -366,6 +367,35 @@ async def test_version_of_a_card_is_searched_for_secrets_without_invisible_chara
             await probes.see(server.url)
     assert probes.memory.protocol_version is None
     assert probes.memory.card_read_at_s is None
+
+
+@pytest.mark.parametrize(
+    ("secret", "members", "link"),
+    [
+        ("canary-of-ours", {"url": "https://\uff43anary-of-ours.example/rpc"}, ""),
+        ("canary-of-ours", {"url": "https://\u24d2anary-of-ours.example/rpc"}, ""),
+        ("canary/of-ours", {"url": "/rpc/canary/x/../of-ours"}, ""),
+        ("canary/of-ours", {"url": "/rpc/canary/./of-ours"}, ""),
+        ("canary/of-ours", {"healthUrl": "/health/canary/x/../of-ours"}, ""),
+        ("canary/of-ours", {}, "/health/canary/./of-ours"),
+    ],
+)
+async def test_secret_that_shows_once_a_url_is_parsed_is_neither_stored_nor_requested(
+    secret: str, members: dict[str, str], link: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", secret)
+    async with serving({}) as server:
+        places = {name: server.url + url if url[0] == "/" else url for name, url in members.items()}
+        headers = {"Link": f'<{link}>; rel="status"'} if link else {}
+        server.replies[CARD_PATH] = as_json(card(**places), **headers)
+        credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "LAB_TOKEN"}}]
+        async with probing(credentials=credentials) as probes:
+            observation = await probes.see(server.url)
+            known = probes.memory
+        asked = " ".join(server.paths)
+    altered = observation.transport if "url" in members else observation.readiness
+    assert (layer(altered).result, layer(altered).reason) == (ResultClass.NOT_MEASURED, ALTERED)
+    assert secret not in asked + observation.model_dump_json() + known.to_json()
 
 
 async def test_invalid_url_in_a_link_or_redirect_is_ignored() -> None:

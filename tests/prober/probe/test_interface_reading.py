@@ -77,6 +77,19 @@ async def test_a_card_with_a_secret_is_no_interface(monkeypatch: pytest.MonkeyPa
     assert probes.memory.interface_digest is None
 
 
+async def test_a_card_that_becomes_a_secret_in_lower_case_is_no_interface(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DRIFT_TOKEN", "k0123456789")
+    schemes = {"a": {"type": "http", "scheme": "\N{KELVIN SIGN}0123456789"}}
+    async with serving({CARD_PATH: as_json(card(securitySchemes=schemes))}) as server:
+        credentials = [{"name": "lab", "origin": server.url, "bearer": {"env": "DRIFT_TOKEN"}}]
+        async with probing(**CARD_ONLY, credentials=credentials) as probes:
+            interface, _ = await read(probes, server.url)
+    assert interface is None
+    assert "k0123456789" not in probes.memory.to_json()
+
+
 TOOLS_ONLY: dict[str, Any] = {"health": False, "tools": True}
 
 

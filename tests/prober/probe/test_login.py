@@ -190,6 +190,20 @@ async def test_a_secret_in_the_challenge_is_not_shown(monkeypatch: pytest.Monkey
     assert "canary" not in observation.model_dump_json() + memory
 
 
+async def test_metadata_url_that_resolves_to_a_secret_is_not_requested(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary/of-the-lab")
+    async with serving({}) as server:
+        gate(server, 'Bearer resource_metadata="/else/canary/./of-the-lab"')
+        lab = {"name": "lab", "origin": server.url, "path": RPC, "bearer": {"env": "LAB_TOKEN"}}
+        async with probing(ask={}, credentials=[lab]) as probes:
+            observation = await probes.see(server.url)
+        assert "authorization" in server.asked(RPC)
+        assert not any("of-the-lab" in path for path in server.paths)
+    assert (observation.login is not None, result(observation)) == (True, None)
+
+
 async def test_metadata_is_compared_with_the_secret_that_its_origin_got(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

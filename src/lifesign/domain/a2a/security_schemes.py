@@ -37,7 +37,8 @@ _SCHEME: Final = re.compile(SCHEME_PATTERN)
 
 def security_schemes(members: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the security schemes of a card, each once, without unknown types and invalid names."""
-    texts = (text for text in _texts(members) if _SCHEME.fullmatch(text))
+    # In lower case, other letters than ASCII may become ASCII.
+    texts = (_in_lower_case(text) for text in _texts(members) if _SCHEME.fullmatch(text))
     return tuple(islice(dict.fromkeys(texts), MAX_SCHEMES))
 
 
@@ -50,6 +51,11 @@ def scheme_members(scheme: Mapping[str, Any]) -> tuple[object, Mapping[str, Any]
     return scheme.get("type"), scheme
 
 
+def _in_lower_case(text: str) -> str:
+    """Return the text of a scheme with the name of an HTTP scheme in lower case."""
+    return text.lower() if text.startswith("http ") else text
+
+
 def _texts(members: Mapping[str, Any]) -> Iterator[str]:
     newer, older = members.get("securitySchemes"), members.get("authentication")
     if isinstance(newer, dict):
@@ -59,12 +65,12 @@ def _texts(members: Mapping[str, Any]) -> Iterator[str]:
     names = older.get("schemes") if isinstance(older, dict) else None
     if isinstance(names, list):
         # 0.1: names of HTTP schemes.
-        yield from (f"http {name.lower()}" for name in names[:MAX_READ_SCHEMES] if isinstance(name, str))
+        yield from (f"http {name}" for name in names[:MAX_READ_SCHEMES] if isinstance(name, str))
 
 
 def _text(kind: object, members: Mapping[str, Any]) -> str:
     if kind == "http":
-        return f"http {str(members.get('scheme')).lower()}"
+        return f"http {members.get('scheme')}"
     if kind == "apiKey":
         return f"apiKey {members.get('in') or members.get('location')} {members.get('name')}"
     return str(kind)

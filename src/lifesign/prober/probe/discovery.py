@@ -101,7 +101,10 @@ def _places_of_health(visit: ProbeSession, card: AgentCard, fetched: Fetched) ->
     if given.prefix and is_named_by(card, given):
         # The card is this agent's own, whatever its URL: no URL is a guess any more.
         given = replace(given, prefix="")
-    return health_places(given, place, announced_health(card, place, fetched.status_links))
+    announced = announced_health(card, place, fetched.status_links)
+    if announced.url is not None:
+        announced = replace(announced, url=visit.unless_secret(announced.url, fetched))
+    return health_places(given, place, announced)
 
 
 def _places(visit: ProbeSession) -> Iterator[URL]:
@@ -147,7 +150,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     visit.card_place = fetched.url
     visit.health_places = _places_of_health(visit, served.card, fetched)
     _remember_reading(visit, place, fetched, digest)
-    interface = _interface_memory(served.card)
+    interface = _interface_memory(visit, served.card, fetched)
     if interface["interface_url"] != visit.recall("interface_url"):
         interface["interface_address"] = None
     visit.learned |= interface
@@ -156,7 +159,7 @@ def _classify(visit: ProbeSession, url: URL, fetched: Fetched, etag: str | None)
     visit.learned["health_url"] = _first_health_url(visit)
     if not fetched.is_altered:
         # A token may be a word of the card: the next one would change the interface.
-        note_card(visit, fetched.body, digest, served.card.interfaces)
+        note_card(visit, fetched, digest, served.card.interfaces)
     return visit.layer(fetched, reason=_oddities(served.card), evidence=visit.keep(fetched.body))
 
 
@@ -192,10 +195,10 @@ def _remember_reading(visit: ProbeSession, place: str, fetched: Fetched, digest:
     }
 
 
-def _interface_memory(card: AgentCard) -> dict[str, Any]:
+def _interface_memory(visit: ProbeSession, card: AgentCard, fetched: Fetched) -> dict[str, Any]:
     """Return the remembered facts about the interface to request."""
     interface = askable(card.interfaces)
-    url = None if interface is None else _plain(interface)
+    url = None if interface is None else _plain(visit, interface, fetched)
     if interface is None or url is None:
         return {
             "interface_url": None,
@@ -222,10 +225,10 @@ def _claimed_agent(card: AgentCard) -> dict[str, Any]:
     return {"link_registry": registration.registry, "link_agent_id": registration.agent_id}
 
 
-def _plain(interface: AgentInterface) -> str | None:
+def _plain(visit: ProbeSession, interface: AgentInterface, fetched: Fetched) -> str | None:
     """Return an interface's URL in the form of the request, None if it is too long."""
     try:
-        url = str(parsed(interface.url).with_fragment(None))
+        url = str(visit.unless_secret(parsed(interface.url).with_fragment(None), fetched))
     except ValueError:
         return None
     return url if len(url) <= MAX_URL_CHARS else None

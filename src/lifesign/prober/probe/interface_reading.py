@@ -13,6 +13,7 @@ from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.published_interface.card_interface import read_card_interface
 from lifesign.domain.published_interface.published import Interface, canonical
 from lifesign.domain.published_interface.tool_interface import tool_interface
+from lifesign.prober.network.fetched import Fetched
 from lifesign.prober.probe.session import ProbeSession
 
 
@@ -22,14 +23,15 @@ def note_same_interface(visit: ProbeSession) -> None:
         visit.learned["interface_changes"] = 0
 
 
-def note_card(visit: ProbeSession, body: bytes, digest: str, places: Sequence[AgentInterface]) -> None:
+def note_card(visit: ProbeSession, fetched: Fetched, digest: str, places: Sequence[AgentInterface]) -> None:
     """Record the published interface in a card. `digest` is that of its bytes, `places` those to call."""
     memory = visit.entry.memory
     if memory.interface_digest is not None and digest == memory.card_digest:
         note_same_interface(visit)
         return
-    interface = read_card_interface(body, places)
-    if interface is not None:
+    interface = read_card_interface(fetched.body, places)
+    # In lower case, other letters than those of a secret may become it.
+    if interface is not None and not fetched.scrubber.is_quoted_in(interface.text):
         note_interface(visit, interface)
 
 

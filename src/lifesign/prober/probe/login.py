@@ -59,7 +59,9 @@ async def _metadata(
         return known
     # A secret in the path must not get into that of the metadata, which another server may answer.
     has_secret = fetched.scrubber.is_quoted_in(str(fetched.url))
-    found = await _read(visit, fetched.url.origin() if has_secret else fetched.url, challenges)
+    url = fetched.url.origin() if has_secret else fetched.url
+    places = [visit.unless_secret(place, fetched) for place in _places(url, challenges)]
+    found = await _read(visit, url, places)
     if found is None:
         # No answer says anything: neither that there is metadata, nor that there is none.
         return known
@@ -67,10 +69,10 @@ async def _metadata(
     return found
 
 
-async def _read(visit: ProbeSession, url: URL, challenges: Sequence[Challenge]) -> OAuthMetadata | None:
+async def _read(visit: ProbeSession, url: URL, places: Sequence[URL]) -> OAuthMetadata | None:
     """Return the metadata of the first place that has any; None if a place gave no usable answer."""
     resources = [str(url.with_query(None)), str(url.origin()), str(visit.given.url)]
-    for place in _places(url, challenges):
+    for place in places:
         fetched = await visit.ask(place, max_bytes=MAX_METADATA_BYTES, is_aside=True, purpose=Purpose.OTHER)
         if fetched is None:
             return None

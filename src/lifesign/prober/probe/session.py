@@ -73,6 +73,8 @@ MAX_STATUS: Final = 599
 
 ALTERED: Final = "the answer contained a secret of the prober, which was removed"
 """Reason for failures that may be due to this."""
+REMOVED_URL: Final = URL(f"https://{REMOVED.lower()}/")
+"""Stands for a URL that contains a secret."""
 _OF_ALTERED: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.INVALID_DOCUMENT, ResultClass.REDIRECT_REFUSED,
 })  # fmt: skip
@@ -439,6 +441,16 @@ class ProbeSession:
         """Return whether a text from an answer of this probe may stand for one that contained a secret."""
         # The shortest replacement; hosts are in lower case.
         return self.has_altered and REMOVED[:MIN_SECRET_CHARS].lower() in text.lower()
+
+    def unless_secret(self, url: URL, fetched: Fetched) -> URL:
+        """Return a URL that an answer names; if it contains a secret, one that is never requested.
+
+        A secret may only show once the URL is parsed: in a host of other letters, or after dot segments.
+        """
+        if not fetched.scrubber.is_quoted_in(str(url)):
+            return url
+        self.has_altered = True
+        return REMOVED_URL
 
     def keep(self, body: bytes) -> str | None:
         """Store bytes as evidence if the prober keeps it; return their SHA-256."""
