@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 import time
@@ -19,7 +20,7 @@ from lifesign.crawl.progress_display import step_text
 from lifesign.domain.access.permissions import Role
 from lifesign.errors import InvalidValue, LifesignError
 from lifesign.prober.definition.models import ProbeDefinition
-from lifesign.prober.directories import Got
+from lifesign.prober.directories import Got, read_directory
 from lifesign.prober.directories.fetching import TIMEOUTS, fetching_with
 from lifesign.prober.directories.source import WantedDocument
 from lifesign.prober.network.fetch import Fetcher
@@ -393,6 +394,27 @@ async def test_directory_at_a_url_is_requested_conditionally(database: Database,
             assert outcome.has_failed
             assert outcome.text.startswith("there: not read: key_file: ")
             assert "1 target" in outcome.text
+
+
+async def test_directories_that_are_read_at_once_share_the_limit_on_targets(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["one.txt", "two.txt"]
+    for name in names:
+        (tmp_path / name).write_text(f"a.{name}.example\nb.{name}.example\n")
+    definition = defined(tmp_path, directories=[{"file": name} for name in names], limits={"max_targets": 3})
+    both_read = asyncio.Barrier(2)
+
+    async def read(*arguments: Any, **named: Any) -> Any:
+        found = await read_directory(*arguments, **named)
+        await both_read.wait()
+        return found
+
+    monkeypatch.setattr(module, "read_directory", read)
+    reading = importer(database, definition)
+    outcomes = await asyncio.gather(*map(reading.import_directory, definition.directories))
+    assert sorted(outcome.has_failed for outcome in outcomes) == [False, True]
+    assert sum((await sizes(database)).values()) == 2
 
 
 async def test_unreadable_nested_catalog_removes_no_target(database: Database, tmp_path: Path) -> None:

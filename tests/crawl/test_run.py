@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,14 @@ import pytest
 from tests.support.crawl_acting import STANDING
 from tests.support.crawling import Shown
 
+from lifesign.crawl import directory_import
 from lifesign.crawl import run as module
 from lifesign.crawl.backend import LocalBackend, open_local_backend
-from lifesign.crawl.run import Crawl, stopped_by_signals
+from lifesign.crawl.run import MAX_READINGS, Crawl, stopped_by_signals
 from lifesign.crawl.worker_config import WorkerConfig, WorkerStatus
+from lifesign.errors import InvalidValue
 from lifesign.prober.definition.models import ProbeDefinition
+from lifesign.prober.directories import ListSource, read_directory
 from lifesign.serving.ending_signals import finishing
 
 Report = Callable[[str, WorkerStatus], None]
@@ -57,6 +60,78 @@ async def test_directory_that_could_not_be_read_is_read_again_before_its_time(
         await crawl._retry(importer)
     assert shown.lines == ["agents.txt: 1 target"]
     assert not crawl.outcomes["agents.txt"].has_failed
+
+
+def wrap_reading(monkeypatch: pytest.MonkeyPatch, wait: Callable[[str], Awaitable[object]]) -> None:
+    """Wait for this before each reading of a file of the given name."""
+
+    async def read(listed: ListSource, *arguments: Any, **named: Any) -> Any:
+        assert listed.file is not None
+        async with asyncio.timeout(10):
+            await wait(listed.file.name)
+        return await read_directory(listed, *arguments, **named)
+
+    monkeypatch.setattr(directory_import, "read_directory", read)
+
+
+async def test_slow_directory_does_not_delay_the_others(
+    home: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "slow.txt").write_text("http://127.0.0.1:2/\n")
+    write_list(tmp_path)
+    definition = defined(tmp_path, directories=[{"file": "slow.txt"}, {"file": "agents.txt"}])
+    has_begun = asyncio.Event()
+
+    async def wait(name: str) -> None:
+        if name == "agents.txt":
+            has_begun.set()
+        await has_begun.wait()
+
+    wrap_reading(monkeypatch, wait)
+    crawl = Crawl(definition, home, Shown(), asyncio.Event())
+    async with crawl._importer(is_continuous=False) as importer:
+        await crawl._read_directories(importer)
+    assert {outcome.text for outcome in crawl.outcomes.values()} == {
+        "slow.txt: 1 target",
+        "agents.txt: 1 target",
+    }
+
+
+async def test_only_a_few_directories_are_read_at_once(
+    home: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"list-{number}.txt" for number in range(2 * MAX_READINGS)]
+    for name in names:
+        (tmp_path / name).write_text(f"http://127.0.0.1/{name}\n")
+    definition = defined(tmp_path, directories=[{"file": name} for name in names])
+    barrier = asyncio.Barrier(MAX_READINGS)
+
+    async def wait(_: str) -> None:
+        assert barrier.n_waiting < MAX_READINGS
+        await barrier.wait()
+
+    wrap_reading(monkeypatch, wait)
+    shown = Shown()
+    crawl = Crawl(definition, home, shown, asyncio.Event())
+    async with crawl._importer(is_continuous=False) as importer:
+        await crawl._read_directories(importer)
+    assert all(" reading " in line for line in shown.lines[:MAX_READINGS])
+    assert " reading " not in shown.lines[MAX_READINGS]
+    assert len(crawl.outcomes) == len(names)
+
+
+async def test_unusable_key_file_ends_the_readings_beside_it(
+    home: LocalBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_list(tmp_path)
+    keyed = {"url": "https://a.example/list.json", "key_file": "missing.key"}
+    definition = defined(tmp_path, directories=[{"file": "agents.txt"}, keyed], contact="mailto:a@b.example")
+    wrap_reading(monkeypatch, lambda _: asyncio.Event().wait())
+    crawl = Crawl(definition, home, Shown(), asyncio.Event())
+    async with crawl._importer(is_continuous=False) as importer:
+        with pytest.raises(InvalidValue, match=r"missing\.key"):
+            await crawl._read_directories(importer)
+        assert importer.step is None
 
 
 async def test_pass_probes_each_target_once_and_the_next_one_again(

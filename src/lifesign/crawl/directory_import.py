@@ -6,7 +6,7 @@ earlier list of the directory, part by part. An unchanged list is not sent again
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -115,8 +115,9 @@ class DirectoryImporter:
         self._get = get
         self._is_shared = is_shared
         self._is_continuous = is_continuous
-        self.step: ImportStep | None = None
-        """Progress with the directory that is being read; None between two of them."""
+        self._steps: dict[str, ImportStep] = {}
+        """Progress with the directories that are being read, by their names."""
+        self._handing_over = asyncio.Lock()
         self._opt_outs = opt_outs_of(definition)
         self._prefix = _digest(_opt_out_lines(self._opt_outs))
 
@@ -125,6 +126,12 @@ class DirectoryImporter:
         """The directories that the definition names."""
         named = [source.label for source in self._definition.directories]
         return [*([self._inline] if self._definition.targets else []), *named]
+
+    @property
+    def step(self) -> ImportStep | None:
+        """Progress with the directory that has been read for the longest time; None if there is none."""
+        # Other threads report their progress meanwhile.
+        return next(iter(tuple(self._steps.values())), None)
 
     @property
     def _inline(self) -> str:
@@ -144,7 +151,7 @@ class DirectoryImporter:
         try:
             done = await self._hand_over(self._inline, targets, version, source=None, allow_shrink=True)
         finally:
-            self.step = None
+            self._steps.pop(self._inline, None)
         return replace(done, text=done.text + _findings_text(inline_findings(self._definition)))
 
     async def import_directory(self, source: DirectorySource, *, is_again: bool = False) -> ImportOutcome:
@@ -163,20 +170,19 @@ class DirectoryImporter:
             text = f"{source.label}: not stored: {error}"
             return ImportOutcome(directory=source.label, text=text, has_failed=True)
         finally:
-            self.step = None
+            self._steps.pop(source.label, None)
 
     async def _import_directory(self, source: DirectorySource, *, is_again: bool) -> ImportOutcome:
         name = source.label
-        records = {record.name: record for record in await self._lists.all()}
+        records = await self._records()
         record = records.get(name)
         known = None
         if record is not None and (last := record.suspended or record.applied) is not None:
             known = _without_prefix(last.etag, self._prefix)
-        others = sum(records[other].size for other in self.names if other != name and other in records)
         report = partial(self._at, name, "lines read")
         report(0)
         try:
-            listed = self._source(source, others)
+            listed = self._source(source, self._room(name, records))
         except InvalidValue as error:
             if not is_again:
                 raise
@@ -193,13 +199,15 @@ class DirectoryImporter:
                 return _suspended_outcome(name, record.suspended)
             unchanged = ImportOutcome(directory=name, text=f"{name}: unchanged, {targets_text(record.size)}")
             return _with_findings(unchanged, read)
-        return await self._import_snapshot(source, read, record, listed.max_entries)
+        # One at a time, because the limit on targets is that of all directories together.
+        async with self._handing_over:
+            return await self._import_snapshot(source, read)
 
-    async def _import_snapshot(
-        self, source: DirectorySource, read: Snapshot, record: DirectoryRecord | None, max_entries: int
-    ) -> ImportOutcome:
+    async def _import_snapshot(self, source: DirectorySource, read: Snapshot) -> ImportOutcome:
         """Import what was read. If entries of nested catalogs are unknown, no target is removed."""
         name = source.label
+        records = await self._records()
+        record, room = records.get(name), self._room(name, records)
         version = f"{self._prefix} {read.version}"
         if len(version) > MAX_ETAG_CHARS:
             # Without the server's validators: the next reading costs more, and finds the same.
@@ -211,9 +219,10 @@ class DirectoryImporter:
                 text = f"{name}: not read: {public} is public, and no contact is configured"
                 return ImportOutcome(directory=name, text=text, has_failed=True)
         unread = f"{pluralize(read.unread, 'nested catalog')} could not be read"
-        if read.unread and record is not None and record.size + len(targets) > max_entries:
-            text = f"{unread}, and with the targets that are kept there could be more than {max_entries:,}"
-            return _not_read_outcome(name, text, record)
+        kept = record.size if read.unread and record is not None else 0
+        if kept + len(targets) > room:
+            why = f"{unread}, and with the targets that are kept there could be " if kept else ""
+            return _not_read_outcome(name, f"{why}more than {targets_text(room)}", record)
         place = stored_location(printable(read.url), source, is_shared=self._is_shared)
         keep, shrink = read.unread > 0, source.allow_shrink
         outcome = await self._hand_over(
@@ -234,8 +243,15 @@ class DirectoryImporter:
             return NotRead(fault="file_unreadable", message=STILL_WRITTEN, url=str(file))
         return read
 
-    def _source(self, source: DirectorySource, others: int) -> ListSource:
-        """Return the source to read; `others` is the number of targets of the other directories."""
+    async def _records(self) -> dict[str, DirectoryRecord]:
+        return {record.name: record for record in await self._lists.all()}
+
+    def _room(self, name: str, records: Mapping[str, DirectoryRecord]) -> int:
+        """Return the number of targets that a directory may list beside the other ones, at least 1."""
+        others = sum(records[other].size for other in self.names if other != name and other in records)
+        return max(1, self._definition.limits.max_targets - others)
+
+    def _source(self, source: DirectorySource, max_entries: int) -> ListSource:
         key = None
         if source.key_file is not None:
             forbid_core_dumps()
@@ -248,15 +264,12 @@ class DirectoryImporter:
             format=source.format,
             key=key,
             kinds=kinds_of(source.kinds),
-            max_entries=max(1, self._definition.limits.max_targets - others),
+            max_entries=max_entries,
             networks=self._definition.networks_allowed,
         )
 
     def _at(self, directory: str, doing: str, done: int, total: int | None = None) -> None:
-        self.step = ImportStep(directory, doing, done, total)
-
-    async def _record(self, name: str) -> DirectoryRecord | None:
-        return next((record for record in await self._lists.all() if record.name == name), None)
+        self._steps[directory] = ImportStep(directory, doing, done, total)
 
     async def _hand_over(
         self,
@@ -269,7 +282,7 @@ class DirectoryImporter:
         keep_missing: bool = False,
     ) -> ImportOutcome:
         """Import a list, and wait until it is applied or suspended."""
-        record = await self._record(name)
+        record = (await self._records()).get(name)
         applied = None if record is None or record.suspended is not None else record.applied
         if record is not None and applied is not None and applied.etag == version:
             return ImportOutcome(directory=name, text=f"{name}: unchanged, {targets_text(record.size)}")

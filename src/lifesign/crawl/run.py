@@ -1,9 +1,9 @@
 """Course of a crawl, from its first line to its last.
 
-Directories come first, to get targets; then all processes run, until a census is complete or the crawl is
-stopped. Meanwhile the backend runs its periodic work, and directories are read again at their interval. A
-continuous crawl waits only START_READING_SECONDS for directories: a slow one must not delay the probes of all
-other targets.
+Directories come first, to get targets, some of them at a time; then all processes run, until a census is
+complete or the crawl is stopped. Meanwhile the backend runs its periodic work, and directories are read again
+at their interval. A continuous crawl waits only START_READING_SECONDS for directories: a slow one must not
+delay the probes of all other targets.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,6 +45,8 @@ from lifesign.serving.ending_signals import (
 SHOW_SECONDS: Final = 0.5
 START_READING_SECONDS: Final = 60.0
 """Time for which a continuous crawl waits for its directories before it probes."""
+MAX_READINGS: Final = 4
+"""Maximum number of directories that are read at once; a reading takes at most about 1 GiB of memory."""
 COUNT_SECONDS: Final = 5.0
 """Interval of counts of remaining targets while other machines probe the same ones."""
 COUNT_ALL_SECONDS: Final = 60.0
@@ -110,6 +112,7 @@ class Crawl:
         self._stop = stop
         self.statuses: WorkerStatuses | None = None
         """Progress of all processes, once they probe."""
+        self._readings = asyncio.Semaphore(MAX_READINGS)
         self.outcomes: dict[str, ImportOutcome] = {}
         """Results of the last reading of each directory."""
 
@@ -320,13 +323,16 @@ class Crawl:
         inline = await importer.import_inline()
         if inline is not None:
             self._note(inline)
-        for source in self._definition.directories:
-            self._progress.print_line(f"{source.label}: reading {source.url or source.file}")
-            self._note(await importer.import_directory(source))
+        await _run_all(self._read_first(importer, source) for source in self._definition.directories)
         if not self._home.is_shared:
             for record in await importer.unnamed():
                 text = f"{record.name}: not in this definition, but also probed: {targets_text(record.size)}"
                 self._progress.print_line(f"{text} ({self._command('remove', record.name)})")
+
+    async def _read_first(self, importer: DirectoryImporter, source: DirectorySource) -> None:
+        async with self._readings:
+            self._progress.print_line(f"{source.label}: reading {source.url or source.file}")
+            self._note(await importer.import_directory(source))
 
     def _jobs(self, importer: DirectoryImporter) -> Jobs:
         """Return the periodic jobs of a continuous crawl."""
@@ -344,17 +350,19 @@ class Crawl:
 
     async def _read_again(self, importer: DirectoryImporter, source: DirectorySource) -> None:
         """Read one directory, and report the result unless it is the same as last time."""
-        last = self.outcomes.get(source.label)
-        outcome = await importer.import_directory(source, is_again=True)
+        async with self._readings:
+            last = self.outcomes.get(source.label)
+            outcome = await importer.import_directory(source, is_again=True)
         if last is None or outcome.text != last.text:
             self._note(outcome)
 
     async def _retry(self, importer: DirectoryImporter) -> None:
         """Read directories again that could not be read last time, before their regular time."""
-        for source in self._definition.directories:
-            last = self.outcomes.get(source.label)
-            if last is not None and last.has_failed:
-                await self._read_again(importer, source)
+        await _run_all(
+            self._read_again(importer, source)
+            for source in self._definition.directories
+            if (last := self.outcomes.get(source.label)) is not None and last.has_failed
+        )
 
     def _note(self, outcome: ImportOutcome) -> None:
         self.outcomes[outcome.directory] = outcome
@@ -374,6 +382,17 @@ def worth_starting(processes: int, targets: int, concurrency: int) -> int:
     started: with less work for each, more processes only take longer.
     """
     return max(1, min(processes, -(-targets // min(concurrency, START_TARGETS))))
+
+
+async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines at once; the first exception ends the others."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _end(tasks: Sequence["asyncio.Task[Any]"]) -> None:
