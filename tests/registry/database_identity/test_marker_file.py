@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,27 @@ def test_equivalent_database_urls_share_one_marker(tmp_path: Path, monkeypatch: 
     (tmp_path / "current.db").symlink_to("data/registry.db")
     assert same_for_all_spellings(make_url(f"sqlite:///{tmp_path}/current.db")) not in names
     assert same_for_all_spellings(make_url("sqlite://")) is None
+
+
+def test_marker_is_kept_where_a_linked_directory_leads_and_when_it_leads_elsewhere(tmp_path: Path) -> None:
+    for name in ("disk-1", "disk-2"):
+        (tmp_path / name).mkdir()
+    linked = tmp_path / "linked"
+    linked.symlink_to("disk-1")
+
+    def marker_of(directory: str) -> MarkerFile:
+        return marker_file(f"sqlite:///{tmp_path}/{directory}/registry.db", tmp_path / "state")
+
+    marker_of("linked").write(MARKER)
+    assert marker_of("disk-1").read() == MARKER
+    later = replace(MARKER, head=Checkpoint(MARKER.head.sequence + 1, MARKER.head.hash))
+    marker_of("disk-1").write(later)
+    assert marker_of("linked").read() == later
+    linked.unlink()
+    linked.symlink_to("disk-2")
+    assert marker_of("linked").read() == MARKER
+    marker_of("disk-2").write(replace(later, installation_id="another"))
+    assert marker_of("linked").read() == MARKER
 
 
 def test_password_and_spelling_of_the_server_do_not_change_the_marker_path() -> None:

@@ -1,5 +1,8 @@
 """The file of a database's marker: one per database URL, in a directory outside the database.
 
+If a directory in the path of an SQLite file is a symbolic link, the database has a second file under the path
+that it leads to: the link may lead elsewhere one day, and other URLs may lead to the same database.
+
     {"format": 1, "database": "sqlite:////var/lib/ah/lifesign.db", "installation_id": "ins_01k...",
      "epoch": 0, "sequence": 4711, "hash": "9f8a...", "written_at": "2026-03-01T12:00:00Z"}
 
@@ -82,10 +85,18 @@ def same_for_all_spellings(url: URL) -> str | None:
     return plain.render_as_string(hide_password=False)
 
 
+def _as_written(url: URL, resolved: str) -> str:
+    """Return a database's URL with its links; `resolved`: the same without them."""
+    file = sqlite_path(url)
+    return resolved if file is None else f"sqlite:///{os.path.abspath(file)}"  # noqa: PTH100 - resolves no link
+
+
 class MarkerFile:
     """File in which this host notes the identity and the last event of a database that it served."""
 
-    def __init__(self, directory: Path, database: str) -> None:
+    def __init__(self, directory: Path, database: str, resolved: str | None = None) -> None:
+        """`database`: the database's URL; `resolved`: the same without links, if there are any."""
+        self._resolved = None if resolved is None else MarkerFile(directory, resolved)
         self.directory = directory.absolute()
         self.path = self.directory / f"{hashlib.sha256(database.encode()).hexdigest()[:NAME_DIGITS]}.json"
         self._database = database
@@ -93,14 +104,26 @@ class MarkerFile:
     @classmethod
     def of(cls, url: URL, directory: Path) -> "MarkerFile | None":
         """Return the marker's file of a database; None for one in memory."""
-        database = same_for_all_spellings(url)
-        return None if database is None else cls(directory, database)
+        resolved = same_for_all_spellings(url)
+        if resolved is None:
+            return None
+        written = _as_written(url, resolved)
+        return cls(directory, written, None if written == resolved else resolved)
 
     def read(self) -> DatabaseMarker | None:
-        """Return the marker; None if there is none.
+        """Return the marker, the newer one of two files; None if there is none.
 
-        Raises InvalidMarker if it is damaged, and NewerMarker or OSError.
+        If the files name different installations, the one that was served under this URL counts. Raises
+        InvalidMarker if a marker is damaged, and NewerMarker or OSError.
         """
+        own = self._read_file()
+        other = None if self._resolved is None else self._resolved.read()
+        if own is None or other is None:
+            return own or other
+        is_newer = (other.epoch, other.head.sequence) > (own.epoch, own.head.sequence)
+        return other if is_newer and other.installation_id == own.installation_id else own
+
+    def _read_file(self) -> DatabaseMarker | None:
         try:
             opened = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -112,7 +135,7 @@ class MarkerFile:
         return _read(content, str(self.path))
 
     def write(self, marker: DatabaseMarker) -> None:
-        """Replace the marker. Raises OSError; the previous marker is then unchanged."""
+        """Replace the marker, in both files if there are two. Raises OSError; a previous one is then kept."""
         self._make_directory()
         members = {
             "format": FORMAT,
@@ -125,6 +148,8 @@ class MarkerFile:
         }
         write_private(self.path, json.dumps(members))
         _give_to_owner_of(self.directory, self.path)
+        if self._resolved is not None:
+            self._resolved.write(marker)
 
     def check_writable(self) -> None:
         """Raise InvalidValue unless a marker can be written."""
