@@ -24,8 +24,9 @@ from lifesign.registry.leases.hold_lease import (
 from lifesign.storage.engine.table_definitions import leases
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.keys import key_rows
-from lifesign.storage.tasks.leases import find
+from lifesign.storage.tasks.leases import find, lock
 
+KEYS = "/api/v1/keys"
 LEASES = "/api/v1/leases"
 BEGIN = "2025-11-20T12:00:00.000Z"
 
@@ -539,6 +540,37 @@ async def test_agent_erased_meanwhile_holds_no_lease(api: RegistryApi) -> None:
         )
         assert {answer.status for answer in answers} <= {201, 204, 410}
     assert (await api.ask("GET", LEASES)).json()["total"] == 0
+
+
+@pytest.mark.parametrize("is_erased", [False, True])
+@pytest.mark.both_databases
+async def test_lease_that_waits_while_its_key_is_withdrawn_is_not_held(
+    api: RegistryApi, *, is_erased: bool
+) -> None:
+    made = (
+        {"role": "agent", "agent_id": "alone", "name": "own"}
+        if is_erased
+        else {"role": "admin", "name": "second"}
+    )
+    key = (await api.ask("POST", KEYS, made)).json()
+    await _release(api, await _lease(api, "r:1", key["key"]), key["key"])
+
+    def stall(transaction: Transaction) -> None:
+        lock(transaction, to_hold=["r:1"])
+        if transaction.is_postgresql:
+            transaction.connection.execute(text("SELECT pg_sleep(0.6)"))
+
+    stalled = asyncio.create_task(api.database.write(stall))
+    await asyncio.sleep(0.2)
+    acquired = asyncio.create_task(_acquire(api, "r:1", key["key"]))
+    # The request waits for the row by now; if it did not, both orders would be right.
+    await asyncio.sleep(0.2)
+    path = f"{AGENTS}/alone/record" if is_erased else f"{KEYS}/{key['key_id']}"
+    withdrawn = asyncio.create_task(api.ask("DELETE", path))
+    await stalled
+    assert (await withdrawn).status in {200, 204}
+    assert (await acquired).status in {201, 401}
+    assert await _running_leases(api, "r:1") == []
 
 
 @pytest.mark.both_databases

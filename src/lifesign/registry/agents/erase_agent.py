@@ -29,6 +29,7 @@ from lifesign.storage.agents.agent_rows import StoredAgent
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import archive_erasures, event_log
 from lifesign.storage.events.archive_erasures import ArchiveErasure
+from lifesign.storage.keys import key_rows
 from lifesign.storage.targets import directories, target_rows
 from lifesign.storage.whole_database import stored_states
 
@@ -52,7 +53,9 @@ def erase_agent(
     if agent is None and not stored_states.has_key_or_lease(transaction, agent_id):
         raise AgentNotFound(agent_id)
     check(agent)
-    # Leases are locked before the log's head, which the first event takes.
+    # Keys are locked before leases, as a request for a lease does it: one that has begun ends first. Leases
+    # are locked before the log's head, which the first event takes.
+    key_rows.of_agent(transaction, agent_id, to_change=True)
     stored_states.lock_leases_of(transaction, agent_id)
     if agent is not None and agent.status in ALIVE:
         change = Change(

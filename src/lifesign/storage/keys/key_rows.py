@@ -93,12 +93,11 @@ def limit_workers(transaction: Transaction, key_id: str, max_workers: int | None
     transaction.connection.execute(changed.values(max_workers=max_workers))
 
 
-def of_agent(transaction: Transaction, agent_id: str) -> list[StoredKey]:
-    """Return the keys that belong to an agent."""
-    return [
-        _stored(row)
-        for row in transaction.connection.execute(select(keys).where(keys.c.agent_id == agent_id))
-    ]
+def of_agent(transaction: Transaction, agent_id: str, *, to_change: bool = False) -> list[StoredKey]:
+    """Return the keys that belong to an agent; `to_change` keeps others from using or changing them."""
+    wanted = select(keys).where(keys.c.agent_id == agent_id).order_by(keys.c.key_id)
+    found = transaction.connection.execute(wanted.with_for_update() if to_change else wanted)
+    return [_stored(row) for row in found]
 
 
 def is_any_of_an_agent(transaction: Transaction) -> bool:

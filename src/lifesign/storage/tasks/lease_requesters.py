@@ -3,7 +3,7 @@
 One statement returns all of them, as JSON: on PostgreSQL a round trip costs more than the query.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,18 +55,23 @@ _SQLITE = text(f"""
 """)  # noqa: S608 - constants only
 # The epoch comes first: raising it locks the row FOR UPDATE, and waits for transactions that grant with the
 # old epoch; a sweep locks it for less, and blocks none. Then come the agents in the common order: no agent
-# dies while it is granted a lease, and none begins to drain while it releases its last one. For the rest of
-# the transaction rows are looked up by their indexes: the planner does not know that leases have just become
-# many, and would read all of them to find thirty.
+# dies while it is granted a lease, and none begins to drain while it releases its last one. The keys come
+# last, as they are after that wait: a revocation or an erasure waits for the grant, and ends it. For the rest
+# of the transaction rows are looked up by their indexes: the planner does not know that leases have just
+# become many, and would read all of them to find thirty.
 _POSTGRESQL = text(f"""
-    WITH known AS (SELECT {_KEY} FROM keys WHERE digest = ANY(CAST(:digests AS text[]))),
-    concerned AS (
+    WITH concerned AS (
         SELECT {_HOLDER} FROM agents
         WHERE agent_id IN (
-            SELECT agent_id FROM known
+            SELECT agent_id FROM keys WHERE digest = ANY(CAST(:digests AS text[]))
             UNION SELECT holder FROM leases WHERE number = ANY(CAST(:numbers AS bigint[]))
         )
         ORDER BY id FOR NO KEY UPDATE
+    ),
+    known AS (
+        SELECT {_KEY} FROM keys
+        WHERE digest = ANY(CAST(:digests AS text[])) AND (SELECT count(*) FROM concerned) >= 0
+        ORDER BY key_id FOR SHARE
     )
     SELECT CAST(json_build_array(
         (SELECT json_build_array(token_floor, swept_at_s) FROM registry WHERE id = 1 FOR KEY SHARE),
@@ -75,14 +80,12 @@ _POSTGRESQL = text(f"""
     ) AS text), set_config('enable_seqscan', 'off', true)
 """)  # noqa: S608 - constants only
 
-_LEFT = text("SELECT digest FROM keys WHERE digest = ANY(CAST(:digests AS text[]))")
-
 
 def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[int]) -> LeaseRequesters:
     """Return the keys of these digests, their agents, and the agents that hold these leases.
 
-    `numbers` are those of the leases' rows. Until the transaction ends no other one changes the agents, and
-    the epoch is not raised. Callers that are not agents are absent.
+    `numbers` are those of the leases' rows. Until the transaction ends no other one changes the agents or the
+    keys, and the epoch is not raised. Callers that are not agents are absent.
     """
     wanted, rows = sorted({digest.hex() for digest in digests}), sorted(set(numbers))
     if transaction.is_postgresql:
@@ -92,29 +95,13 @@ def lock(transaction: Transaction, digests: Iterable[bytes], numbers: Iterable[i
         rows_json = transaction.connection.scalar(_SQLITE, parameters)
     registry, keys, holder_rows = from_json(rows_json or "[]")
     token_floor, swept_at_s = registry or (0, None)
-    stored = [_key(*row) for row in keys or ()]
     holders = {holder.agent_id: holder for holder in (Holder(*row) for row in holder_rows or ())}
     return LeaseRequesters(
         token_floor=token_floor,
         swept_at_s=swept_at_s,
-        keys={key.digest: key for key in _without_erased(transaction, stored, holders)},
+        keys={key.digest: key for key in (_key(*row) for row in keys or ())},
         holders=holders,
     )
-
-
-def _without_erased(
-    transaction: Transaction, stored: Sequence[StoredKey], holders: Mapping[str, Holder]
-) -> list[StoredKey]:
-    """Return the keys without those that were removed while the locks of their agents were waited for.
-
-    PostgreSQL reads the keys before it waits, and an erasure removes the agent together with its keys.
-    """
-    doubtful = [key.digest for key in stored if key.agent_id is not None and key.agent_id not in holders]
-    if not (doubtful and transaction.is_postgresql):
-        return [*stored]
-    asked = {"digests": [digest.hex() for digest in doubtful]}
-    left = {bytes.fromhex(digest) for digest in transaction.connection.scalars(_LEFT, asked)}
-    return [key for key in stored if key.digest not in doubtful or key.digest in left]
 
 
 def _key(key_id: str, name: str, role: str, agent_id: str | None, digest: str, *times_s: Any) -> StoredKey:
