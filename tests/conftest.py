@@ -38,6 +38,10 @@ os.environ["TERM"] = "xterm"
 for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "columns", "lines"):
     for spelled in (name, name.upper()):
         os.environ.pop(spelled, None)
+# Above all not the database of an operator's shell.
+for name in [*os.environ]:
+    if name.startswith("LIFESIGN_") and name != "LIFESIGN_SCREENSHOTS":
+        del os.environ[name]
 
 
 # The garbage collector would search 18,000 tests and all modules again and again; none of them goes away.
