@@ -67,7 +67,7 @@ class RegistrySettings(BaseModel):
     )
     """Time for which finished tasks are kept, with their reports; their events stay."""
     archive_dir: Path | None = None
-    """Directory for archived events; None: beside an SQLite file, else the working directory."""
+    """Directory for archived events; None: one named after the database, beside an SQLite file."""
     state_dir: Path | None = None
     """Directory outside the database for its marker; None: `lifesign/databases` in the user's state
     directory.

@@ -133,6 +133,22 @@ async def test_killed_archiver_loses_no_events(
     assert files_in(tmp_path) == [file]
 
 
+@pytest.mark.both_databases
+async def test_file_of_another_log_is_neither_finished_nor_replaced(api: RegistryApi, tmp_path: Path) -> None:
+    await live_a_little(api)
+    count = len(await api.events())
+    other = tmp_path / f"events-{1:012}-{count:012}-{'0' * 16}.jsonl"
+    other.write_bytes(b"another log\n")
+    # No event is old enough, whatever the other file contains.
+    assert await archive(api.database, tmp_path, 0.0) is None
+    archived = await archive_everything(api, tmp_path)
+    assert archived is not None
+    assert (archived.first_sequence, archived.last_sequence) == (1, count)
+    assert files_in(tmp_path) == sorted([other, archived.path])
+    assert other.read_bytes() == b"another log\n"
+    assert (await report(api)).is_good
+
+
 async def test_killed_writer_leaves_no_partial_file(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,10 +208,13 @@ async def test_erasure_during_archiving_reaches_the_file(
     assert (await report(api)).is_good
 
 
-async def test_archives_are_in_the_directory_of_the_sqlite_file_by_default(
-    api: RegistryApi, database_kind: str, tmp_path: Path
+@pytest.mark.both_databases
+async def test_each_database_has_an_archive_directory_of_its_own_by_default(
+    api: RegistryApi, database_kind: str
 ) -> None:
     result = archive_directory(api.database, RegistrySettings.read(archive_dir="/elsewhere"))
     assert result == Path("/elsewhere")
     found = archive_directory(api.database, RegistrySettings.read())
-    assert found == (tmp_path if database_kind == "sqlite" else Path())
+    # The absolute path of an SQLite file.
+    assert found == Path(f"{api.database.url.database}.archive")
+    assert found.is_absolute() == (database_kind == "sqlite")

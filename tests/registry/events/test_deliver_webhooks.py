@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from jsonschema import Draft202012Validator
+from sqlalchemy import update
 from standardwebhooks import Webhook, WebhookVerificationError
 from tests.storage.events.test_event_log import appending, draft, written
 from tests.support.databases import WoundClock
@@ -33,8 +34,11 @@ from lifesign.registry.events.manage_webhooks import MAX_WEBHOOKS
 from lifesign.registry.openapi.document import openapi_document
 from lifesign.registry.operation_table import OPERATIONS
 from lifesign.registry.settings import RegistrySettings
+from lifesign.storage.engine.table_definitions import webhooks as webhooks_table
 from lifesign.storage.engine.transaction import Database
-from lifesign.storage.events import webhooks
+from lifesign.storage.errors import StoreUnavailable
+from lifesign.storage.events import event_log, webhooks
+from lifesign.storage.events.event_archive import files_in
 from lifesign.storage.events.webhooks import StoredWebhook
 
 WEBHOOKS = "/api/v1/webhooks"
@@ -454,3 +458,31 @@ async def test_events_that_a_webhook_waits_for_are_not_archived(
     assert archived is not None
     assert archived.last_sequence == before
     assert await archive(api.database, tmp_path, clock.now_s()) is None
+
+
+async def test_archive_file_of_a_killed_writer_is_finished_when_no_webhook_waits_for_its_events(
+    api: RegistryApi, receiver: Receiver, clock: WoundClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.register("agent-1")
+    clock.advance(10)
+
+    def killed(*_arguments: object) -> None:
+        raise StoreUnavailable("on purpose")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(event_log, "remove_until", killed)
+        with pytest.raises(StoreUnavailable):
+            await archive(api.database, tmp_path, clock.now_s())
+    (file,) = files_in(tmp_path)
+    await subscribe(api, receiver.url)
+
+    async def deliver_until(sequence: int) -> None:
+        delivered = update(webhooks_table).values(delivered_sequence=sequence)
+        await api.database.write(lambda transaction: transaction.connection.execute(delivered))
+
+    # As after a restore.
+    await deliver_until(file.last_sequence - 1)
+    assert await archive(api.database, tmp_path, clock.now_s()) is None
+    await deliver_until(file.last_sequence)
+    assert await archive(api.database, tmp_path, clock.now_s()) == file
+    assert files_in(tmp_path) == [file]

@@ -16,12 +16,12 @@ from tests.support.servers import PATIENCE_SECONDS
 from lifesign.domain.events.chain import Event, agent_of
 from lifesign.registry.events import archive_events, erase_archives
 from lifesign.registry.events.archive_events import Archivist
-from lifesign.registry.events.erase_archives import without
+from lifesign.registry.events.erase_archives import overlapping, without
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.errors import StoreUnavailable
 from lifesign.storage.events import archive_erasures, event_archive, event_log
 from lifesign.storage.events.archive_erasures import Range
-from lifesign.storage.events.event_archive import LOCK_NAME, archive_lock, files_in
+from lifesign.storage.events.event_archive import LOCK_NAME, Archived, archive_lock, files_in
 
 
 async def erase(api: RegistryApi, agent_id: str = "agent-1") -> int:
@@ -136,7 +136,7 @@ async def test_erasure_killed_while_writing_leaves_the_old_file(
         assert await erase_pending(api, tmp_path) == 1
     assert "no space" in caplog.text
     assert archived.path.read_bytes() == before
-    left_behind = tmp_path / f".{archived.path.name}.0123456789abcdef"
+    left_behind = tmp_path / f".{archived.path.name[:32]}.0123456789abcdef"
     left_behind.write_bytes(before)
     assert await erase_pending(api, tmp_path) == 0
     assert not left_behind.exists()
@@ -256,6 +256,27 @@ async def test_damaged_archive_is_unchanged_and_does_not_block_other_archives(
     assert await erase_pending(api, tmp_path) == 0
 
 
+@pytest.mark.both_databases
+async def test_agent_is_erased_in_all_files_with_the_same_sequence_numbers(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    await live_a_little(api)
+    archived = await archive_everything(api, tmp_path)
+    assert archived is not None
+    # As after a restore: a file of the replaced log.
+    other = archived.path.with_name(archived.path.name.replace(archived.hash_start, "0" * 16))
+    whole = archived.path.read_bytes()
+    other.write_bytes(whole[:-1])
+    await erase(api)
+    assert await erase_pending(api, tmp_path) == 1
+    assert await done(api) == []
+    other.write_bytes(whole)
+    assert await erase_pending(api, tmp_path) == 0
+    assert len(files_in(tmp_path)) == 2
+    assert "agent-1" not in owners(tmp_path)
+    assert len(await done(api)) == 1
+
+
 async def test_archive_written_before_a_crash_is_also_erased(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,6 +329,16 @@ async def test_server_erases_archives_without_a_retention_and_reports_missing_fi
     await until(lambda: done(api))
     running.cancel()
     assert "agent-1" not in owners(tmp_path)
+
+
+def test_files_with_common_sequence_numbers_are_one_group() -> None:
+    files = [
+        Archived(first, last, "0" * 16, Path(f"{first}-{last}"))
+        for first, last in ((1, 10), (11, 20), (11, 50), (30, 40), (50, 60), (61, 70))
+    ]
+    groups = [((1, 10), files[:1]), ((11, 60), files[1:5]), ((61, 70), files[5:])]
+    assert overlapping(files) == groups
+    assert overlapping([]) == []
 
 
 RANGES = st.lists(st.integers(1, 60), unique=True, max_size=8).map(

@@ -34,7 +34,7 @@ def archived(directory: Path, *drafts: EventDraft) -> Archived:
     events = chained(drafts)[FIRST - 1 :]
     with ArchiveFile(directory, FIRST, events[-1].sequence) as file:
         file.write(events)
-        file.finish()
+        file.finish(events[-1].hash)
     (found,) = files_in(directory)
     return found
 
@@ -107,8 +107,18 @@ def test_file_with_other_content_than_its_name_is_not_changed(file: Archived, da
     assert file.path.read_bytes() == damaged
 
 
+def test_files_of_different_logs_do_not_replace_each_other(file: Archived, tmp_path: Path) -> None:
+    before = file.path.read_bytes()
+    with ArchiveFile(tmp_path, file.first_sequence, file.last_sequence) as writer:
+        writer.write_lines([b"another log"])
+        other = writer.finish("0" * 64)
+    assert file.path.read_bytes() == before
+    assert files_in(tmp_path) == sorted([file, other])
+
+
 def test_only_archive_files_in_the_directory_count(file: Archived, tmp_path: Path) -> None:
-    (tmp_path / "events-000000000001-000000000004.jsonl").symlink_to(file.path)
+    (tmp_path / f"events-000000000001-000000000004-{'0' * 16}.jsonl").symlink_to(file.path)
+    (tmp_path / "events-000000000001-000000000004.jsonl").touch()
     (tmp_path / "events-1-4.jsonl").touch()
     (tmp_path / f".{file.path.name}.0123456789abcdef").touch()
     assert files_in(tmp_path) == [file]

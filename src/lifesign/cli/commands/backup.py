@@ -130,7 +130,7 @@ def restore(
     The restore is atomic: the file is read whole before anything is changed. A backup of an older version is
     upgraded during the restore; the directory for temporary files (TMPDIR) needs room for it. All leases and
     sessions end, and all new fencing tokens are higher than all old ones. No agent dies because of the time
-    since the backup. Move archives that were written after the backup to another place.
+    since the backup. Archive files stay unchanged: leave them where they are.
 
     What changed after the backup stays in force, as far as the replaced database has it: revoked, expired and
     rotated keys, deleted webhooks, opt-outs, and erased agents. Keys of the backup that the replaced database

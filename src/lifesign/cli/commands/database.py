@@ -51,6 +51,7 @@ def adopt(
     All leases end, and all new fencing tokens are above all old ones. Changes that the database lacks stay
     lost: revoked keys are valid again, and deleted webhooks, erased agents and origins that opted out are
     back. Withdraw them again, or restore a backup: `lifesign restore` suspends keys that may be revoked.
+    Archive files stay unchanged: leave them where they are.
 
     Stop all servers of this database first. If several hosts refuse a PostgreSQL database, run this command
     on each host before you start the first server.

@@ -176,7 +176,12 @@ def serve(  # noqa: PLR0913 - each setting is an option
     archive_dir: Annotated[
         Path | None,
         typer.Option(
-            envvar=f"{PREFIX}ARCHIVE_DIR", metavar="DIRECTORY", help="Directory for archived events."
+            envvar=f"{PREFIX}ARCHIVE_DIR",
+            metavar="DIRECTORY",
+            help=(
+                "Directory for archived events, of this registry only. Without it: one named after the "
+                "database (`lifesign.db.archive`)."
+            ),
         ),
     ] = None,
     webhook_networks: Annotated[

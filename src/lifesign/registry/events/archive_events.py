@@ -2,14 +2,17 @@
 
 A closed prefix of the log is written to a file. Then one transaction deletes it from the database, keeps its
 last hash as a checkpoint, and appends an event. A process that is killed between the two steps leaves a file
-that is written again: every event is always in at least one place.
+that is written again: every event is always in at least one place. A file of another log, such as one that a
+restore has replaced, is neither finished nor overwritten.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from urllib.parse import quote
 
 from lifesign.domain.errors import BrokenChain
 from lifesign.domain.events.chain import Checkpoint, Event, link, time_text
@@ -18,11 +21,12 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import LogArchived
 from lifesign.domain.events.replay import Replay
 from lifesign.errors import LifesignError
+from lifesign.registry.database_identity.marker_file import sqlite_path
 from lifesign.registry.events.erase_archives import ARCHIVIST, erase_archives
 from lifesign.registry.settings import RegistrySettings
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
-from lifesign.storage.events.event_archive import Archived, ArchiveFile, archive_lock, last_of_unfinished
+from lifesign.storage.events.event_archive import Archived, ArchiveFile, archive_lock, files_in
 from lifesign.storage.events.event_log import PAGE, LogHead
 
 MAX_EVENTS = 50_000
@@ -80,11 +84,16 @@ class Archivist:
 
 
 def archive_directory(database: Database, settings: RegistrySettings) -> Path:
-    """Return the directory of archived events: beside an SQLite file unless a setting names another one."""
+    """Return the directory of archived events, by default one per database.
+
+    It is beside an SQLite file, and in the working directory for PostgreSQL.
+    """
     if settings.archive_dir is not None:
         return settings.archive_dir
-    file = database.url.database if database.url.drivername == "sqlite" else None
-    return Path(file).parent if file and file != ":memory:" else Path()
+    file = sqlite_path(database.url)
+    if file is not None:
+        return file.with_name(f"{file.name}.archive")
+    return Path(f"{quote(database.url.database or 'lifesign', safe='')}.archive")
 
 
 async def archive(database: Database, directory: Path, before_s: float) -> Archived | None:
@@ -103,26 +112,37 @@ async def archive(database: Database, directory: Path, before_s: float) -> Archi
 async def _archive(database: Database, directory: Path, before_s: float) -> Archived | None:
     head = await database.read(event_log.head)
     first = head.archived.sequence + 1
-    last = last_of_unfinished(directory, first)
-    if last is None or last > head.last.sequence:
-        created_at = time_text(before_s)
-        last = await database.read(lambda transaction: _last_to_archive(transaction, created_at))
+    files = [file for file in await asyncio.to_thread(files_in, directory) if file.first_sequence == first]
+    last = await database.read(partial(_last_to_archive, files=files, created_at=time_text(before_s)))
     last = min(last, head.archived.sequence + MAX_EVENTS)
     if last < first:
         return None
     with await asyncio.to_thread(ArchiveFile, directory, first, last) as file:
         checkpoint, replay = await _write(database, file, head, last)
         states = replay.to_json()
-        await asyncio.to_thread(file.finish)
-    await database.write(_removal(head, checkpoint, states, file.path.name))
-    return Archived(first, last, file.path)
+        archived = await asyncio.to_thread(file.finish, checkpoint.hash)
+    await database.write(_removal(head, checkpoint, states, archived.path.name))
+    return archived
 
 
-def _last_to_archive(transaction: Transaction, created_at: str) -> int:
-    """Return up to where events are old enough, and no webhook waits for them."""
-    last = event_log.last_before(transaction, created_at)
+def _last_to_archive(transaction: Transaction, files: Sequence[Archived], created_at: str) -> int:
+    """Return up to where events are old enough, and no webhook waits for them; 0 if none are.
+
+    `files`: those that begin with the first event. If one is of this log, its writer was killed before the
+    events were deleted: it is finished as it is, when no webhook waits for any of its events.
+    """
     slowest = webhooks.slowest(transaction)
+    unfinished = [file.last_sequence for file in files if _is_of_log(transaction, file)]
+    if unfinished:
+        last = max(unfinished)
+        return last if slowest is None or last <= slowest else 0
+    last = event_log.last_before(transaction, created_at)
     return last if slowest is None else min(last, slowest)
+
+
+def _is_of_log(transaction: Transaction, file: Archived) -> bool:
+    found = event_log.hash_at(transaction, file.last_sequence)
+    return found is not None and found.startswith(file.hash_start)
 
 
 async def _write(

@@ -2,7 +2,8 @@
 
 An erasure changes only the database. The database lists the files that may still contain events of the agent,
 and every server process checks its own files. A check that was interrupted is repeated; events in files on
-other machines wait until those files are available.
+other machines wait until those files are available. After a restore several files may have the same sequence
+numbers: these are checked together.
 """
 
 import asyncio
@@ -36,15 +37,28 @@ async def erase_archives(database: Database, directory: Path) -> None:
     while page := await database.read(partial(archive_erasures.after, sequence=last, limit=PAGE)):
         archived_sequence = await database.read(event_log.archived_sequence)
         # The latest first: files that a kill left after `archived_sequence` are not waited for, but checked.
-        for file in reversed(await asyncio.to_thread(files_in, directory)):
-            if file.first_sequence > archived_sequence:
-                await _erase_in(file, page)
-            elif concerned := [erasure for erasure in page if _overlaps(erasure, file)]:
-                is_done = await _erase_in(file, concerned)
-                if is_done:
-                    sequences = [erasure.sequence for erasure in concerned]
-                    await database.write(partial(_note, file=file, sequences=sequences))
+        for checked, files in reversed(overlapping(await asyncio.to_thread(files_in, directory))):
+            is_archived = checked[0] <= archived_sequence
+            concerned = [erasure for erasure in page if not is_archived or _overlaps(erasure, checked)]
+            if not concerned:
+                continue
+            are_done = [await _erase_in(file, concerned) for file in files]
+            if is_archived and all(are_done):
+                sequences = [erasure.sequence for erasure in concerned]
+                await database.write(partial(_note, checked=checked, sequences=sequences))
         last = page[-1].sequence
+
+
+def overlapping(files: Sequence[Archived]) -> list[tuple[Range, list[Archived]]]:
+    """Return sorted files in groups that have sequence numbers in common, with the range of each group."""
+    groups: list[tuple[Range, list[Archived]]] = []
+    for file in files:
+        if groups and file.first_sequence <= groups[-1][0][1]:
+            (first, last), group = groups[-1]
+            groups[-1] = (first, max(last, file.last_sequence)), [*group, file]
+        else:
+            groups.append(((file.first_sequence, file.last_sequence), [file]))
+    return groups
 
 
 async def _erase_in(file: Archived, erasures: Sequence[ArchiveErasure]) -> bool:
@@ -62,10 +76,10 @@ async def _erase_in(file: Archived, erasures: Sequence[ArchiveErasure]) -> bool:
     return erased is not None
 
 
-def _note(transaction: Transaction, file: Archived, sequences: Sequence[int]) -> None:
-    """Record that a file was checked, and log agents that no file contains any more."""
+def _note(transaction: Transaction, checked: Range, sequences: Sequence[int]) -> None:
+    """Record that the files of a range were checked, and log agents that no file contains any more."""
     left = [
-        replace(erasure, remaining=without(erasure.remaining, (file.first_sequence, file.last_sequence)))
+        replace(erasure, remaining=without(erasure.remaining, checked))
         for erasure in archive_erasures.lock(transaction, sequences)
     ]
     archive_erasures.leave(transaction, left)
@@ -81,8 +95,9 @@ def without(ranges: Sequence[Range], taken: Range) -> tuple[Range, ...]:
     return tuple((begin, end) for begin, end in parts if begin <= end)
 
 
-def _overlaps(erasure: ArchiveErasure, file: Archived) -> bool:
-    return any(begin <= file.last_sequence and file.first_sequence <= end for begin, end in erasure.remaining)
+def _overlaps(erasure: ArchiveErasure, checked: Range) -> bool:
+    first, last = checked
+    return any(begin <= last and first <= end for begin, end in erasure.remaining)
 
 
 def _erased(erasure: ArchiveErasure) -> EventDraft:

@@ -174,7 +174,8 @@ class MetricsEndpoint:
         free = {}
         for name, place in places.items():
             with suppress(OSError):
-                free[name] = shutil.disk_usage(place).free
+                # An archive's directory is made with its first file.
+                free[name] = shutil.disk_usage(place if place.exists() else place.parent).free
         return free
 
 

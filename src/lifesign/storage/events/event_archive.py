@@ -1,7 +1,8 @@
 """Archive files of a closed prefix of the event log, and erasure in them.
 
 One event per line, as in the API; readable for its owner only. A file exists whole or not at all, also while
-it is written again.
+it is written again. Its name contains the beginning of its last event's hash: files of different logs never
+have the same name, so none replaces the other.
 """
 
 import contextlib
@@ -28,8 +29,11 @@ MAX_LINE_BYTES = 1_048_576
 LOCK_NAME = ".archive.lock"
 """Lock file of a process that changes an archive; its content does not matter."""
 
-_NAME = re.compile(r"events-([0-9]{12,19})-([0-9]{12,19})\.jsonl")
-_DRAFT = re.compile(rf"\.{_NAME.pattern}\.[0-9a-f]{{16}}")
+HASH_DIGITS = 16
+"""Hexadecimal digits of a hash in a file's name."""
+
+_NAME = re.compile(rf"events-([0-9]{{12,19}})-([0-9]{{12,19}})-([0-9a-f]{{{HASH_DIGITS}}})\.jsonl")
+_DRAFT = re.compile(r"\.events-[0-9]{12,19}-[0-9]{12,19}\.[0-9a-f]{16}")
 # Possible agent ids in a line of JSON. A closing quotation mark may also be an opening one: too many
 # candidates are better than too few.
 _TEXT = re.compile(rf'"({AGENT_ID_CHARACTERS})(?=")'.encode())
@@ -37,16 +41,13 @@ _TEXT = re.compile(rf'"({AGENT_ID_CHARACTERS})(?=")'.encode())
 
 @dataclass(frozen=True, slots=True, order=True)
 class Archived:
-    """An archive file, with the sequence numbers of its events."""
+    """An archive file, as its name describes it."""
 
     first_sequence: int
     last_sequence: int
+    hash_start: str
+    """The first `HASH_DIGITS` of the last event's hash."""
     path: Path
-
-
-def name_of(first: int, last: int) -> str:
-    """Return the name of the archive file of these events; names sort in the order of events."""
-    return f"events-{first:012}-{last:012}.jsonl"
 
 
 def files_in(directory: Path) -> list[Archived]:
@@ -56,16 +57,9 @@ def files_in(directory: Path) -> list[Archived]:
     # A symbolic link's file is elsewhere: writing it again would leave that file unchanged.
     here = (path for path in directory.iterdir() if not path.is_symlink())
     named = ((_NAME.fullmatch(path.name), path) for path in here)
-    return sorted(Archived(int(name[1]), int(name[2]), path) for name, path in named if name is not None)
-
-
-def last_of_unfinished(directory: Path, first: int) -> int | None:
-    """Return the last event of an archive file that begins at `first`; None if there is none.
-
-    There is one if the writer was killed before the events were deleted from the database.
-    """
-    ends = (file.last_sequence for file in files_in(directory) if file.first_sequence == first)
-    return max(ends, default=None)
+    return sorted(
+        Archived(int(name[1]), int(name[2]), name[3], path) for name, path in named if name is not None
+    )
 
 
 @contextmanager
@@ -93,8 +87,11 @@ class ArchiveFile:
 
     def __init__(self, directory: Path, first: int, last: int) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path = directory / name_of(first, last)
-        self._draft = directory / f".{self.path.name}.{secrets.token_hex(8)}"
+        self._first = first
+        self._last = last
+        # Names sort in the order of events.
+        self._stem = f"events-{first:012}-{last:012}"
+        self._draft = directory / f".{self._stem}.{secrets.token_hex(8)}"
         self._file: IO[bytes] = os.fdopen(create_private(self._draft), "wb")
 
     def write(self, events: Iterable[Event]) -> None:
@@ -105,13 +102,19 @@ class ArchiveFile:
         """Append events in the form of lines of another archive file."""
         self._file.writelines(lines)
 
-    def finish(self) -> None:
-        """Sync the file to the disk and give it its final name."""
+    def finish(self, last_hash: str) -> Archived:
+        """Sync the file to the disk and give it its final name, which the last event's hash completes.
+
+        The beginning of the hash is sufficient.
+        """
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._draft.replace(self.path)
-        sync_directory(self.path.parent)
+        hash_start = last_hash[:HASH_DIGITS]
+        path = self._draft.with_name(f"{self._stem}-{hash_start}.jsonl")
+        self._draft.replace(path)
+        sync_directory(path.parent)
+        return Archived(self._first, self._last, hash_start, path)
 
     def __enter__(self) -> Self:
         return self
@@ -141,7 +144,7 @@ def erase_in(file: Archived, agents: Mapping[str, int]) -> int | None:
             )
             with ArchiveFile(file.path.parent, file.first_sequence, file.last_sequence) as anew:
                 anew.write_lines(lines)
-                anew.finish()
+                anew.finish(file.hash_start)
         return len(replaced)
 
 

@@ -141,8 +141,13 @@ def archived_sequence(transaction: Transaction) -> int:
 
 def contains(transaction: Transaction, place: Checkpoint) -> bool:
     """Return whether the log contains the event of a checkpoint; assumed if the event was archived."""
-    at_place = transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == place.sequence))
-    return _has_archived(transaction, place) if at_place is None else bool(at_place == place.hash)
+    at_place = hash_at(transaction, place.sequence)
+    return _has_archived(transaction, place) if at_place is None else at_place == place.hash
+
+
+def hash_at(transaction: Transaction, sequence: int) -> str | None:
+    """Return the hash of an event; None if the database has no such event."""
+    return transaction.connection.scalar(select(events.c.hash).where(events.c.sequence == sequence))
 
 
 def behind(
