@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 from tests.support.databases import WoundClock, migrated_url
 from tests.support.registry_api import AGENTS, RegistryApi
 
@@ -18,6 +19,7 @@ from lifesign.registry.events.erase_archives import erase_archives
 from lifesign.registry.events.verify_events import verify_log
 from lifesign.registry.targets.opt_out_origins import has_opted_out, prove
 from lifesign.storage.engine.database import open_database
+from lifesign.storage.engine.table_definitions import directories
 from lifesign.storage.events import webhooks
 from lifesign.storage.keys import sessions
 from lifesign.storage.keys.sessions import StoredSession
@@ -131,6 +133,23 @@ async def test_successor_of_a_key_that_ends_before_its_overlap_is_kept(
     await back_up(api, tmp_path / "c.gz")
     await restored(api, tmp_path / "c.gz")
     assert len(await api.events(type="key.rotated")) == rotations
+
+
+@pytest.mark.both_databases
+async def test_directory_belongs_to_the_newest_successor_of_its_key(api: RegistryApi, tmp_path: Path) -> None:
+    prober, key_id = await create_key(api, role="prober")
+    page = {"urls": ["https://agent.example/"]}
+    answer = await api.ask("PUT", "/api/v1/directories/dir/imports/one/pages/1", page, key=prober)
+    assert answer.status == 200, answer.body
+    await back_up(api, tmp_path / "b.gz")
+    for _ in range(2):
+        api.clock.advance(1)
+        answer = await api.ask("POST", f"{KEYS}/{key_id}/rotate", {"overlap_seconds": 60})
+        key_id = answer.json()["key_id"]
+    await restored(api, tmp_path / "b.gz")
+    wanted = select(directories.c.owner)
+    owner = await api.database.read(lambda transaction: transaction.connection.scalar(wanted))
+    assert owner == key_id
 
 
 @pytest.mark.both_databases

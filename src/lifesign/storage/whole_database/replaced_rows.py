@@ -79,7 +79,7 @@ def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
 
 
 def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | None) -> list[StoredKey]:
-    """Return keys of the replaced database for this role, name and agent that the backup lacks."""
+    """Return keys of the replaced database for this role, name and agent that the backup lacks, by age."""
     is_back = (
         select(table_definitions.keys.c.key_id)
         .where(table_definitions.keys.c.digest == _KEYS.c.digest)
