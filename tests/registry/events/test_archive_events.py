@@ -185,6 +185,28 @@ async def test_concurrent_archivers_archive_events_once(api: RegistryApi, tmp_pa
     assert (await report(api)).is_good
 
 
+async def test_file_of_events_that_another_machine_has_archived_is_removed(
+    api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await live_a_little(api)
+    at_s = api.clock.now_s()
+    api.clock.advance(1)
+    real = archive_events._write
+    others: list[Archived | None] = []
+
+    async def archived_meanwhile(*arguments: object) -> object:
+        written = await real(*arguments)  # type: ignore[arg-type]
+        monkeypatch.setattr(archive_events, "_write", real)
+        others.append(await archive(api.database, tmp_path / "other", at_s))
+        return written
+
+    monkeypatch.setattr(archive_events, "_write", archived_meanwhile)
+    assert await archive(api.database, tmp_path / "one", at_s) is None
+    assert files_in(tmp_path / "one") == []
+    assert files_in(tmp_path / "other") == [other.path for other in others if other is not None]
+    assert len(await api.events(type="log.archived")) == 1
+
+
 async def test_erasure_during_archiving_reaches_the_file(
     api: RegistryApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,12 @@ async def _archive(database: Database, directory: Path, before_s: float) -> Arch
         checkpoint, replay = await _write(database, file, head, last)
         states = replay.to_json()
         archived = await asyncio.to_thread(file.finish, checkpoint.hash)
-    await database.write(_removal(head, checkpoint, states, archived.path.name))
+    try:
+        await database.write(_removal(head, checkpoint, states, archived.path.name))
+    except _ArchivedElsewhere:
+        # An erasure that finds the events in one directory does not wait for another one.
+        await asyncio.to_thread(archived.path.unlink)
+        raise
     return archived
 
 
@@ -173,7 +178,9 @@ def _removal(head: LogHead, archived: Checkpoint, states: str, file: str) -> Cal
         event_log.remove_until(transaction, archived.sequence)
         current = event_log.lock(transaction)
         erased = event_log.first_of_type(transaction, EventType.AGENT_ERASED, head.last.sequence)
-        if current.archived != head.archived or erased is not None:
+        if current.archived != head.archived:
+            raise _ArchivedElsewhere
+        if erased is not None:
             raise _CameBetween
         event_log.set_archived(transaction, archived, states)
         payload = LogArchived(
@@ -195,4 +202,8 @@ def replay_from(head: LogHead) -> Replay:
 
 
 class _CameBetween(LifesignError):
-    """Another process has archived the same events, or some were erased since they were written."""
+    """The events changed since they were written into the file."""
+
+
+class _ArchivedElsewhere(_CameBetween):
+    """Another process has archived the same events, in another directory: this one is locked."""
