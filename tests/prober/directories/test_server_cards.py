@@ -1,5 +1,6 @@
 """Server cards that a catalog names, over real sockets, with the prober's own fetcher."""
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,22 @@ async def test_server_cards_above_the_limits_are_not_read(
     assert len(found.entries) == 2
     (message,) = (one.message for one in found.findings if one.name == "server_cards_not_read")
     assert message.startswith(f"{unread} URL")
+
+
+async def test_one_card_at_a_time_is_kept(fetcher: Fetcher) -> None:
+    """In CPython, each of these addresses takes four bytes for each of its characters."""
+    count, address = 20, "https://a.example/" + "a" * (MAX_CARD_BYTES - 2_000) + "\N{GRINNING FACE}"
+    urls = [f"/card-{number}.json" for number in range(count)]
+    cards = {url: as_json(card(address)) for url in urls}
+    async with serving({"/list.json": as_json(catalog(*urls))} | cards) as server:
+        tracemalloc.start()
+        try:
+            await found_at(f"{server.url}/list.json", fetcher)
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert server.paths == ["/list.json", *urls]
+    assert peak_bytes < count * MAX_CARD_BYTES
 
 
 async def test_unchanged_catalog_does_not_hide_a_changed_card(fetcher: Fetcher) -> None:

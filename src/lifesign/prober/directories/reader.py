@@ -281,12 +281,11 @@ class _Reading:
         """List the endpoints of the server cards that entries named."""
         if self._get is not None and self._cards.has_any:
             ends_at_s = min(self._ends_at_s, self._now_s() + server_cards.MAX_READING_S)
-            found = await self._cards.read(self._get, lambda: self._now_s() >= ends_at_s)
             # An unchanged directory does not show that its cards are unchanged.
             self._walk.is_single = False
             self._gathered.begin_catalog()
             try:
-                for url, entries in found:
+                async for url, entries in self._cards.read(self._get, lambda: self._now_s() >= ends_at_s):
                     self._gathered.add(entries, url)
             except TooManyEntries as error:
                 self._walk.leave_unread(f"server cards of its entries: {error}")

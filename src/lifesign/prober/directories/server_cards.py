@@ -5,7 +5,7 @@ at the URL shows which of the two it is: the endpoints of a card are its `remote
 endpoint. If a card cannot be read, its URL is listed, and the rest of the directory is read.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Final
 
 from lifesign.domain.observation.results import ResultClass
@@ -53,12 +53,13 @@ class ServerCards:
         """Whether there is any URL that may be a server card."""
         return bool(self._named)
 
-    async def read(self, get: Get, is_over: Callable[[], bool]) -> list[tuple[str, list[Entry]]]:
-        """Request each possible server card once; return each URL with the endpoints found."""
-        return [
-            (url, await self._endpoints(url, name, None if is_over() else get))
-            for url, name in self._named.items()
-        ]
+    async def read(self, get: Get, is_over: Callable[[], bool]) -> AsyncIterator[tuple[str, list[Entry]]]:
+        """Request each possible server card once; yield each URL with the endpoints found.
+
+        One card is kept at a time: a thousand of them could have a gigabyte of names.
+        """
+        for url, name in self._named.items():
+            yield url, await self._endpoints(url, name, None if is_over() else get)
 
     async def _endpoints(self, url: str, name: str | None, get: Get | None) -> list[Entry]:
         listed: list[Entry] = [Listed(url, name, Kind.MCP)]
