@@ -22,6 +22,7 @@ from lifesign.domain.credentials.disguise import (
     WORK_FACTOR,
     Disguises,
     needles_of,
+    without_json_escapes,
 )
 from lifesign.domain.credentials.secret import MAX_SECRET_CHARS, Scrubber
 
@@ -389,3 +390,12 @@ def test_bytes_without_an_escape_are_searched_without_decoding(monkeypatch: pyte
         sizes.clear()
         assert disguises.are_in(data) is False
         assert sizes
+
+
+def test_json_without_escapes_of_ascii_has_the_same_value() -> None:
+    values = ["".join(map(chr, range(0x180))), "\\u0041", "\\\\u0041\\", "=41==\n=", '"\\"', "\U0001f600"]
+    body = json.dumps(values).encode()
+    every = "".join(f"\\u{code:04x}" for code in range(0x100)).encode()
+    for text in (body, b'["%s"]' % every, b'["%s"]' % every.upper().replace(b"U", b"u")):
+        assert json.loads(without_json_escapes(text)) == json.loads(text)
+    assert b"\\u004" not in without_json_escapes(b'["%s"]' % every)

@@ -299,6 +299,32 @@ def test_secret_with_invisible_characters_is_removed_from_shown_texts(mark: str)
 
 
 @pytest.mark.parametrize(
+    ("secret", "before"),
+    [
+        ("eyJ-secret-of-ours", "%4"),
+        ("abc-secret-of-ours", "\\u00"),
+        ("abc-secret-of-ours", "&#x"),
+        ("npm-secret-of-ours", "\\"),
+        ("x41-secret-of-ours", "\\"),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", min(OF_WRITING)])
+def test_secret_after_the_beginning_of_another_escape_is_removed_from_json(
+    secret: str, before: str, mark: str
+) -> None:
+    scrubber = Scrubber([secret])
+    written = json.dumps({f'"={before}{secret[0]}{mark}{secret[1:]}\\': "ü"})
+    body = written.replace("-secret", "\\u002Dsecret").encode()
+    assert scrubber.may_be_shown_in(body)
+    assert scrubber.is_shown_in(body)
+    (text,) = json.loads(scrubber.clean_shown(body))
+    # Backslashes before a secret may belong to it.
+    assert text.replace("\\", "") == f'"={before}{REMOVED}'.replace("\\", "")
+    other = body.replace(b"of-ours", b"of-others")
+    assert scrubber.clean_shown(other) == other
+
+
+@pytest.mark.parametrize(
     "text",
     [
         *("tok-Q7w9ZxK3", "TOK-Q7W9ZXK3", "tok%2DQ7w9ZxK3", "tok-\u200bQ7w9ZxK3", r"tok-\u200bQ7w9ZxK3"),

@@ -75,6 +75,14 @@ _NAMED: Final = re.compile(
     rb"&(?=[A-Za-z])(%s);" % b"|".join(name for name in _CHARACTERS if not name.isdigit())
 )
 
+# In JSON, a pair of backslashes begins no escape.
+_PAIR: Final = b"\x04"
+_FROM_JSON: Final = (
+    (b"\\\\", _PAIR), (b"\\u005c", _PAIR), (b"\\u005C", _PAIR), (b"\\u0022", b'\\"'), (b"=", _EQUALS),
+    *((b"\\u00%d" % digit, b"=%d" % digit) for digit in range(2, 8)),
+)  # fmt: skip
+_TO_JSON: Final = ((_EQUALS, b"="), (_PAIR, b"\\\\"))
+
 Span = tuple[int, int]
 
 
@@ -213,6 +221,14 @@ def needles_of(forms: Iterable[bytes]) -> frozenset[bytes]:
             found.add(decoded.translate(None, DROPPED))
             decoded, _ = _decoded(decoded)
     return frozenset(needle for needle in found if len(needle) >= MIN_FOUND_BYTES)
+
+
+def without_json_escapes(data: bytes) -> bytes:
+    """Return JSON in which ASCII characters are escaped by a backslash at most; the same value.
+
+    The escapes become those of quoted-printable, as in `_decoded`.
+    """
+    return _replaced(a2b_qp(_replaced(data, _FROM_JSON)), _TO_JSON)
 
 
 def _any_of(texts: Collection[bytes], branches: int) -> bytes:

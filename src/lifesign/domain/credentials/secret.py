@@ -10,7 +10,14 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 from lifesign.domain.common.finding import json_pointer
-from lifesign.domain.credentials.disguise import DROPPED, MARKS, MIN_FOUND_BYTES, Disguises, needles_of
+from lifesign.domain.credentials.disguise import (
+    DROPPED,
+    MARKS,
+    MIN_FOUND_BYTES,
+    Disguises,
+    needles_of,
+    without_json_escapes,
+)
 from lifesign.domain.text.safe_text import OF_WRITING
 
 MIN_SECRET_CHARS: Final = 8
@@ -103,8 +110,7 @@ class Scrubber:
         """Return whether `clean_shown` may change the bytes. Only False is certain."""
         if self.may_be_in(data):
             return True
-        has_invisible = not data.isascii() or b"\\u" in data
-        return has_invisible and self.may_be_in(_INVISIBLE_IN_JSON.sub(b"", data))
+        return _is_shown_otherwise(data) and self.may_be_in(_as_shown(data))
 
     def is_shown_in(self, data: bytes) -> bool | None:
         """Return whether `clean_shown` would find a secret; None if the search would take too long.
@@ -112,10 +118,10 @@ class Scrubber:
         The time does not show how much of a secret the bytes contain.
         """
         found = self._all.are_at_any_level(data)
-        if found is None or (data.isascii() and b"\\u" not in data):
+        if found is None or not _is_shown_otherwise(data):
             return found
-        visible = self._all.are_at_any_level(_INVISIBLE_IN_JSON.sub(b"", data))
-        return None if visible is None else found or visible
+        shown = self._all.are_at_any_level(_as_shown(data))
+        return None if shown is None else found or shown
 
     def clean(self, data: bytes) -> bytes:
         """Return the bytes with secrets replaced; the same object if they contain none."""
@@ -125,17 +131,18 @@ class Scrubber:
     def clean_shown(self, data: bytes) -> bytes:
         """Return a JSON body, whose texts are shown, with secrets replaced.
 
-        This includes secrets with invisible characters in them, which `safe_text` removes from shown texts.
-        If there are any, the whole body loses these characters.
+        This includes secrets with invisible characters in them, which `safe_text` removes from shown texts,
+        and those that only the reader of JSON decodes rightly. If there are any, the whole body loses these
+        characters and escapes.
         """
         cleaned = self.clean(data)
-        if data.isascii() and b"\\u" not in data:
+        if not _is_shown_otherwise(data):
             return cleaned
-        visible = _INVISIBLE_IN_JSON.sub(b"", data)
+        visible = _as_shown(data)
         if visible == data:
             return cleaned
         shown = self.clean(visible)
-        return cleaned if _INVISIBLE_IN_JSON.sub(b"", cleaned) == shown else shown
+        return cleaned if (visible if cleaned is data else _as_shown(cleaned)) == shown else shown
 
     def cleaned(self, data: bytes) -> bytes | None:
         """Return the bytes with secrets replaced; None if the search would take too long."""
@@ -274,6 +281,20 @@ def scrubber_of(*secrets: str | None) -> Scrubber:
     """Return the scrubber of these secrets; it ignores None, and texts that are no valid secrets."""
     valid = [secret for secret in secrets if secret is not None and secret_fault(secret) is None]
     return Scrubber(valid) if valid else NO_SECRETS
+
+
+def _is_shown_otherwise(data: bytes) -> bool:
+    """Return whether `_as_shown` may change a JSON body."""
+    return not data.isascii() or b"\\u" in data
+
+
+def _as_shown(data: bytes) -> bytes:
+    r"""Return a JSON body without the characters that are removed before it is shown, and escapes of ASCII.
+
+    `%4e\u0079J` is shown as `%4eyJ`. A search for all kinds of escapes would read `%4e` as one of a URL.
+    """
+    visible = _INVISIBLE_IN_JSON.sub(b"", data)
+    return without_json_escapes(visible) if b"\\u00" in visible else visible
 
 
 def _replacement(length: int) -> bytes:
