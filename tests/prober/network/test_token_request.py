@@ -119,7 +119,14 @@ async def test_a_refusal_has_its_status_and_its_code(status: int, kind: str) -> 
     assert (found.kind, found.reason, found.retry_after_s) == (kind, f"HTTP {status}, invalid_client", 7)
 
 
-@pytest.mark.parametrize("spoiled", [{"expires_in": 0}, {"token_type": "DPoP"}, {"access_token": "short"}])
+@pytest.mark.parametrize(
+    "spoiled",
+    [
+        *({"expires_in": 0}, {"token_type": "DPoP"}, {"access_token": "short"}),
+        # They are for the token endpoint, and not for the agent.
+        *({"access_token": "refresh-canary-1"}, {"access_token": "refresh-canary-2"}),
+    ],
+)
 async def test_refresh_token_is_stored_despite_an_unusable_access_token(
     spoiled: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -134,6 +141,23 @@ async def test_refresh_token_is_stored_despite_an_unusable_access_token(
         await client.close()
     assert isinstance(found, TokenFault)
     assert file.read_text().strip() == "refresh-canary-2"
+
+
+async def test_assertion_of_the_client_is_no_access_token() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length:")[2].partition("\r\n")[0])
+        fields = parse_qs((await reader.readexactly(length)).decode())
+        body = json.dumps(TOKEN | {"access_token": fields["client_assertion"][0]}).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    key = pem(ec.generate_private_key(ec.SECP256R1()))
+    proof = {"auth_method": "private_key_jwt", "client_secret": None, "private_key": {"env": "X"}}
+    async with accepting(echo) as port, fetching(definition()) as fetcher:
+        acme = credential(f"http://127.0.0.1:{port}/token", key, **proof)
+        found = await OAuthTokenClient(fetcher, 60.0).request(acme, None)
+    assert isinstance(found, TokenFault)
+    assert (found.kind, found.reason) == ("token_form", "access_token is a value of the request")
 
 
 @AS_ROOT

@@ -6,7 +6,7 @@ A client secret goes to the URL of the definition and nowhere else: no redirect 
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -64,8 +64,8 @@ class OAuthTokenClient:
         client = credential.oauth2
         assert client is not None  # noqa: S101 - the store asks for tokens of clients only
         if client.token_file is None:
-            fetched = await self._ask(credential, client, {"grant_type": "client_credentials"})
-            return _plausible(_read(fetched), credential)
+            _, found = await self._ask(credential, client, {"grant_type": "client_credentials"})
+            return _plausible(found, credential)
         # A prober that ends must not lose the token that replaces the one that it has just used.
         exchange = asyncio.create_task(self._refresh(credential, client, client.token_file))
         self._exchanges.add(exchange)
@@ -76,8 +76,7 @@ class OAuthTokenClient:
         """Exchange an authorization code; return the refresh token, or the reason why there is none."""
         client = credential.oauth2
         assert client is not None  # noqa: S101 - a login is that of an OAuth 2 client
-        fetched = await self._ask(credential, client, grant, with_scope=False)
-        found = _read(fetched)
+        fetched, found = await self._ask(credential, client, grant, with_scope=False)
         if isinstance(found, TokenFault):
             return found
         token = rotated_token(_answer(fetched), "")
@@ -111,8 +110,7 @@ class OAuthTokenClient:
     ) -> AccessToken | TokenFault:
         """Use a refresh token, and store the one that replaces it."""
         grant = {"grant_type": "refresh_token", "refresh_token": former}
-        fetched = await self._ask(credential, client, grant)
-        found = _read(fetched)
+        fetched, found = await self._ask(credential, client, grant)
         # The former one may be spent, even if the access token of the same answer is unusable.
         new = rotated_token(_answer(fetched), former) if fetched.status == HTTPStatus.OK else None
         fault = None if new is None else refresh_token_fault(new)
@@ -120,7 +118,7 @@ class OAuthTokenClient:
             _log.error("the new refresh token for %s is not stored: expected %s", client.token_file, fault)
         elif new is not None:
             await asyncio.to_thread(file.replace, new)
-        return found
+        return _unless(found, (new,), "access_token is the new refresh token")
 
     def _file(self, path: Path) -> RefreshTokenFile:
         """Return the file at a path; a symbolic link counts as the file that it leads to."""
@@ -133,12 +131,12 @@ class OAuthTokenClient:
         grant: Mapping[str, str],
         *,
         with_scope: bool = True,
-    ) -> Fetched:
-        """Send a request for a token."""
+    ) -> tuple[Fetched, AccessToken | TokenFault]:
+        """Send a request for a token; return the answer, and the access token in it."""
         fields = token_form(grant, scope=client.scope if with_scope else None, resource=client.resource)
         headers = {"Content-Type": "application/x-www-form-urlencoded"}
         fields, headers = _authenticated(client, credential.secret, fields, headers)
-        return await self._fetcher.fetch(
+        fetched = await self._fetcher.fetch(
             Request(
                 url=URL(client.token_url, encoded=True),
                 method="POST",
@@ -151,6 +149,8 @@ class OAuthTokenClient:
                 tls=credential.token_tls(),
             )
         )
+        # A refresh token, or an assertion of the client, is only for the token endpoint.
+        return fetched, _unless(_read(fetched), fields.values(), "access_token is a value of the request")
 
 
 def _authenticated(
@@ -183,12 +183,18 @@ def _plausible(found: AccessToken | TokenFault, credential: Credential) -> Acces
     A part of the credential's URL occurs in answers. The client's secret is only for the token endpoint.
     """
     scope = credential.scope
-    reason = None
     if isinstance(found, AccessToken) and found.value in f"{scope.origin}{scope.path}":
         reason = "access_token is a part of the credential's URL"
-    elif isinstance(found, AccessToken) and found.value == credential.secret:
-        reason = "access_token is the client's secret"
-    return found if reason is None else TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=reason)
+        return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=reason)
+    return _unless(found, (credential.secret,), "access_token is the client's secret")
+
+
+def _unless(
+    found: AccessToken | TokenFault, others: Collection[str | None], reason: str
+) -> AccessToken | TokenFault:
+    """Return a token, or the fault that it is one of these values."""
+    is_other = isinstance(found, AccessToken) and found.value in others
+    return TokenFault(kind=TokenFaultKind.TOKEN_FORM, reason=reason) if is_other else found
 
 
 def _unquoted_reason(fetched: Fetched, *, is_redirect: bool) -> str:
