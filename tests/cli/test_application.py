@@ -298,6 +298,17 @@ def test_other_os_errors_are_not_output_errors(
     assert err.endswith(f" {path!a} ({os.strerror(errno.ENOENT)})\n")
 
 
+def test_name_that_is_too_long_and_may_be_a_token_is_not_quoted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("lifesign.cli.application.run", lambda _: (tmp_path / ("tok" * 100)).stat())
+    monkeypatch.setattr("lifesign.cli.discard_remaining_output", lambda: None)
+    assert main(["check"]) == 3
+    err = capsys.readouterr().err
+    assert os.strerror(errno.ENAMETOOLONG) in err
+    assert "tok" not in err
+
+
 def test_errors_of_a_file_are_listed_line_by_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "probe.yml"
     file.write_text("name: Census\ntargets: [https://agent.example]\nmore: 1\n")

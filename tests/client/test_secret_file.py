@@ -97,3 +97,12 @@ def test_refused_key_is_read_again_from_its_file(tmp_path: Path) -> None:
     assert key.is_replaced("first")
     assert not key.is_replaced("second")
     assert not RenewedKey("first", None).is_replaced("first")
+
+
+@pytest.mark.parametrize("name", ["tok" * 100, "tok" * 100 + "/tok", "/dev/null/tok"])
+def test_name_that_no_file_can_have_and_may_be_a_token_is_not_quoted(
+    name: str, complaints: list[str], tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidValue, match="a readable file in /") as caught:
+        read_secret(tmp_path / name, "--key-file", "key", complaints.append)
+    assert "tok" not in str(caught.value).replace(str(tmp_path), "")

@@ -87,7 +87,8 @@ def _has_outputs() -> bool:
 def _os_error_text(error: OSError) -> str:
     """Return the reason of the operating system; for streams, it does not name them."""
     why = error.strerror or type(error).__name__
-    if error.filename is not None:
+    # Such a name may be a token, which was given instead of a file.
+    if error.filename is not None and error.errno != errno.ENAMETOOLONG:
         return f"the system refused access to {error.filename!a} ({why})"
     if error.errno in _OF_AN_OUTPUT:
         return f"could not write the output ({why})"

@@ -21,6 +21,8 @@ MAX_SECRET_BYTES: Final = 8192
 MAX_KEY_CHARS: Final = 4096
 NOT_THE_OWNERS: Final = 0o077
 """Mode bits of a file that allow access for its group and for others."""
+MISSING: Final = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
+"""Errors of a file that does not exist."""
 _KEY: Final = re.compile(r"[!-~]+")
 
 Complain = Callable[[str], None]
@@ -35,7 +37,7 @@ def read_secret(file: Path, setting: str, what: str, complain: Complain) -> str:
     """
     secret = find_secret(file, setting, what, complain)
     if secret is None:
-        raise _unreadable(file, setting, os.strerror(errno.ENOENT))
+        raise InvalidValue(setting, str(file), f"a readable file ({os.strerror(errno.ENOENT)})")
     return secret
 
 
@@ -48,7 +50,10 @@ def find_secret(file: Path, setting: str, what: str, complain: Complain) -> str 
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _unreadable(file, setting, error.strerror) from None
+        if error.errno in MISSING:
+            # Few files have such names: it may be a long token.
+            raise without_file(file, setting) from None
+        raise InvalidValue(setting, str(file), f"a readable file ({error.strerror})") from None
     if len(content) > MAX_SECRET_BYTES:
         raise InvalidValue(setting, str(file), f"a file of at most {MAX_SECRET_BYTES} bytes")
     complain_if_open(file, found, what, complain)
@@ -82,10 +87,6 @@ def complain_if_open(file: Path, opened: os.stat_result, what: str, complain: Co
         complain(f"other users can read the {what} in {file} ({shown}): chmod 600 {quote(str(file))}")
     elif (weakness := path_weakness(file, opened)) is not None:
         complain(f"other users can change the {what} in {file} ({weakness.reason}): {weakness.remedy}")
-
-
-def _unreadable(file: Path, setting: str, why: str | None) -> InvalidValue:
-    return InvalidValue(setting, str(file), f"a readable file ({why})")
 
 
 class KeySource(Protocol):

@@ -1,6 +1,5 @@
 """Reading of secrets from files, environment variables and systemd credentials."""
 
-import errno
 import logging
 import os
 import stat
@@ -9,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 
-from lifesign.client.secret_file import systemd_file, without_file
+from lifesign.client.secret_file import MISSING, systemd_file, without_file
 from lifesign.domain.credentials.api_key import fits_everywhere
 from lifesign.domain.credentials.secret import (
     MAX_SECRET_CHARS,
@@ -37,8 +36,6 @@ MISSING_SECRET_HINT = (
 )
 """What to do about a secret that is missing or not accepted, if its error does not say so."""
 _CONTENT_HINT = "correct the content of the file or variable"
-
-_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 FileStamp = tuple[int, ...]
 
@@ -234,6 +231,6 @@ def _read_file(file: Path, setting: str, complain: Callable[[str], None], *, is_
 
 
 def _unreadable(file: Path, setting: str, error: OSError, *, is_secret: bool) -> InvalidValue:
-    if is_secret and error.errno in _MISSING:
+    if is_secret and error.errno in MISSING:
         return without_file(file, setting)
     return InvalidValue(setting, str(file), f"a readable file ({error.strerror})")
