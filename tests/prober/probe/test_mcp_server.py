@@ -82,6 +82,28 @@ async def test_pointer_applies_to_the_reply_in_an_event_stream() -> None:
     assert [each.result for each in seen.assertions or ()] == ["ok", "assertion_failed"]
 
 
+async def test_session_is_not_sent_by_a_redirect_to_where_the_credential_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LAB_TOKEN", "canary-of-ours")
+
+    def answers(got: Got) -> Says:
+        if got.method == "POST" and got.path == "/mcp" and got.json["method"] in {"ping", "tools/list"}:
+            place = "/mcp/b" if got.json["method"] == "ping" else "/other"
+            return Says(status=307, headers=f"Location: {place}\r\n")
+        return handshaking(got, session="canary-of-ours")
+
+    async with agent(answers, {}) as serving:
+        url = f"{serving.url}/mcp"
+        lab = {"name": "lab", "origin": serving.url, "path": "/mcp", "bearer": {"env": "LAB_TOKEN"}}
+        target = {"url": url, "kind": "mcp", "ask": {"tools": True}}
+        await see(url, targets=[target], credentials=[lab])
+    sent = {got.path: got.headers for got in serving.got}
+    assert "canary-of-ours" not in str(sent["/other"])
+    assert sent["/other"]["mcp-protocol-version"]
+    assert sent["/mcp/b"]["mcp-session-id"] == "canary-of-ours"
+
+
 async def test_session_of_an_invalid_handshake_is_ended() -> None:
     def answers(got: Got) -> Says:
         says = handshaking(got, session="s-1")

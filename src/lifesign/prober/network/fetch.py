@@ -431,7 +431,11 @@ class Fetcher:
     def _written(self, hop: _Hop, credential: Credential | None) -> bytes:
         """Return a request in its wire form; InvalidValue for invalid headers."""
         url, request = hop.url, hop.request
-        fields = accept_field(request.accept) + header_fields(request.headers, "headers")
+        headers = request.headers
+        if hop.is_redirect and request.credential is not None and credential is None:
+            # A session of the credential's server may be as secret as the credential.
+            headers = {name: headers[name] for name in headers if name.lower() in HARMLESS_HEADERS}
+        fields = accept_field(request.accept) + header_fields(headers, "headers")
         target = url.raw_path_qs
         if credential is not None:
             target = credential.request_target(target, request.card_schemes)
