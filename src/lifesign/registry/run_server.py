@@ -37,6 +37,7 @@ from lifesign.registry.database_identity.marker_check import (
     check_known,
     check_present,
     current_marker,
+    is_uncomparable,
 )
 from lifesign.registry.database_identity.marker_file import MarkerFile, state_directory
 from lifesign.registry.keys.manage_keys import create_first_admin_key
@@ -79,6 +80,12 @@ WORKER_MODULES = (
 TRUSTS_EVERYBODY = (
     "trusted_proxies contains all addresses: any client can forge its address, so that limits per "
     "address have no effect. Name only your proxies"
+)
+
+UNCOMPARABLE = (
+    "the database cannot be compared with this host's marker, because the marker's event was archived. If "
+    "the database is a copy that was served elsewhere, stop its servers, and run lifesign database adopt "
+    "--force"
 )
 
 _log = logging.getLogger("lifesign.registry")
@@ -219,6 +226,8 @@ async def _prepare(settings: RegistrySettings, *, may_show_key: bool) -> tuple[s
     opened = open_database(settings.database)
     try:
         admin_key, needs_one, marker, is_empty = await opened.write(function)
+        if await opened.read(lambda transaction: is_uncomparable(transaction, known)):
+            _log.warning(UNCOMPARABLE)
     finally:
         await opened.close()
     _write_marker(file, known, marker, is_announced=known.is_new and not is_empty)

@@ -62,6 +62,9 @@ def test_another_database_is_adopted_once(
     assert json.loads(capsys.readouterr().out) == output | {"adopted": False}
     assert adopt(url, file) == 0
     assert "nothing to adopt" in capsys.readouterr().out
+    assert adopt(url, file, "--force", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["adopted"] is True
+    assert file.read() == current(url)
 
 
 def test_adopting_works_without_a_marker(

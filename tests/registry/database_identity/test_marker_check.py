@@ -20,6 +20,7 @@ from lifesign.registry.database_identity.marker_check import (
     check_present,
     check_tables,
     current_marker,
+    is_uncomparable,
 )
 from lifesign.registry.errors import DatabaseMismatch
 from lifesign.storage.engine import registry_row, schema_version
@@ -194,8 +195,8 @@ async def test_a_backup_that_is_restored_into_an_empty_database_is_accepted(
     await empty.close()
 
 
-async def adopted(database: Database, known: KnownIdentity) -> int | None:
-    return await database.write(lambda transaction: adopt(transaction, known, "test"))
+async def adopted(database: Database, known: KnownIdentity, *, is_forced: bool = False) -> int | None:
+    return await database.write(lambda transaction: adopt(transaction, known, "test", is_forced=is_forced))
 
 
 async def test_adopting_a_database_ends_all_leases_and_raises_new_tokens(made: Made) -> None:
@@ -215,6 +216,27 @@ async def test_adopting_a_database_ends_all_leases_and_raises_new_tokens(made: M
     assert ended["payload"]["reason"] == "epoch_raised"
     (raised,) = await api.events(type="epoch.raised")
     assert raised["payload"]["reason"] == "adopted"
+
+
+async def test_database_that_has_archived_the_event_of_the_marker_cannot_be_compared(
+    made: Made, tmp_path: Path
+) -> None:
+    api = await made()
+    known = await known_of(api)
+
+    async def cannot_be_compared() -> bool:
+        return await api.database.read(lambda transaction: is_uncomparable(transaction, known))
+
+    await archive_everything(api, tmp_path)
+    # The hash up to which events were archived is known.
+    assert not await cannot_be_compared()
+    api.clock.advance(1)
+    await archive_everything(api, tmp_path)
+    assert await cannot_be_compared()
+    assert await difference(api.database, known) is None
+    # The old tokens are invalid then.
+    assert await adopted(api.database, known, is_forced=True)
+    assert not await cannot_be_compared()
 
 
 @pytest.mark.both_databases

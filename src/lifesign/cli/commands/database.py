@@ -1,7 +1,7 @@
 """Commands about the server's database: migrate, and adopt one that this host's marker does not name."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -40,13 +40,17 @@ def adopt(
     _config: ServerConfig = None,
     database: DatabaseUrl = DEFAULT_DATABASE,
     state_dir: StateDir = None,
+    is_forced: Annotated[
+        bool, typer.Option("--force", help="Adopt the database even if the marker names it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> int:
     """Accept a database that the server refuses, and write the marker by which this host knows it.
 
     `lifesign serve` refuses a database that is empty, older than this host remembers, or of another
     installation. If such a database is the one to serve, adopt it. An empty one is set up. On a host without
-    a marker serve accepts any database: if yours may be an old copy, adopt it first.
+    a marker serve accepts any database: if yours may be an old copy, adopt it first. If serve warns that it
+    cannot compare the database with the marker, and yours may be a copy, adopt it with --force.
 
     All leases end, and all new fencing tokens are above all old ones. Changes that the database lacks stay
     lost: revoked keys are valid again, and deleted webhooks, erased agents and origins that opted out are
@@ -80,7 +84,7 @@ def adopt(
 
     def function(transaction: "Transaction") -> "tuple[int | None, DatabaseMarker | None]":
         event_news.check_unserved(transaction)
-        epoch = adopt_database(transaction, known, ACTOR)
+        epoch = adopt_database(transaction, known, ACTOR, is_forced=is_forced)
         return epoch, None if known.is_new and epoch is None else current_marker(transaction)
 
     epoch, marker = run_in_transaction(database, function, must_exist=known.is_new)

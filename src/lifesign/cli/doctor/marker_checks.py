@@ -5,7 +5,12 @@ from typing import Final
 
 from lifesign.cli.doctor.check_result import CheckResult
 from lifesign.errors import InvalidValue
-from lifesign.registry.database_identity.marker_check import KnownIdentity, check_known, check_present
+from lifesign.registry.database_identity.marker_check import (
+    KnownIdentity,
+    check_known,
+    check_present,
+    is_uncomparable,
+)
 from lifesign.registry.database_identity.marker_file import MarkerFile, state_directory
 from lifesign.registry.errors import DatabaseMismatch, NewerMarker
 from lifesign.storage.engine.database import read_url
@@ -56,5 +61,9 @@ def of_the_marker(transaction: Transaction, known: KnownIdentity) -> CheckResult
         check_known(transaction, known)
     except DatabaseMismatch as error:
         return CheckResult("marker", "fault", str(error), ADVICE)
+    if is_uncomparable(transaction, known):
+        summary = f"event {known.marker.head.sequence}, which {known.file} names, was archived"
+        advice = "if the database is a copy that was served elsewhere, run lifesign database adopt --force"
+        return CheckResult("marker", "warning", summary, advice)
     named = f"{known.marker.installation_id}, event {known.marker.head.sequence}"
     return CheckResult("marker", "ok", f"{known.file} names this database: {named}")

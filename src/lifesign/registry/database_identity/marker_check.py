@@ -15,6 +15,7 @@ from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.ownership import table_names
 from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
+from lifesign.storage.events import event_log
 from lifesign.storage.whole_database import marker_state
 
 ADOPTED = "adopted"
@@ -73,6 +74,17 @@ def check_known(transaction: Transaction, known: KnownIdentity) -> None:
         raise refusal
 
 
+def is_uncomparable(transaction: Transaction, known: KnownIdentity) -> bool:
+    """Return whether the marker's event was archived: a copy that has continued looks the same then.
+
+    With a higher epoch it does not matter: all old tokens are invalid.
+    """
+    marker = known.marker
+    if marker is None or event_log.archived_sequence(transaction) <= marker.head.sequence:
+        return False
+    return marker_state.find(transaction, None).epoch == marker.epoch
+
+
 def current_marker(transaction: Transaction) -> DatabaseMarker:
     """Return a marker of the present database; a database without an installation id gets one."""
     state = marker_state.find(transaction, None)
@@ -83,17 +95,20 @@ def current_marker(transaction: Transaction) -> DatabaseMarker:
     return DatabaseMarker(installation_id=state.installation_id, epoch=state.epoch, head=state.head)
 
 
-def adopt(transaction: Transaction, known: KnownIdentity, actor: str) -> int | None:
+def adopt(
+    transaction: Transaction, known: KnownIdentity, actor: str, *, is_forced: bool = False
+) -> int | None:
     """Accept a database that is not the known one, and return its raised epoch; None for the known one.
 
     Without a marker any database that has tables may be an old copy. An empty one is set up if there is a
-    marker. All new fencing tokens are above those of the known database. Raises SchemaOutdated.
+    marker. All new fencing tokens are above those of the known database. `is_forced`: adopt the known one
+    too. Raises SchemaOutdated.
     """
     if known.is_new and registry.name not in table_names(transaction.connection):
         return None
     is_empty = schema_version.set_up_or_check(transaction)
     is_known = not (known.is_new or is_empty or known.damage)
-    if is_known and _difference(transaction, known) is None:
+    if is_known and not is_forced and _difference(transaction, known) is None:
         return None
     epoch = 0 if known.marker is None else known.marker.epoch
     return raise_epoch(transaction, actor, ADOPTED, above=[epoch * COUNTERS_PER_EPOCH])
