@@ -18,7 +18,6 @@ from lifesign.domain.observation.results import LayerResult, Observation, Result
 from lifesign.domain.targets.target import (
     SHARDS,
     StatedKind,
-    TargetKind,
     host_of,
     shard_of,
     target_id,
@@ -64,7 +63,7 @@ def report_on(url: str, result: ResultClass, at_s: float) -> ProbeReport:
 @pytest.mark.both_databases
 async def test_kind_of_a_listed_target_is_known_to_its_prober(database: Database) -> None:
     directories = LocalDirectories(LocalRegistry(database, Role.ADMIN))
-    await directories.put_page("dir", "one", 1, ImportPageRequest(urls=URLS[:1], kind=TargetKind.MCP))
+    await directories.put_page("dir", "one", 1, ImportPageRequest(urls=URLS[:1], kind=StatedKind.MCP))
     await directories.put_page("dir", "one", 2, ImportPageRequest(urls=URLS[1:2]))
     done = await directories.apply("dir", "one", pages=2)
     while done.is_under_way:

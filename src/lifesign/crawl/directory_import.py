@@ -30,7 +30,7 @@ from lifesign.domain.models.directories import (
 )
 from lifesign.domain.net.peer_text import printable
 from lifesign.domain.observation.results import MAX_ETAG_CHARS
-from lifesign.domain.targets.target import TargetKind
+from lifesign.domain.targets.target import StatedKind
 from lifesign.domain.text.counts import pluralize
 from lifesign.errors import InvalidValue, LifesignError
 from lifesign.filesystem.core_dumps import forbid_core_dumps
@@ -144,7 +144,10 @@ class DirectoryImporter:
 
     async def import_inline(self) -> ImportOutcome | None:
         """Import the targets that the definition itself contains; None if it contains none."""
-        targets = [(target.url, target.kind) for target in self._definition.targets]
+        targets = [
+            (target.url, None if target.kind is None else StatedKind(target.kind))
+            for target in self._definition.targets
+        ]
         if not targets:
             return None
         version = f"{self._prefix} {_digest(f'{url} {kind}' for url, kind in targets)}"
@@ -274,7 +277,7 @@ class DirectoryImporter:
     async def _hand_over(
         self,
         name: str,
-        targets: Sequence[tuple[str, TargetKind | None]],
+        targets: Sequence[tuple[str, StatedKind | None]],
         version: str,
         *,
         source: str | None,
@@ -375,9 +378,9 @@ def _opt_out_lines(opt_outs: OptOuts) -> Iterable[str]:
     yield from (f"{host}{path}" for host in sorted(opt_outs.paths) for path in sorted(opt_outs.paths[host]))
 
 
-def _pages(targets: Iterable[tuple[str, TargetKind | None]]) -> list[tuple[TargetKind | None, list[str]]]:
+def _pages(targets: Iterable[tuple[str, StatedKind | None]]) -> list[tuple[StatedKind | None, list[str]]]:
     """Return the pages of a list, each with targets of one kind; one at least."""
-    of_kind: dict[TargetKind | None, list[str]] = {}
+    of_kind: dict[StatedKind | None, list[str]] = {}
     for url, kind in targets:
         of_kind.setdefault(kind, []).append(url)
     pages = [

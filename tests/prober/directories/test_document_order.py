@@ -238,6 +238,36 @@ def test_document_that_was_given_up_is_read_for_another_catalog() -> None:
     assert (walk.unread, names(walk)) == (1, ["nested_not_read"])
 
 
+def test_catalog_of_one_author_does_not_hide_documents_of_another() -> None:
+    """The first one names the second one's documents, at a depth at which nothing else is read."""
+    walk = Walk()
+    take(walk, page(nested=("/a", "/b")))
+    read = [follow(walk, page(nested=(f"/{name}",))) for name in ("a2", "a3", "b2", "b3")]
+    read += [follow(walk, page(nested=(f"/{name}",))) for name in ("b2", "b3")]
+    read.append(follow(walk, page()))
+    assert read == ["a", "a2", "a3", "b2", "b", "b2", "b3"]
+    assert walk.next_step() is None
+
+
+def test_document_that_is_named_at_a_smaller_depth_is_read_again() -> None:
+    walk = Walk()
+    take(walk, page(nested=("/a",)))
+    read = [follow(walk, page(nested=("/a2", "/a3"))), follow(walk, page(nested=("/x",)))]
+    read += [follow(walk, page(nested=("/b",))), follow(walk, page(nested=("/c",)))]
+    read += [follow(walk, page(nested=("/b",))), follow(walk, page(nested=("/c",))), follow(walk, page())]
+    assert read == ["a", "a2", "x", "b", "a3", "b", "c"]
+    assert walk.next_step() is None
+
+
+def test_copy_at_another_place_hides_no_catalog() -> None:
+    """Relative entries lead elsewhere there."""
+    walk = Walk()
+    assert walk.take(document("same", url="https://a.example/list"), 1)
+    walk.follow(document("same", url="https://a.example/list"), page(), 1)
+    assert walk.take(document("same", url="https://b.example/list"), 1)
+    assert not walk.take(document("same", url="https://a.example/list?page=2"), 1)
+
+
 def test_unused_document_does_not_hide_another_one_with_the_same_content() -> None:
     walk = Walk()
     one = document("same", url=f"{URL}/a")

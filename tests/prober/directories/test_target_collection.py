@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lifesign.domain.net.allowed_addresses import read_networks
-from lifesign.domain.targets.target import TargetKind, read_target
+from lifesign.domain.targets.target import StatedKind, TargetKind, read_target
 from lifesign.prober.directories import target_collection as module
 from lifesign.prober.directories.format_parser import (
     MAX_NAME_CHARS,
@@ -135,19 +135,31 @@ def test_agent_is_no_mcp_server() -> None:
     assert reasons(gather(agent, kinds=kinds_of([TargetKind.MCP]))) == {"not_mcp": 1}
 
 
+@pytest.mark.parametrize("is_mcp_first", [False, True])
+def test_entries_of_different_kinds_for_one_url_are_disputed(*, is_mcp_first: bool) -> None:
+    url = "https://a.example/"
+    entries = [Listed(url, "one", Kind.A2A_CARD), Listed(url, "two", Kind.MCP)]
+    both = gather(*entries[:: -1 if is_mcp_first else 1], kinds=kinds_of(list(TargetKind)))
+    assert ([entry.kind for entry in both.entries], both.duplicates) == ([Kind.DISPUTED], 1)
+    assert both.digest() != gather(entries[0], kinds=kinds_of(list(TargetKind))).digest()
+    one = gather(Listed(url), Listed(url, "two", Kind.MCP), kinds=kinds_of([TargetKind.MCP]))
+    assert [entry.kind for entry in one.entries] == [Kind.UNKNOWN]
+
+
 @pytest.mark.parametrize(
     ("kind", "wanted", "expected"),
     [
-        (Kind.MCP, list(TargetKind), TargetKind.MCP),
-        (Kind.MCP_CARD, [TargetKind.MCP], TargetKind.MCP),
-        (Kind.A2A_ENDPOINT, list(TargetKind), TargetKind.A2A),
+        (Kind.MCP, list(TargetKind), StatedKind.MCP),
+        (Kind.MCP_CARD, [TargetKind.MCP], StatedKind.MCP),
+        (Kind.A2A_ENDPOINT, list(TargetKind), StatedKind.A2A),
+        (Kind.DISPUTED, list(TargetKind), StatedKind.DISPUTED),
         (Kind.UNKNOWN, list(TargetKind), None),
         (Kind.UNKNOWN, [TargetKind.A2A], None),
-        (Kind.UNKNOWN, [TargetKind.MCP], TargetKind.MCP),
+        (Kind.UNKNOWN, [TargetKind.MCP], StatedKind.MCP),
     ],
 )
 def test_target_kind_comes_from_its_entry_or_from_the_list_settings(
-    kind: Kind, wanted: list[TargetKind], expected: TargetKind | None
+    kind: Kind, wanted: list[TargetKind], expected: StatedKind | None
 ) -> None:
     assert target_kind(kind, wanted) is expected
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, StrictBool, StringConstraints
 from lifesign.domain.health.document import INTEGRAL_FLOAT, Time
 from lifesign.domain.models.base import NAME_PATTERN, Body
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
-from lifesign.domain.targets.target import TargetKind
+from lifesign.domain.targets.target import StatedKind
 
 MAX_PAGE_URLS = 10_000
 MAX_PAGES = 200
@@ -48,11 +48,11 @@ class ImportPageRequest(Body):
 
     urls: Annotated[list[Entry], Field(max_length=MAX_PAGE_URLS)]
     """Entries of the directory: URLs or hosts."""
-    kind: Annotated[TargetKind, Field(strict=False)] | None = None
+    kind: Annotated[StatedKind, Field(strict=False)] | None = None
     """Kind of all entries of this page; absent if the list does not state it.
 
-    Only a target of kind `mcp` is probed as an MCP server. If directories state different kinds for a target,
-    it is `disputed`: the prober requests both.
+    Only a target of kind `mcp` is probed as an MCP server. If entries of one directory or of several ones
+    state different kinds for a target, it is `disputed`: the prober requests both.
     """
     source: Source | None = None
     """Origin of the list, for people; taken from the first page that arrives."""

@@ -67,15 +67,20 @@ class Walk:
         """URLs of the directory's own pages."""
         self._further_pages = 0
         """Number of those after the first."""
-        self._named: set[str] = set()
-        """URLs of all documents that were named or read."""
+        self._catalogs: set[str] = set()
+        """URLs of the catalogs that the directory's own pages name; known before any of them is read."""
+        self._named: dict[str, int] = {}
+        """Depths of the documents of the nested catalog that is being read, by URL: the smallest of each."""
         self._nested_documents = 0
         """Number of nested documents that were named."""
         self._catalog_documents = 0
         """Number of those in the nested catalog that is being read."""
         self._digest = b""
         """Digest of the document that is being read."""
-        self._bodies: set[bytes] = set()
+        self._page_bodies: set[bytes] = set()
+        """Digests of the directory's own pages."""
+        self._bodies: dict[bytes, int] = {}
+        """Smallest depths of the contents of that nested catalog, by their digests."""
         self._empty_pages = 0
         self._findings: dict[Finding, None] = {}
 
@@ -86,13 +91,15 @@ class Walk:
             if step.depth and step.url in self._pages:
                 continue
             if step.begins_catalog:
+                # What another author's catalog names must not decide about this one.
                 self._catalog_documents = self._empty_pages = 0
+                self._named, self._bodies = {step.url: step.depth}, {}
             return step
         return None
 
     def give_up(self, step: Step, message: str) -> None:
-        """Leave a nested document unread; if a later catalog names it too, it is read as part of that one."""
-        self._named.discard(step.url)
+        """Leave a nested document unread; if the catalog names it again, it is requested again."""
+        self._named.pop(step.url, None)
         self.leave_unread(message)
 
     def leave_unread(self, message: str) -> None:
@@ -116,18 +123,25 @@ class Walk:
     def take(self, document: Document, depth: int) -> bool:
         """Count a document that was read; return whether its content is new. Raises Endless."""
         self.documents += 1
-        self._named.add(document.url)
         if depth == 0:
             self._pages.add(document.url)
-        self._digest = blake2b(document.body, digest_size=16).digest()
-        is_new = self._digest not in self._bodies
-        if not is_new and depth == 0:
-            self._repeat("the same page was served again in place of another one")
-        return is_new
+            self._digest = _digest(document.body)
+            is_new = self._digest not in self._page_bodies
+            if not is_new:
+                self._repeat("the same page was served again in place of another one")
+            return is_new
+        self._named[document.url] = min(depth, self._named.get(document.url, depth))
+        # Its entries may be relative to its URL. The query does not matter: it may grow without end.
+        place = document.url.partition("?")[0].encode()
+        self._digest = _digest(place + b" " + document.body)
+        return depth < self._bodies.get(self._digest, MAX_NESTING_DEPTH + 1)
 
     def follow(self, document: Document, page: DirectoryPage, depth: int) -> None:
         """Queue the documents to which the document taken last leads. Raises Endless, TooManyDocuments."""
-        self._bodies.add(self._digest)
+        if depth == 0:
+            self._page_bodies.add(self._digest)
+        else:
+            self._bodies[self._digest] = depth
         if depth == 0 and page.items is not None:
             self.items = (self.items or 0) + page.items
             self._total = page.total if page.total is not None else self._total
@@ -151,11 +165,11 @@ class Walk:
         if self._empty_pages > MAX_EMPTY_PAGES:
             raise Endless(f"{self._empty_pages} empty pages in a row, each of which refers to another one")
         # An entry may name a page of the directory as a catalog: the page counts.
-        if following in (self._named if depth else self._pages):
+        if following in self._pages if depth == 0 else self._is_named(following, depth):
             self._repeat("the next page is one that was read before")
             return
         if depth:
-            self._promise_nested(following, depth)
+            self._promise_nested(following, depth, depth)
         else:
             self._further_pages += 1
             _check_number(self._further_pages, MAX_DOCUMENTS)
@@ -163,14 +177,23 @@ class Walk:
         # The rest of a list comes before the documents that its entries name.
         self._steps.appendleft(Step(following, depth))
 
-    def _promise_nested(self, url: str, depth: int) -> None:
-        """Count a nested document that a document of this depth names. Raises TooManyDocuments."""
+    def _is_named(self, url: str, depth: int) -> bool:
+        """Return whether the nested catalog that is being read has a document at this depth, or above it.
+
+        At a smaller depth it is read again: it may name documents that were too deep before.
+        """
+        return self._named.get(url, MAX_NESTING_DEPTH + 1) <= depth
+
+    def _promise_nested(self, url: str, depth: int, own_depth: int) -> None:
+        """Count a document of `own_depth` that a document of `depth` names. Raises TooManyDocuments."""
         self._nested_documents += 1
         _check_number(self._nested_documents, MAX_DOCUMENTS)
         if depth:
             self._catalog_documents += 1
             _check_number(self._catalog_documents, MAX_DOCUMENTS // NESTED_SHARE)
-        self._named.add(url)
+            self._named[url] = own_depth
+        else:
+            self._catalogs.add(url)
 
     def _repeat(self, what: str) -> None:
         """End the reading at a page that was read before.
@@ -190,9 +213,9 @@ class Walk:
                 self.note("nested_not_read", f"a catalog that it names has no URL: {shown!a}")
             elif depth == MAX_NESTING_DEPTH:
                 self.note("nested_not_read", f"nested in more than {MAX_NESTING_DEPTH} catalogs: {url}")
-            elif url not in self._named:
+            elif url not in self._catalogs and not self._is_named(url, depth + 1):
                 try:
-                    self._promise_nested(url, depth)
+                    self._promise_nested(url, depth, depth + 1)
                 except TooManyDocuments as error:
                     self.leave_unread(f"{base}: {error}")
                     return
@@ -202,6 +225,10 @@ class Walk:
 def _check_number(named: int, most: int) -> None:
     if named > most:
         raise TooManyDocuments(f"names more than {most} documents")
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=16).digest()
 
 
 def _following(base: str, page: DirectoryPage) -> str | None:

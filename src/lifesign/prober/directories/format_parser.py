@@ -59,6 +59,8 @@ class Kind(StrEnum):
     """Card of an MCP server, or its endpoint: the document at the URL decides."""
     UNKNOWN = "unknown"
     """The directory does not state it."""
+    DISPUTED = "disputed"
+    """Entries of the directory state different kinds. No format states it."""
 
 
 class Listed(NamedTuple):

@@ -21,7 +21,7 @@ from lifesign.domain.net.allowed_addresses import (
     vet_url,
     without_password,
 )
-from lifesign.domain.targets.target import TargetKind, has_single_label_host, read_target
+from lifesign.domain.targets.target import StatedKind, TargetKind, has_single_label_host, read_target
 from lifesign.domain.text.counts import pluralize
 from lifesign.domain.text.safe_text import harmless
 from lifesign.prober.directories.format_parser import (
@@ -110,6 +110,8 @@ class Gathered:
         """Number of listed items: targets, duplicates and skipped entries."""
         self.duplicates = 0
         self._networks = networks
+        self._may_be_either = Kind.A2A_CARD in kinds and Kind.MCP in kinds
+        """Whether both kinds of targets are wanted; else all entries are of the one that is."""
         self._found: dict[str, Listed] = {}
         self._found_bytes = 0
         self._used = _Used(0, 0, 0)
@@ -155,8 +157,8 @@ class Gathered:
                 self._leave_out(_skip_reason(entry.url), entry.url)
             elif entry.kind not in self.kinds:
                 self._leave_out("not_a2a" if entry.kind in MCP_KINDS else "not_mcp", url)
-            elif url in found:
-                self.duplicates += 1
+            elif (known := found.get(url)) is not None:
+                self._note_duplicate(known, entry.kind)
             elif len(found) == most.targets:
                 raise TooManyEntries(f"more than {pluralize(most.targets - used.targets, 'target')}")
             else:
@@ -166,6 +168,12 @@ class Gathered:
                     entry = Listed(url, _name(entry.name), entry.kind)  # noqa: PLW2901 - a million times
                 self._count_bytes(entry)
                 found[url] = entry
+
+    def _note_duplicate(self, known: Listed, kind: Kind) -> None:
+        """Count a URL that is listed again, perhaps by somebody else, who calls the agent an MCP server."""
+        self.duplicates += 1
+        if self._may_be_either and (known.kind in MCP_KINDS) is not (kind in MCP_KINDS):
+            self._found[known.url] = known._replace(kind=Kind.DISPUTED)
 
     def _count_bytes(self, entry: Listed) -> None:
         size = self._found_bytes + len(entry.url) + _size(entry.name)
@@ -223,11 +231,13 @@ def kinds_of(targets: Sequence[TargetKind]) -> frozenset[Kind]:
     return frozenset({Kind.UNKNOWN}).union(*(_KINDS[kind] for kind in targets))
 
 
-def target_kind(kind: Kind, wanted: Sequence[TargetKind]) -> TargetKind | None:
+def target_kind(kind: Kind, wanted: Sequence[TargetKind]) -> StatedKind | None:
     """Return the kind of target that an entry is, if these kinds are wanted; None if that is unknown."""
     if kind is Kind.UNKNOWN:
-        return TargetKind.MCP if set(wanted) == {TargetKind.MCP} else None
-    return TargetKind.MCP if kind in MCP_KINDS else TargetKind.A2A
+        return StatedKind.MCP if set(wanted) == {TargetKind.MCP} else None
+    if kind is Kind.DISPUTED:
+        return StatedKind.DISPUTED
+    return StatedKind.MCP if kind in MCP_KINDS else StatedKind.A2A
 
 
 def listed_url(text: str, base: str) -> str | None:

@@ -451,7 +451,7 @@ listings = Table(
     Column("target", RowNumber, ForeignKey("targets.id", ondelete="CASCADE"), primary_key=True),
     Column("directory", RowNumber, ForeignKey("directories.id", ondelete="CASCADE"), primary_key=True),
     Column("in_import", BigInteger, nullable=False, comment="the last one that named it"),
-    Column("kind", String(8), comment="a2a or mcp, if the directory states it"),
+    Column("kind", String(8), comment="a2a, mcp or disputed, if the directory states it"),
     Index(None, "directory", "target"),
     sqlite_with_rowid=False,
 )

@@ -587,7 +587,7 @@ def _create_listings() -> None:
         sa.Column("target", _ROW_NUMBER, nullable=False),
         sa.Column("directory", _ROW_NUMBER, nullable=False),
         sa.Column("in_import", sa.BigInteger(), nullable=False, comment="the last one that named it"),
-        sa.Column("kind", sa.String(8), comment="a2a or mcp, if the directory states it"),
+        sa.Column("kind", sa.String(8), comment="a2a, mcp or disputed, if the directory states it"),
         sa.PrimaryKeyConstraint("target", "directory", name="pk_listings"),
         sa.ForeignKeyConstraint(["target"], ["targets.id"], name="fk_listings_target", ondelete="CASCADE"),
         sa.ForeignKeyConstraint(
