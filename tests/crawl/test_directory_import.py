@@ -453,10 +453,10 @@ async def test_unreadable_nested_catalog_removes_no_target(database: Database, t
             server.replies["/nested.json"] = answer(503, Retry_After="600")
             server.replies["/list.json"] = catalog(agent("a"), agent("d"), nested)
             text = await read_again()
-            assert text.startswith("there: 4 targets, 1 new, 0 left; no target was removed: 1 nested catalog")
+            assert text.startswith("there: 4 targets, 1 new, 0 left; no target was removed: 1 document")
             assert f"{server.url}/nested.json: HTTP 503" in text
             server.replies["/list.json"] = catalog(agent("e"), agent("f"), agent("g"), nested)
-            assert "not read: 1 nested catalog could not be read" in await read_again()
+            assert "not read: 1 document" in await read_again()
             server.replies["/nested.json"] = catalog(agent("c"))
             assert await read_again() == "there: 4 targets, 3 new, 3 left"
 

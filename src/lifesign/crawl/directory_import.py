@@ -221,7 +221,7 @@ class DirectoryImporter:
             if public is not None:
                 text = f"{name}: not read: {public} is public, and no contact is configured"
                 return ImportOutcome(directory=name, text=text, has_failed=True)
-        unread = f"{pluralize(read.unread, 'nested catalog')} could not be read"
+        unread = f"{pluralize(read.unread, 'document')} of its entries could not be read"
         kept = record.size if read.unread and record is not None else 0
         if kept + len(targets) > room:
             why = f"{unread}, and with the targets that are kept there could be " if kept else ""

@@ -1,5 +1,6 @@
 """Server cards that a catalog names, over real sockets, with the prober's own fetcher."""
 
+import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.definition.pacing_settings import Timeouts
 from lifesign.prober.directories import ListSource, Snapshot, read_directory, server_cards
 from lifesign.prober.directories.fetching import fetching_with
-from lifesign.prober.directories.format_parser import Kind
+from lifesign.prober.directories.format_parser import NESTED_SHARE, Kind
 from lifesign.prober.directories.server_cards import MAX_CARD_BYTES
 from lifesign.prober.directories.target_collection import MCP_KINDS, PROBED_KINDS
 from lifesign.prober.network.fetch import Fetcher
@@ -87,7 +88,6 @@ async def test_server_card_is_replaced_by_its_endpoints(fetcher: Fetcher) -> Non
     "reply",
     [
         answer(405),
-        answer(503),
         answer(200, b"<html></html>", Content_Type="text/html"),
         answer(200, b"data: {}\n\n", Content_Type="text/event-stream"),
         as_json({"jsonrpc": "2.0", "error": {"code": -32000}, "id": None}),
@@ -95,7 +95,6 @@ async def test_server_card_is_replaced_by_its_endpoints(fetcher: Fetcher) -> Non
         as_json({"remotes": "https://b.example/mcp"}),
         as_json(card("https://b.example/mcp") | {"padding": "x" * MAX_CARD_BYTES}),
         endless_body,
-        reset,
     ],
 )
 async def test_url_without_a_card_is_the_endpoint(reply: Reply, fetcher: Fetcher) -> None:
@@ -103,6 +102,61 @@ async def test_url_without_a_card_is_the_endpoint(reply: Reply, fetcher: Fetcher
         found = await found_at(f"{server.url}/list", fetcher)
         assert server.paths == ["/list", "/mcp"]
     assert [(entry.url, entry.kind) for entry in found.entries] == [(f"{server.url}/mcp", Kind.MCP)]
+
+
+@pytest.mark.parametrize("failure", [answer(503), reset])
+async def test_card_that_fails_is_requested_once_more(failure: Reply, fetcher: Fetcher) -> None:
+    failures = 1
+
+    async def reply(writer: asyncio.StreamWriter, head: str) -> None:
+        nonlocal failures
+        failures -= 1
+        await (failure if failures >= 0 else as_json(card("https://a.example/mcp")))(writer, head)
+
+    replies = {"/list": as_json(catalog("/card.json")), "/card.json": reply}
+    async with serving(replies) as server:
+        read = await found_at(f"{server.url}/list", fetcher)
+        assert [entry.url for entry in read.entries] == ["https://a.example/mcp"]
+        failures = 2
+        read = await found_at(f"{server.url}/list", fetcher)
+        assert [entry.url for entry in read.entries] == [f"{server.url}/card.json"]
+        assert read.unread == 0
+        assert server.paths.count("/card.json") == 4
+
+
+async def test_host_that_does_not_answer_is_left_alone_and_its_servers_are_unknown(fetcher: Fetcher) -> None:
+    good = {f"/{number}.json": as_json(card(f"https://a.example/{number}")) for number in range(3)}
+    async with serving(good | {"/bad": answer(404)}) as server:
+        # The listener of another address, which is closed by now.
+        async with serving({}) as closed:
+            pass
+        bad = [f"{closed.url}/{number}.json" for number in range(3)]
+        server.replies["/list"] = as_json(catalog(*bad, *good))
+        read = await found_at(f"{server.url}/list", fetcher)
+    found = {entry.url for entry in read.entries}
+    assert {f"https://a.example/{number}" for number in range(3)} | set(bad) == found
+    assert read.unread == 2
+
+
+async def test_nested_catalog_has_a_share_of_the_cards(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_cards, "MAX_CARDS", 2 * NESTED_SHARE)
+    many = [f"/many-{number}" for number in range(5)]
+    nested = {"specVersion": "1.0", "entries": [
+        {"identifier": "urn:x", "type": "application/ai-catalog+json", "url": url} for url in ("/a", "/b")
+    ]}  # fmt: skip
+    replies = {
+        "/list": as_json(nested),
+        "/a": as_json(catalog(*many)),
+        "/b": as_json(catalog("/card.json")),
+        "/card.json": as_json(card("https://a.example/mcp")),
+    }
+    async with serving(replies) as server:
+        read = await found_at(f"{server.url}/list", fetcher)
+        assert "/card.json" in server.paths
+    assert "https://a.example/mcp" in {entry.url for entry in read.entries}
+    assert read.unread == len(many) - 2
 
 
 async def test_cards_are_requested_only_if_mcp_servers_are_wanted(fetcher: Fetcher) -> None:
@@ -124,6 +178,7 @@ async def test_server_cards_above_the_limits_are_not_read(
     assert len(found.entries) == 2
     (message,) = (one.message for one in found.findings if one.name == "server_cards_not_read")
     assert message.startswith(f"{unread} URL")
+    assert found.unread == unread
 
 
 async def test_one_card_at_a_time_is_kept(fetcher: Fetcher) -> None:

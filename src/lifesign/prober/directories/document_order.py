@@ -60,7 +60,7 @@ class Walk:
         self.is_single = True
         """Whether no document refers to another one."""
         self.unread = 0
-        """Number of nested documents whose entries are unknown, because they could not be read."""
+        """Number of nested documents and server cards whose entries are unknown: they could not be read."""
         self._total: int | None = None
         self._steps: deque[Step] = deque()
         self._pages: set[str] = set()

@@ -52,6 +52,7 @@ from lifesign.prober.directories.source import (
     Got,
     ListSource,
     WantedDocument,
+    is_passing,
 )
 from lifesign.prober.directories.target_collection import Gathered, TooManyEntries
 
@@ -80,10 +81,6 @@ _log = logging.getLogger("lifesign.prober")
 _NONE: Final = "not a directory in a known format"
 T = TypeVar("T")
 
-_PASSING: Final = frozenset({
-    ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.RATE_LIMITED, ResultClass.INTERNAL,
-    ResultClass.NOT_MEASURED,
-})  # fmt: skip
 _ABSENT: Final = frozenset({
     ResultClass.NOT_AN_AGENT, ResultClass.GATED, ResultClass.REDIRECT_REFUSED, ResultClass.BLOCKED_ADDRESS,
 })  # fmt: skip
@@ -276,23 +273,29 @@ class _Reading:
             ends_at_s, max(0.0, ends_at_s - now_s), most_bytes, max(0, most_bytes - self._bytes)
         )
         self._gathered.begin_catalog()
+        self._cards.begin_catalog()
 
     async def _read_cards(self) -> None:
         """List the endpoints of the server cards that entries named."""
         if self._get is not None and self._cards.has_any:
             ends_at_s = min(self._ends_at_s, self._now_s() + server_cards.MAX_READING_S)
+
+            def is_over() -> bool:
+                return self._now_s() >= ends_at_s
+
             # An unchanged directory does not show that its cards are unchanged.
             self._walk.is_single = False
             self._gathered.begin_catalog()
             try:
-                async for url, entries in self._cards.read(self._get, lambda: self._now_s() >= ends_at_s):
-                    self._gathered.add(entries, url)
-            except TooManyEntries as error:
-                self._walk.leave_unread(f"server cards of its entries: {error}")
+                await self._cards.read(self._get, is_over, self._gathered.add)
+            except* TooManyEntries as errors:
+                self._walk.leave_unread(f"server cards of its entries: {errors.exceptions[0]}")
         if self._cards.unread:
             message = (
                 f"{pluralize(self._cards.unread, 'URL')} taken as endpoints, without a search for a card"
             )
+            # A known server may be behind each of them.
+            self._walk.unread += self._cards.unread
             self._walk.note("server_cards_not_read", message)
 
     async def _take(self, document: Document, depth: int) -> None:
@@ -398,7 +401,7 @@ class _Reading:
             is_over = wait_s > MAX_WAIT_S or self._now_s() + wait_s >= self._limits.ends_at_s
             is_silent = got.result is ResultClass.TIMEOUT and got.status is None
             most = MAX_SILENT_TRIES if is_silent else MAX_TRIES
-            if tries >= most or not _is_passing(got) or is_over:
+            if tries >= most or not is_passing(got) or is_over:
                 return got
             await self._sleep(wait_s)
         raise AssertionError("the last try returns")  # pragma: no cover
@@ -463,21 +466,10 @@ def _failure_text(outcome: NotRead | Unchanged) -> str:
     return outcome.message if outcome.fault == "not_fetched" else f"{outcome.url}: {outcome.message}"
 
 
-def _is_passing(got: Got) -> bool:
-    """Return whether the fault is temporary, so that a repeated request may soon succeed."""
-    if got.is_opted_out:
-        return False
-    if got.result is ResultClass.HTTP_ERROR:
-        return got.status is None or got.status in {408, 425} or got.status >= 500
-    if got.result is ResultClass.DNS_FAILURE:
-        return got.is_resolver_fault
-    return got.result in _PASSING
-
-
 def _is_absent(got: Got) -> bool:
     """Return whether the document definitely does not exist; an unreachable server may have one."""
     if got.result in {ResultClass.HTTP_ERROR, ResultClass.DNS_FAILURE}:
-        return not _is_passing(got)
+        return not is_passing(got)
     return got.is_opted_out or got.result in _ABSENT
 
 

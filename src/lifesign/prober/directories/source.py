@@ -31,6 +31,11 @@ SUFFIX_TYPES: Final[Mapping[str, str]] = {
     ".tsv": "text/tab-separated-values",
 }
 
+_PASSING: Final = frozenset({
+    ResultClass.TIMEOUT, ResultClass.REFUSED, ResultClass.RATE_LIMITED, ResultClass.INTERNAL,
+    ResultClass.NOT_MEASURED,
+})  # fmt: skip
+
 
 class Got(Protocol):
     """Answer to one GET of a directory's document, with the headers for the next conditional GET."""
@@ -99,6 +104,17 @@ class Got(Protocol):
     def is_opted_out(self) -> bool:
         """Whether an opt-out excludes the host, so that nothing was sent."""
         ...
+
+
+def is_passing(got: Got) -> bool:
+    """Return whether the fault is temporary, so that a repeated request may soon succeed."""
+    if got.is_opted_out:
+        return False
+    if got.result is ResultClass.HTTP_ERROR:
+        return got.status is None or got.status in {408, 425} or got.status >= 500
+    if got.result is ResultClass.DNS_FAILURE:
+        return got.is_resolver_fault
+    return got.result in _PASSING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
