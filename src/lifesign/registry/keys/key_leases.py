@@ -3,9 +3,10 @@
 An agent holds leases in its own name, whichever of its keys it uses: these stay.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from lifesign.domain.access.event_actor import KEY_ACTOR_PREFIX
+from lifesign.domain.events.event import EventDraft
 from lifesign.domain.probing.shard_eligibility import key_of
 from lifesign.domain.targets.target import SHARDS
 from lifesign.domain.tasks.lease import MAX_TTL_SECONDS, EndReason
@@ -30,15 +31,21 @@ def keys_with_leases(transaction: Transaction) -> list[str]:
     return sorted({_key_id(holder) for holder in leases.holding(transaction, holders)})
 
 
-def end_leases_of(transaction: Transaction, key_ids: Collection[str], actor: str) -> None:
-    """End all leases of these keys and their workers at once; their tasks continue with other holders."""
+def end_leases_of(
+    transaction: Transaction, key_ids: Collection[str], actor: str, *, before: Sequence[EventDraft] = ()
+) -> None:
+    """End all leases of these keys and their workers at once; their tasks continue with other holders.
+
+    `before`: events to log before those of the leases. The log must not be locked earlier: requests for
+    leases lock it last.
+    """
     # Workers claim shards in the same order, so that no deadlock is possible.
     probers.lock_all(transaction)
     holders = _holders(transaction, key_ids)
     over = leases.end_all_of(transaction, dict.fromkeys(holders, EndReason.REVOKED))
     claims = [claim for holder in sorted(over) for claim in over[holder]]
     moved = lose_tasks(transaction, claims, actor)
-    drafts = [*lease_events.leases_ended(claims, actor)]
+    drafts = [*before, *lease_events.leases_ended(claims, actor)]
     drafts += [draft for several in moved.values() for draft in several]
     event_log.append(transaction, drafts)
     probers.remove_keys(transaction, [f"{KEY_ACTOR_PREFIX}{key_id}" for key_id in key_ids])

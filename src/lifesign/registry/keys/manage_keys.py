@@ -149,15 +149,11 @@ class KeyList(BaseModel):
 
 def create_key(transaction: Transaction, new: NewKey, actor: str) -> tuple[StoredKey, str]:
     """Store a new key; return its stored form, and the key itself."""
-    return _add(
-        transaction,
-        new.role,
-        new.name,
-        new.agent_id,
-        new.expires_in_seconds,
-        actor,
-        max_workers=new.max_workers,
+    stored, key = _add(
+        transaction, new.role, new.name, new.agent_id, new.expires_in_seconds, max_workers=new.max_workers
     )
+    event_log.append(transaction, [changed(EventType.KEY_CREATED, stored, actor)])
+    return stored, key
 
 
 def create_first_admin_key(transaction: Transaction, actor: str) -> str | None:
@@ -191,12 +187,15 @@ def rotate_key(
         rotated = replace(rotated, revoked_at_s=now_s)
         drafts.append(changed(EventType.KEY_REVOKED, rotated, actor))
     key_rows.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=rotated.revoked_at_s)
-    event_log.append(transaction, drafts)
-    if rotated.revoked_at_s is not None:
-        end_leases_of(transaction, [key_id], actor)
-    new = _add(transaction, old.role, old.name, old.agent_id, lifetime_s, actor, max_workers=old.max_workers)
-    directories.hand_over(transaction, key_id, new[0].key_id)
-    return new
+    new, key = _add(transaction, old.role, old.name, old.agent_id, lifetime_s, max_workers=old.max_workers)
+    drafts.append(changed(EventType.KEY_CREATED, new, actor))
+    # The log is locked last, as imports and requests for leases do it.
+    directories.hand_over(transaction, key_id, new.key_id)
+    if rotated.revoked_at_s is None:
+        event_log.append(transaction, drafts)
+    else:
+        end_leases_of(transaction, [key_id], actor, before=drafts)
+    return new, key
 
 
 def revoke_key(
@@ -215,8 +214,7 @@ def revoke_key(
     if is_needed and is_last_admin(key_id, key_rows.lock_unrevoked(transaction, Role.ADMIN), now_s):
         raise LastAdminKey(key_id)
     key_rows.end(transaction, key_id, expires_at_s=key.expires_at_s, revoked_at_s=now_s)
-    event_log.append(transaction, [changed(EventType.KEY_REVOKED, key, actor)])
-    end_leases_of(transaction, [key_id], actor)
+    end_leases_of(transaction, [key_id], actor, before=[changed(EventType.KEY_REVOKED, key, actor)])
 
 
 def suspend_key(transaction: Transaction, key: StoredKey, actor: str) -> StoredKey:
@@ -296,16 +294,16 @@ def _existing(transaction: Transaction, key_id: str) -> StoredKey:
     return found
 
 
-def _add(  # noqa: PLR0917 - the members of a key
+def _add(
     transaction: Transaction,
     role: Role,
     name: str,
     agent_id: str | None,
     lifetime_s: float | None,
-    actor: str,
     *,
     max_workers: int | None = None,
 ) -> tuple[StoredKey, str]:
+    """Store a new key without an event; return its stored form, and the key itself."""
     key = key_of(secrets.token_bytes(KEY_BYTES))
     now_s = transaction.now_s
     stored = StoredKey(
@@ -319,7 +317,6 @@ def _add(  # noqa: PLR0917 - the members of a key
         max_workers=max_workers,
     )
     key_rows.add(transaction, stored)
-    event_log.append(transaction, [changed(EventType.KEY_CREATED, stored, actor)])
     return stored, key
 
 
