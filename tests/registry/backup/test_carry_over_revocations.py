@@ -137,19 +137,23 @@ async def test_successor_of_a_key_that_ends_before_its_overlap_is_kept(
 
 @pytest.mark.both_databases
 async def test_directory_belongs_to_the_newest_successor_of_its_key(api: RegistryApi, tmp_path: Path) -> None:
-    prober, key_id = await create_key(api, role="prober")
+    """Both keys have the same name."""
     page = {"urls": ["https://agent.example/"]}
-    answer = await api.ask("PUT", "/api/v1/directories/dir/imports/one/pages/1", page, key=prober)
-    assert answer.status == 200, answer.body
+    owners = {}
+    for name in ("one", "two"):
+        prober, owners[name] = await create_key(api, role="prober")
+        path = f"/api/v1/directories/{name}/imports/first/pages/1"
+        assert (await api.ask("PUT", path, page, key=prober)).status == 200
     await back_up(api, tmp_path / "b.gz")
-    for _ in range(2):
+    for name in ("two", "one", "one", "two"):
         api.clock.advance(1)
-        answer = await api.ask("POST", f"{KEYS}/{key_id}/rotate", {"overlap_seconds": 60})
-        key_id = answer.json()["key_id"]
-    await restored(api, tmp_path / "b.gz")
-    wanted = select(directories.c.owner)
-    owner = await api.database.read(lambda transaction: transaction.connection.scalar(wanted))
-    assert owner == key_id
+        answer = await api.ask("POST", f"{KEYS}/{owners[name]}/rotate", {"overlap_seconds": 60})
+        owners[name] = answer.json()["key_id"]
+    wanted = select(directories.c.name, directories.c.owner)
+    for _ in range(2):
+        await restored(api, tmp_path / "b.gz")
+        found = await api.database.read(lambda transaction: [*transaction.connection.execute(wanted)])
+        assert {row.name: row.owner for row in found} == owners
 
 
 @pytest.mark.both_databases

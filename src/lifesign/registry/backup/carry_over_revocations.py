@@ -108,7 +108,6 @@ def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], li
     }
     ended: list[StoredKey] = []
     successors: dict[str, StoredKey] = {}
-    handed_over: dict[str, str] = {}
     drafts: list[EventDraft] = []
     for key, before in replaced_rows.ended_keys(transaction):
         over = with_earlier_end(key, before)
@@ -116,8 +115,6 @@ def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], li
         is_rotated = over.expires_at_s != key.expires_at_s or fingerprint_of(key.digest) in rotations
         newer = _newer_keys(transaction, key) if is_rotated else []
         successors |= {each.key_id: each for each in newer}
-        if newer:
-            handed_over[key.key_id] = newer[-1].key_id
         if newer or over.expires_at_s != key.expires_at_s:
             drafts.append(manage_keys.changed(EventType.KEY_ROTATED, over, actor))
         if over == key:
@@ -130,17 +127,15 @@ def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], li
     for key in successors.values():
         key_rows.add(transaction, key)
         drafts.append(manage_keys.changed(EventType.KEY_CREATED, key, actor))
-    for owner, successor in handed_over.items():
-        directories.hand_over(transaction, owner, successor)
+    for name, owner in replaced_rows.owned_directories(transaction).items():
+        if owner in successors:
+            directories.give(transaction, name, owner)
     event_log.append(transaction, drafts)
     return ended, list(successors.values())
 
 
 def _newer_keys(transaction: Transaction, key: StoredKey) -> list[StoredKey]:
-    """Return the valid successors of a rotated key, the newest last.
-
-    A client that has only these would lose access.
-    """
+    """Return the valid successors of a rotated key: a client that has only these would lose access."""
     newer = replaced_rows.newer_keys(transaction, key.role, key.name, key.agent_id)
     return [each for each in newer if is_current(each, transaction.now_s)]
 

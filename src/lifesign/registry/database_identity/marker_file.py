@@ -88,7 +88,8 @@ def same_for_all_spellings(url: URL) -> str | None:
 def _as_written(url: URL, resolved: str) -> str:
     """Return a database's URL with its links; `resolved`: the same without them."""
     file = sqlite_path(url)
-    return resolved if file is None else f"sqlite:///{os.path.abspath(file)}"  # noqa: PTH100 - resolves no link
+    # Behind a link, `..` leads elsewhere than it reads.
+    return resolved if file is None or ".." in file.parts else f"sqlite:///{file}"
 
 
 class MarkerFile:

@@ -182,6 +182,11 @@ def hand_over(transaction: Transaction, owner: str, successor: str) -> None:
     )
 
 
+def give(transaction: Transaction, name: str, owner: str) -> None:
+    """Transfer a directory, if there is one of this name, to a prober's key."""
+    transaction.connection.execute(update(directories).where(directories.c.name == name).values(owner=owner))
+
+
 def count(transaction: Transaction) -> int:
     """Return the number of directories."""
     return transaction.connection.scalar(select(func.count()).select_from(directories)) or 0

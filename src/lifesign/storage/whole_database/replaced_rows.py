@@ -30,6 +30,7 @@ _OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
 _ERASURES = table("replaced_erasures", column("agent_id"), column("erased_at_s"))
 _DELETIONS = table("replaced_deletions", column("payload"))
 _ROTATIONS = table("replaced_rotations", column("payload"))
+_OWNERS = table("replaced_owners", column("name"), column("owner"))
 _SOURCES: dict[TableClause, str] = {
     _KEYS: "SELECT * FROM keys",
     _WEBHOOKS: f"SELECT {', '.join(_WEBHOOKS.c.keys())} FROM webhooks",  # noqa: S608 - constants only
@@ -38,6 +39,7 @@ _SOURCES: dict[TableClause, str] = {
     _ERASURES: "SELECT agent_id, erased_at_s FROM archive_erasures",
     _DELETIONS: "SELECT payload FROM events WHERE type = 'webhook.deleted'",
     _ROTATIONS: "SELECT payload FROM events WHERE type = 'key.rotated'",
+    _OWNERS: "SELECT name, owner FROM directories WHERE owner IS NOT NULL",
 }
 _INDEXES = (
     "CREATE INDEX replaced_digests ON replaced_keys (digest)",
@@ -161,6 +163,11 @@ def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
 def rotated_keys(transaction: Transaction) -> Iterator[str]:
     """Return the payloads (JSON) of the replaced database's events about rotated keys."""
     yield from transaction.connection.scalars(select(_ROTATIONS.c.payload))
+
+
+def owned_directories(transaction: Transaction) -> dict[str, str]:
+    """Return the names of the replaced database's directories, each with the id of the key that owned it."""
+    return {row.name: row.owner for row in transaction.connection.execute(select(_OWNERS))}
 
 
 @dataclass(frozen=True, slots=True)
