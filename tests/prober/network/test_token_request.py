@@ -157,7 +157,7 @@ async def test_assertion_of_the_client_is_no_access_token() -> None:
         acme = credential(f"http://127.0.0.1:{port}/token", key, **proof)
         found = await OAuthTokenClient(fetcher, 60.0).request(acme, None)
     assert isinstance(found, TokenFault)
-    assert (found.kind, found.reason) == ("token_form", "access_token is a value of the request")
+    assert (found.kind, found.reason.split()[0]) == ("token_form", "access_token")
 
 
 @AS_ROOT
