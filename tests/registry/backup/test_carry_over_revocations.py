@@ -10,6 +10,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.registry.agents.erase_agent import erase_agent
 from lifesign.registry.backup import create_backup as functions
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
 from lifesign.registry.backup.create_backup import Restored
@@ -330,6 +331,39 @@ async def test_key_of_an_agent_erased_after_the_backup_stays_refused(
     assert (await api.send_heartbeat("agent-1", key)).status == 401
     assert (await api.send_heartbeat("agent-2", reborn)).status == 200
     assert (await api.ask("GET", f"{AGENTS}/agent-1")).status == 404
+
+
+@pytest.mark.both_databases
+async def test_erasure_in_the_backup_is_not_repeated_after_a_jump_of_the_clock(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    await api.register("agent-1")
+    api.clock.advance(86_400)
+    await api.database.write(lambda transaction: erase_agent(transaction, "agent-1", "admin"))
+    api.clock.advance(-86_400)
+    key = (await api.register("agent-1"))["agent_key"]
+    await back_up(api, tmp_path / "b.gz")
+    assert (await restored(api, tmp_path / "b.gz")).withdrawn.erased_agents == ()
+    assert (await api.send_heartbeat("agent-1", key)).status == 200
+
+
+@pytest.mark.both_databases
+async def test_erasures_of_another_installation_are_not_carried_over(
+    api: RegistryApi, tmp_path: Path, database_kind: str
+) -> None:
+    await api.register("agent-1")
+    await api.database.write(current_marker)
+    await back_up(api, tmp_path / "b.gz")
+    (tmp_path / "other").mkdir()
+    database = open_database(migrated_url(database_kind, tmp_path / "other"), clock=api.clock.now_s)
+    other = RegistryApi(database, api.clock)
+    await other.add_keys()
+    await other.register("agent-1")
+    await other.ask("DELETE", f"{AGENTS}/agent-1/record")
+    await database.write(current_marker)
+    found = await restored(other, tmp_path / "b.gz", trusts_all_keys=True)
+    assert (found.agents, found.withdrawn.erased_agents) == (1, ())
+    await database.close()
 
 
 @pytest.mark.both_databases

@@ -128,6 +128,11 @@ def test_marker_is_kept_where_a_linked_directory_leads_and_when_it_leads_elsewhe
     later = replace(MARKER, head=Checkpoint(MARKER.head.sequence + 1, MARKER.head.hash))
     marker_of("disk-1").write(later)
     assert marker_of("linked").read() == later
+    for directory in ("linked", "disk-1"):
+        marker_of(directory).path.write_text("{")
+        assert marker_of("linked").read() in {MARKER, later}
+        marker_of(directory).write(later)
+    marker_of("linked").write(MARKER)
     linked.unlink()
     linked.symlink_to("disk-2")
     assert marker_of("linked").read() == MARKER

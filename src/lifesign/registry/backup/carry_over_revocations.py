@@ -63,19 +63,26 @@ class RevokedCredentials:
 
 
 def carry_over_revocations(
-    transaction: Transaction, actor: str, *, is_older: bool, may_lack_changes: bool, trusts_all_keys: bool
+    transaction: Transaction,
+    actor: str,
+    *,
+    is_older: bool,
+    is_foreign: bool,
+    may_lack_changes: bool,
+    trusts_all_keys: bool,
 ) -> RevokedCredentials:
     """Apply the revocations, erasures and opt-outs since the backup to the restored rows.
 
     Call it within `replaced_rows.set_aside`, once all rows are restored.
 
     `is_older`: the replaced database does not contain the backup, whose secrets of webhooks are then kept.
+    `is_foreign`: it belongs to another installation, whose erasures say nothing about the backup's agents.
     `may_lack_changes`: a key that is valid in the replaced database may have been revoked since. Keys that
     may have been revoked are suspended unless all are trusted.
     """
-    erased = _erase_agents(transaction, actor)
+    erased = () if is_foreign else _erase_agents(transaction, actor)
     ended, successors = _end_keys(transaction, actor)
-    ended += _end_keys_of_erased(transaction, actor)
+    ended += [] if is_foreign else _end_keys_of_erased(transaction, actor)
     limited = _limit_keys(transaction, actor)
     ended_webhooks = _end_webhooks(transaction, actor, keeps_secrets=not is_older)
     opted_out = replaced_rows.opt_outs(transaction)

@@ -101,6 +101,7 @@ def restore(
         counts = _replace_database(transaction, file)
         with _refusing_invalid_rows(file):
             _note_sleep(transaction, header)
+            is_foreign = is_older and _is_of_another_installation(transaction, found)
             _keep_installation(transaction, found)
             above = [] if found is None else [found.token_floor]
             above += [] if marker is None else [marker.epoch * COUNTERS_PER_EPOCH]
@@ -109,6 +110,7 @@ def restore(
                 transaction,
                 actor,
                 is_older=is_older,
+                is_foreign=is_foreign,
                 may_lack_changes=is_older or is_other,
                 trusts_all_keys=trusts_all_keys,
             )
@@ -165,6 +167,13 @@ def _replace_database(transaction: Transaction, file: Path) -> dict[str, int]:
         raise InvalidBackup(str(file), str(error)) from error
     all_rows.count_on(transaction)
     return counts
+
+
+def _is_of_another_installation(transaction: Transaction, found: RegistryRow | None) -> bool:
+    """Return whether the replaced database and the restored one have different installation ids."""
+    row = registry_row.find(transaction)
+    ids = {each.installation_id for each in (found, row) if each is not None}
+    return len(ids - {None}) > 1
 
 
 def _keep_installation(transaction: Transaction, found: RegistryRow | None) -> None:

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -115,10 +115,15 @@ class MarkerFile:
         """Return the marker, the newer one of two files; None if there is none.
 
         If the files name different installations, the one that was served under this URL counts. Raises
-        InvalidMarker if a marker is damaged, and NewerMarker or OSError.
+        InvalidMarker if it is damaged and there is no other one, and NewerMarker or OSError.
         """
-        own = self._read_file()
-        other = None if self._resolved is None else self._resolved.read()
+        if self._resolved is None:
+            return self._read_file()
+        own, damage = _unless_damaged(self._read_file)
+        other, damage_of_other = _unless_damaged(self._resolved.read)
+        if own is None and other is None:
+            for error in filter(None, (damage, damage_of_other)):
+                raise error
         if own is None or other is None:
             return own or other
         is_newer = (other.epoch, other.head.sequence) > (own.epoch, own.head.sequence)
@@ -178,6 +183,16 @@ class MarkerFile:
         for each in reversed(missing):
             each.mkdir(mode=0o700, exist_ok=True)
             _give_to_owner_of(each.parent, each)
+
+
+def _unless_damaged(
+    read: Callable[[], DatabaseMarker | None],
+) -> tuple[DatabaseMarker | None, InvalidMarker | None]:
+    """Read a marker; return it, or why it cannot be used."""
+    try:
+        return read(), None
+    except InvalidMarker as error:
+        return None, error
 
 
 def marker_file(database: str, given: Path | None) -> MarkerFile:

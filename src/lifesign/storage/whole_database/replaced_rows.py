@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import TableClause, column, select, table, text
+from sqlalchemy import ColumnElement, TableClause, column, select, table, text
 
 from lifesign.domain.access.permissions import Role, StoredKey
 from lifesign.storage.engine import table_definitions
@@ -27,7 +27,7 @@ _WEBHOOKS = table(
     ),
 )
 _OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
-_ERASURES = table("replaced_erasures", column("agent_id"), column("erased_at_s"))
+_ERASURES = table("replaced_erasures", column("sequence"), column("agent_id"), column("erased_at_s"))
 _DELETIONS = table("replaced_deletions", column("payload"))
 _ROTATIONS = table("replaced_rotations", column("payload"))
 _OWNERS = table("replaced_owners", column("name"), column("owner"))
@@ -36,7 +36,7 @@ _SOURCES: dict[TableClause, str] = {
     _WEBHOOKS: f"SELECT {', '.join(_WEBHOOKS.c.keys())} FROM webhooks",  # noqa: S608 - constants only
     _OPT_OUTS: "SELECT origin, token FROM opt_outs WHERE proven_at_s IS NOT NULL",
     # Events may have been archived; the rows of erasures stay.
-    _ERASURES: "SELECT agent_id, erased_at_s FROM archive_erasures",
+    _ERASURES: "SELECT sequence, agent_id, erased_at_s FROM archive_erasures",
     _DELETIONS: "SELECT payload FROM events WHERE type = 'webhook.deleted'",
     _ROTATIONS: "SELECT payload FROM events WHERE type = 'key.rotated'",
     _OWNERS: "SELECT name, owner FROM directories WHERE owner IS NOT NULL",
@@ -135,7 +135,7 @@ def erased_agents(transaction: Transaction) -> list[str]:
         own_keys.c.created_at_s <= _ERASURES.c.erased_at_s,
         ~select(there.c.agent_id).where(there.c.agent_id == own_keys.c.agent_id).exists(),
     )
-    wanted = select(_ERASURES.c.agent_id).distinct().where(recorded.exists() | keyed.exists())
+    wanted = select(_ERASURES.c.agent_id).distinct().where(recorded.exists() | keyed.exists(), _is_new())
     return list(transaction.connection.scalars(wanted.order_by(_ERASURES.c.agent_id)))
 
 
@@ -146,13 +146,26 @@ def keys_of_erased(transaction: Transaction) -> list[StoredKey]:
         select(there)
         .where(
             select(_ERASURES.c.agent_id)
-            .where(_ERASURES.c.agent_id == there.c.agent_id, there.c.created_at_s <= _ERASURES.c.erased_at_s)
+            .where(
+                _ERASURES.c.agent_id == there.c.agent_id,
+                there.c.created_at_s <= _ERASURES.c.erased_at_s,
+                _is_new(),
+            )
             .exists()
         )
         .order_by(there.c.key_id)
     )
     rows = transaction.connection.execute(wanted)
     return [stored_key(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
+
+
+def _is_new() -> ColumnElement[bool]:
+    """Return whether the backup lacks an erasure; the clock may have been ahead at one that it has."""
+    there = table_definitions.archive_erasures
+    known = select(there.c.sequence).where(
+        there.c.sequence == _ERASURES.c.sequence, there.c.agent_id == _ERASURES.c.agent_id
+    )
+    return ~known.exists()
 
 
 def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
