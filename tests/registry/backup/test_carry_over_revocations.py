@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 from tests.support.databases import WoundClock, migrated_url
+from tests.support.directory_api import put
 from tests.support.registry_api import AGENTS, RegistryApi
 
 from lifesign.domain.access.permissions import Role
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker
+from lifesign.domain.targets.target import target_id
 from lifesign.registry.agents.erase_agent import erase_agent
 from lifesign.registry.backup import create_backup as functions
 from lifesign.registry.backup.carry_over_revocations import RevokedCredentials
@@ -364,6 +366,39 @@ async def test_erasures_of_another_installation_are_not_carried_over(
     found = await restored(other, tmp_path / "b.gz", trusts_all_keys=True)
     assert (found.agents, found.withdrawn.erased_agents) == (1, ())
     await database.close()
+
+
+async def test_found_agent_that_was_erased_after_the_backup_stays_erased(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    """It has a record, but no key."""
+    url = f"{ORIGIN}/"
+    await put(api, "directory", "first", [url])
+    await api.report(
+        {
+            "target_url": url,
+            "observed_at": api.time_text(),
+            "transport": {"result": "ok"},
+        }
+    )
+    await back_up(api, tmp_path / "b.gz")
+    assert (await api.ask("DELETE", f"{AGENTS}/{target_id(url)}/record")).status == 200
+    assert (await restored(api, tmp_path / "b.gz")).withdrawn.erased_agents == (target_id(url),)
+
+
+async def test_agent_that_registered_while_the_clock_was_ahead_stays_erased(
+    api: RegistryApi, tmp_path: Path
+) -> None:
+    key = await api.add_agent_key("agent-1")
+    api.clock.advance(3_600)
+    assert (await api.ask("POST", AGENTS, {"agent_id": "agent-1"}, key=key)).status == 201
+    api.clock.advance(-3_600)
+    await back_up(api, tmp_path / "b.gz")
+    assert (await api.ask("DELETE", f"{AGENTS}/agent-1/record")).status == 200
+    result = await restored(api, tmp_path / "b.gz", trusts_all_keys=True)
+    assert (result.agents, result.withdrawn.erased_agents) == (0, ("agent-1",))
+    api.clock.advance(3_600)
+    assert (await api.send_heartbeat("agent-1", key)).status == 401
 
 
 @pytest.mark.both_databases

@@ -82,7 +82,6 @@ def carry_over_revocations(
     """
     erased = () if is_foreign else _erase_agents(transaction, actor)
     ended, successors = _end_keys(transaction, actor)
-    ended += [] if is_foreign else _end_keys_of_erased(transaction, actor)
     limited = _limit_keys(transaction, actor)
     ended_webhooks = _end_webhooks(transaction, actor, keeps_secrets=not is_older)
     opted_out = replaced_rows.opt_outs(transaction)
@@ -145,20 +144,6 @@ def _newer_keys(transaction: Transaction, key: StoredKey) -> list[StoredKey]:
     """Return the valid successors of a rotated key: a client that has only these would lose access."""
     newer = replaced_rows.newer_keys(transaction, key.role, key.name, key.agent_id)
     return [each for each in newer if is_current(each, transaction.now_s)]
-
-
-def _end_keys_of_erased(transaction: Transaction, actor: str) -> list[StoredKey]:
-    """Revoke the keys that agents had when they were erased; they have registered again since."""
-    now_s = transaction.now_s
-    revoked = [
-        replace(key, revoked_at_s=now_s)
-        for key in replaced_rows.keys_of_erased(transaction)
-        if is_current(key, now_s)
-    ]
-    for key in revoked:
-        _end(transaction, key)
-    event_log.append(transaction, [manage_keys.changed(EventType.KEY_REVOKED, key, actor) for key in revoked])
-    return revoked
 
 
 def _limit_keys(transaction: Transaction, actor: str) -> list[StoredKey]:

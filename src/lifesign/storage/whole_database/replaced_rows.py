@@ -122,41 +122,16 @@ def limited_keys(transaction: Transaction) -> list[StoredKey]:
 
 
 def erased_agents(transaction: Transaction) -> list[str]:
-    """Return restored agents that the replaced database had erased after their record began.
-
-    Agents without a record count since their first key.
-    """
+    """Return restored agents that the replaced database had erased after their record or a key began."""
     there, own_keys = table_definitions.agents, table_definitions.keys
     recorded = select(there.c.agent_id).where(
         there.c.agent_id == _ERASURES.c.agent_id, there.c.registered_at_s <= _ERASURES.c.erased_at_s
     )
     keyed = select(own_keys.c.agent_id).where(
-        own_keys.c.agent_id == _ERASURES.c.agent_id,
-        own_keys.c.created_at_s <= _ERASURES.c.erased_at_s,
-        ~select(there.c.agent_id).where(there.c.agent_id == own_keys.c.agent_id).exists(),
+        own_keys.c.agent_id == _ERASURES.c.agent_id, own_keys.c.created_at_s <= _ERASURES.c.erased_at_s
     )
     wanted = select(_ERASURES.c.agent_id).distinct().where(recorded.exists() | keyed.exists(), _is_new())
     return list(transaction.connection.scalars(wanted.order_by(_ERASURES.c.agent_id)))
-
-
-def keys_of_erased(transaction: Transaction) -> list[StoredKey]:
-    """Return the restored keys that belonged to an agent when it was erased."""
-    there = table_definitions.keys
-    wanted = (
-        select(there)
-        .where(
-            select(_ERASURES.c.agent_id)
-            .where(
-                _ERASURES.c.agent_id == there.c.agent_id,
-                there.c.created_at_s <= _ERASURES.c.erased_at_s,
-                _is_new(),
-            )
-            .exists()
-        )
-        .order_by(there.c.key_id)
-    )
-    rows = transaction.connection.execute(wanted)
-    return [stored_key(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
 
 
 def _is_new() -> ColumnElement[bool]:
