@@ -42,6 +42,7 @@ def test_upgrade_to_https_on_one_host_is_followed_unless_a_token_is_sent() -> No
     assert is_followed("https://agent.example/", url=plain)
     assert not is_followed("https://agent.example/", url=plain, has_token=True)
     assert not is_followed("https://agent.example:8443/", url=plain)
+    assert not is_followed("https://agent.example/", url=URL("http://agent.example:8080/"))
     assert not is_followed("https://other.example/", url=plain)
 
 

@@ -195,7 +195,9 @@ async def test_pruning_waits_for_an_hour_after_the_clock_was_set(
     assert len(pruned_at_s) == 1
 
 
-@pytest.mark.parametrize(("pause_s", "times"), [(None, 1), (31 * DAY_SECONDS, 1), (33 * DAY_SECONDS, 0)])
+@pytest.mark.parametrize(
+    ("pause_s", "times"), [(None, 1), (31 * DAY_SECONDS, 1), (33 * DAY_SECONDS, 0), (-60, 0)]
+)
 async def test_a_clock_is_trusted_soon_after_the_last_sweep(
     api: RegistryApi, clock: WoundClock, pruned_at_s: list[float], pause_s: float | None, times: int
 ) -> None:

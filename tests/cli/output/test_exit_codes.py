@@ -124,6 +124,7 @@ def test_help_shows_examples_and_the_codes_of_the_table(name: str, command: Any)
     assert "Exit code" not in command.help
     shown = inspect.cleandoc(command.epilog)
     assert "Exit codes" in shown
+    assert ("monitoring plugins" in shown) == (name == "check")
     for code, text in COMMANDS[name].items():
         assert f"  {int(code)} {text}" in " ".join(shown.split()).replace(f" {int(code)} ", f"  {int(code)} ")
 

@@ -1,13 +1,16 @@
 import re
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from tests.dashboard.conftest import Sample
+from tests.dashboard.conftest import Filled, Sample
 from tests.support.dashboard_sample import LONGEST_ID
 
+from lifesign.dashboard import page_handler
 from lifesign.dashboard.pages.public_status import badge_svg, is_public, public_word
+from lifesign.domain.access.rate_limit import RateLimit
 from lifesign.domain.health.document import HealthStatus
 from lifesign.domain.models.agents import AgentRecord
 
@@ -40,6 +43,16 @@ def test_private_agents_are_indistinguishable_from_absent_ones(sample: Sample, a
 
 def test_public_page_accepts_the_longest_agent_id(sample: Sample) -> None:
     assert sample.visitor().get(f"/status/{LONGEST_ID}").status == 200
+
+
+@pytest.mark.parametrize("path", ["/status/translator", "/badge/translator.svg"])
+def test_requests_for_public_pages_are_limited(
+    filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(page_handler, "PAGES_PER_VISITOR", RateLimit(0.001, 2))
+    with filled.served(tmp_path) as sample:
+        visitor = sample.visitor()
+        assert [visitor.get(path).status for _ in range(3)] == [200, 200, 429]
 
 
 @pytest.mark.parametrize("expected", ["true", 1, "yes", None, False, []])

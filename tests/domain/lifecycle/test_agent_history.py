@@ -381,6 +381,7 @@ def test_a_slot_without_numbers_is_eleven_characters() -> None:
         ("0001010000!", "no digit"),
         ("0001010000_", "an unknown measure"),
         ("00010100001", "cut off"),
+        ("0001010000100000", "cut off"),
     ],
 )
 def test_malformed_packed_history_is_refused(text: str, why: str) -> None:

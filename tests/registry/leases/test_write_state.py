@@ -134,6 +134,7 @@ async def test_write_at_the_deadline_is_refused_even_without_a_new_holder(api: R
     assert (await _write(api, key, token)).status == 200
     api.clock.advance(0.001)
     assert _status_and_code(await _write(api, key, token, {"step": 2})) == (412, "lease_ended")
+    assert _status_and_code(await api.ask("GET", STATE, key=key)) == (403, "not_allowed")
     assert (await api.ask("GET", STATE)).json()["version"] == 1
     assert [payload["reason"] for payload in await _rejected(api)] == ["lease_ended"]
 

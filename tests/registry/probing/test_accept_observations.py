@@ -164,9 +164,13 @@ async def test_age_of_a_result_is_limited_by_the_grant_of_its_shard(
     api: RegistryApi, clock: WoundClock
 ) -> None:
     await register_probed(api)
+    await api.register("agent-2", monitoring="probe", card_url=f"{CARD}?2")
     await outcomes(api, observed(clock))
     granted_s = clock.at_s
     clock.advance(1_000)
+    # The first result of a target has no earlier one that limits its age.
+    assert await outcomes(api, observed(clock, agent_id="agent-2"), ages_s=[86_400]) == ["accepted"]
+    assert (await api.record("agent-2"))["observed"]["last_observed_at"] == moment_text(granted_s)
     for age_s, at_s in ((10, granted_s + 990), (900, granted_s + 990), (5, granted_s + 995)):
         await outcomes(api, observed(clock), ages_s=[age_s])
         shown = (await api.record("agent-1"))["observed"]
@@ -676,3 +680,8 @@ async def test_result_of_a_former_url_or_incarnation_is_ignored(api: RegistryApi
     assert await outcomes(api, observed(clock), memories=[old]) == ["ignored"]
     assert await outcomes(api, observed(clock, observed_at=moment(began_s - 1).isoformat())) == ["ignored"]
     assert await outcomes(api, observed(clock), memories=[{"probed_at_s": began_s + 1}]) == ["accepted"]
+    # After the clock was set back, the next move seems to be in the future.
+    here = {"card_url": "https://agent.example/again.json"}
+    assert (await api.ask("PATCH", "/api/v1/agents/agent-1", here, headers={"If-Match": "*"})).status == 200
+    clock.advance(-0.5)
+    assert await outcomes(api, observed(clock)) == ["accepted"]

@@ -8,6 +8,7 @@ from tests.support.registry_api import AGENTS, RegistryApi
 from tests.support.task_api import REPORT, TASKS, UNKNOWN, create, status_and_code, steer, steps, task, worker
 
 from lifesign.domain.access.permissions import Role
+from lifesign.registry.tasks import run_guard
 
 LEASES = "/api/v1/leases"
 
@@ -259,6 +260,26 @@ async def test_repeated_answer_is_only_for_its_writer(api: RegistryApi) -> None:
         404,
         "task_not_found",
     )
+    # Nor for one that had the task before.
+    await create(api)
+    await one.write(await one.granted(), "release", exit_reason="killed")
+    grant = await other.granted()
+    await other.write(grant, "complete", output={"secret": 1})
+    assert status_and_code(await one.write(grant, "complete", output={"secret": 1})) == (412, "stale_token")
+
+
+async def test_only_writes_that_end_a_run_are_accepted_above_the_limit(
+    api: RegistryApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_guard, "MAX_WRITES", 1)
+    await create(api)
+    one = await worker(api)
+    grant = await one.granted()
+    first = await one.report(grant)
+    assert first.status == 200
+    assert status_and_code(await one.report(grant, idempotency_key="second")) == (409, "too_many")
+    assert (await one.report(grant)).body == first.body
+    assert (await one.write(grant, "complete")).status == 200
 
 
 async def test_write_of_a_former_holder_reports_the_end_of_its_run(
