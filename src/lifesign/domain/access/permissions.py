@@ -205,6 +205,8 @@ class StoredKey:
     """Workers that may probe with it at a time; None: the default."""
     is_suspended: bool = False
     """Whether a restore suspended the key because its state was unknown; an operator may confirm it."""
+    successor_id: str | None = None
+    """Id of the key that replaced it in a rotation; None: there is none."""
 
 
 def may(principal: Principal, action: Permission, agent_id: str | None = None) -> bool:

@@ -7,13 +7,13 @@ all keys and webhooks. Everything else returns to the state of the backup.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lifesign.domain.access.permissions import (
     Role,
     StoredKey,
-    fingerprint_of,
     is_current,
     with_earlier_end,
 )
@@ -109,19 +109,23 @@ def carry_over_revocations(
 
 def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], list[StoredKey]]:
     """End keys as they were ended before; return these, and the successors of rotated keys."""
-    rotations = {
-        json.loads(payload).get("fingerprint") for payload in replaced_rows.rotated_keys(transaction)
-    }
+    newer = replaced_rows.successors(transaction)
     ended: list[StoredKey] = []
-    successors: dict[str, StoredKey] = {}
+    kept: dict[str, StoredKey] = {}
     drafts: list[EventDraft] = []
     for key, before in replaced_rows.ended_keys(transaction):
         over = with_earlier_end(key, before)
         # A rotation does not change an expiry that comes before the end of the overlap.
-        is_rotated = over.expires_at_s != key.expires_at_s or fingerprint_of(key.digest) in rotations
-        newer = _newer_keys(transaction, key) if is_rotated else []
-        successors |= {each.key_id: each for each in newer}
-        if newer or over.expires_at_s != key.expires_at_s:
+        later = [each for each in _later_keys(before, newer) if is_current(each, transaction.now_s)]
+        ids = [each.key_id for each in later]
+        kept |= {
+            each.key_id: replace(each, successor_id=after)
+            for each, after in zip(later, [*ids[1:], None], strict=False)
+        }
+        if later:
+            # The next restore needs to know it too.
+            key_rows.set_successor(transaction, key.key_id, ids[0])
+        if later or over.expires_at_s != key.expires_at_s:
             drafts.append(manage_keys.changed(EventType.KEY_ROTATED, over, actor))
         if over == key:
             continue
@@ -130,20 +134,23 @@ def _end_keys(transaction: Transaction, actor: str) -> tuple[list[StoredKey], li
         if over.revoked_at_s is not None:
             end = EventType.KEY_SUSPENDED if over.is_suspended else EventType.KEY_REVOKED
             drafts.append(manage_keys.changed(end, over, actor))
-    for key in successors.values():
+    for key in kept.values():
         key_rows.add(transaction, key)
         drafts.append(manage_keys.changed(EventType.KEY_CREATED, key, actor))
     for name, owner in replaced_rows.owned_directories(transaction).items():
-        if owner in successors:
+        if owner in kept:
             directories.give(transaction, name, owner)
     event_log.append(transaction, drafts)
-    return ended, list(successors.values())
+    return ended, list(kept.values())
 
 
-def _newer_keys(transaction: Transaction, key: StoredKey) -> list[StoredKey]:
-    """Return the valid successors of a rotated key: a client that has only these would lose access."""
-    newer = replaced_rows.newer_keys(transaction, key.role, key.name, key.agent_id)
-    return [each for each in newer if is_current(each, transaction.now_s)]
+def _later_keys(key: StoredKey, newer: Mapping[str, StoredKey]) -> list[StoredKey]:
+    """Return the successors of a key, and theirs, that the backup lacks: a client may have only these."""
+    found: list[StoredKey] = []
+    while (after := newer.get(key.successor_id or "")) is not None and after not in found:
+        found.append(after)
+        key = after
+    return found
 
 
 def _limit_keys(transaction: Transaction, actor: str) -> list[StoredKey]:

@@ -188,6 +188,7 @@ def rotate_key(
         drafts.append(changed(EventType.KEY_REVOKED, rotated, actor))
     key_rows.end(transaction, key_id, expires_at_s=ends_s, revoked_at_s=rotated.revoked_at_s)
     new, key = _add(transaction, old.role, old.name, old.agent_id, lifetime_s, max_workers=old.max_workers)
+    key_rows.set_successor(transaction, key_id, new.key_id)
     drafts.append(changed(EventType.KEY_CREATED, new, actor))
     # The log is locked last, as imports and requests for leases do it.
     directories.hand_over(transaction, key_id, new.key_id)

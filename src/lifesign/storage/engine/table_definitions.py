@@ -235,6 +235,7 @@ keys = Table(
         server_default=text("false"),
         comment="revoked by a restore, unless it is confirmed",
     ),
+    Column("successor_id", String(64), comment="key that replaced it in a rotation"),
 )
 
 sessions = Table(

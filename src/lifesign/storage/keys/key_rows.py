@@ -119,6 +119,7 @@ def add(transaction: Transaction, key: StoredKey) -> None:
         "revoked_at_s": key.revoked_at_s,
         "max_workers": key.max_workers,
         "is_suspended": key.is_suspended,
+        "successor_id": key.successor_id,
     }
     transaction.connection.execute(_ADD, row)
 
@@ -136,6 +137,13 @@ def end(
         update(keys)
         .where(keys.c.key_id == key_id)
         .values(expires_at_s=expires_at_s, revoked_at_s=revoked_at_s, is_suspended=is_suspended)
+    )
+
+
+def set_successor(transaction: Transaction, key_id: str, successor_id: str | None) -> None:
+    """Store which key replaced this one in a rotation."""
+    transaction.connection.execute(
+        update(keys).where(keys.c.key_id == key_id).values(successor_id=successor_id)
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, TableClause, column, select, table, text
 
-from lifesign.domain.access.permissions import Role, StoredKey
+from lifesign.domain.access.permissions import StoredKey
 from lifesign.storage.engine import table_definitions
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import webhooks
@@ -29,7 +29,6 @@ _WEBHOOKS = table(
 _OPT_OUTS = table("replaced_opt_outs", column("origin"), column("token"))
 _ERASURES = table("replaced_erasures", column("sequence"), column("agent_id"), column("erased_at_s"))
 _DELETIONS = table("replaced_deletions", column("payload"))
-_ROTATIONS = table("replaced_rotations", column("payload"))
 _OWNERS = table("replaced_owners", column("name"), column("owner"))
 _SOURCES: dict[TableClause, str] = {
     _KEYS: "SELECT * FROM keys",
@@ -38,13 +37,9 @@ _SOURCES: dict[TableClause, str] = {
     # Events may have been archived; the rows of erasures stay.
     _ERASURES: "SELECT sequence, agent_id, erased_at_s FROM archive_erasures",
     _DELETIONS: "SELECT payload FROM events WHERE type = 'webhook.deleted'",
-    _ROTATIONS: "SELECT payload FROM events WHERE type = 'key.rotated'",
     _OWNERS: "SELECT name, owner FROM directories WHERE owner IS NOT NULL",
 }
-_INDEXES = (
-    "CREATE INDEX replaced_digests ON replaced_keys (digest)",
-    "CREATE INDEX replaced_holders ON replaced_keys (agent_id, name)",
-)
+_INDEX = "CREATE INDEX replaced_digests ON replaced_keys (digest)"
 
 
 @contextmanager
@@ -54,8 +49,7 @@ def set_aside(transaction: Transaction) -> Iterator[None]:
     until = "ON COMMIT DROP" if transaction.is_postgresql else ""
     for kept, source in _SOURCES.items():
         transaction.connection.execute(text(f"CREATE TEMPORARY TABLE {kept.name} {until} AS {source}"))
-    for index in _INDEXES:
-        transaction.connection.execute(text(index))
+    transaction.connection.execute(text(_INDEX))
     yield
     for kept in () if transaction.is_postgresql else _SOURCES:
         transaction.connection.execute(text(f"DROP TABLE {kept.name}"))
@@ -80,17 +74,20 @@ def ended_keys(transaction: Transaction) -> list[tuple[StoredKey, StoredKey]]:
     return [(key(row[:size]), key(row[size:])) for row in rows]
 
 
-def newer_keys(transaction: Transaction, role: Role, name: str, agent_id: str | None) -> list[StoredKey]:
-    """Return keys of the replaced database for this role, name and agent that the backup lacks, by age."""
+def successors(transaction: Transaction) -> dict[str, StoredKey]:
+    """Return keys of the replaced database that replaced others, and that the backup lacks, by their ids."""
     is_back = (
         select(table_definitions.keys.c.key_id)
         .where(table_definitions.keys.c.digest == _KEYS.c.digest)
         .exists()
     )
-    whose = _KEYS.c.agent_id.is_(None) if agent_id is None else _KEYS.c.agent_id == agent_id
-    wanted = select(_KEYS).where(_KEYS.c.role == role.value, _KEYS.c.name == name, whose, ~is_back)
-    rows = transaction.connection.execute(wanted.order_by(_KEYS.c.key_id))
-    return [stored_key(dict(row._mapping)) for row in rows]  # noqa: SLF001 - its public name
+    replaced = _KEYS.alias()
+    wanted = select(_KEYS).where(
+        _KEYS.c.key_id.in_(select(replaced.c.successor_id).where(replaced.c.successor_id.is_not(None))),
+        ~is_back,
+    )
+    found = [stored_key(dict(row._mapping)) for row in transaction.connection.execute(wanted)]  # noqa: SLF001
+    return {key.key_id: key for key in found}
 
 
 def restored_keys(transaction: Transaction, *, are_known_included: bool) -> Iterator[StoredKey]:
@@ -146,11 +143,6 @@ def _is_new() -> ColumnElement[bool]:
 def deleted_webhooks(transaction: Transaction) -> Iterator[str]:
     """Return the payloads (JSON) of the replaced database's events about deleted webhooks."""
     yield from transaction.connection.scalars(select(_DELETIONS.c.payload))
-
-
-def rotated_keys(transaction: Transaction) -> Iterator[str]:
-    """Return the payloads (JSON) of the replaced database's events about rotated keys."""
-    yield from transaction.connection.scalars(select(_ROTATIONS.c.payload))
 
 
 def owned_directories(transaction: Transaction) -> dict[str, str]:

@@ -232,6 +232,7 @@ def _create_keys() -> None:
             server_default=sa.text("false"),
             comment="revoked by a restore, unless it is confirmed",
         ),
+        sa.Column("successor_id", sa.String(64), comment="key that replaced it in a rotation"),
         sa.PrimaryKeyConstraint("key_id", name="pk_keys"),
         sa.UniqueConstraint("digest", name="uq_keys_digest"),
     )
