@@ -1,4 +1,5 @@
 import asyncio
+import json
 from ipaddress import ip_address
 
 import aiohttp
@@ -43,6 +44,16 @@ def test_secret_is_removed_from_every_text_of_an_answer() -> None:
     # They are sent back to the server.
     assert (cleaned.etag, cleaned.last_modified) == (None, None)
     assert scrubbed(fetched(etag='"a"'), scrubber_of(CANARY)).etag == '"a"'
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_secret_with_marks_in_it_is_found_in_json_of_each_encoding(encoding: str) -> None:
+    body = json.dumps({"name": "\N{LEFT-TO-RIGHT MARK}".join(CANARY)}, ensure_ascii=False).encode(encoding)
+    cleaned = scrubbed(fetched(body=body), scrubber_of(CANARY))
+    shown = json.loads(cleaned.body)["name"]
+    assert CANARY not in shown.replace("\N{LEFT-TO-RIGHT MARK}", "")
+    text = "page \u4e00".encode("utf-16-be")
+    assert scrubbed(fetched(body=text), scrubber_of(CANARY)).body == text
 
 
 @pytest.mark.parametrize("secret", ["application-key-77", "ApplicationToken", "bearer-realm-77"])

@@ -236,7 +236,8 @@ def _values_of_stream(body: bytes) -> Iterator[object]:
         if number >= MAX_EVENTS:
             return
         if name in MESSAGE_NAMES:
-            yield parse_or_none(data)
+            # A stream is always in UTF-8, and the parser also knows others.
+            yield None if 0 in data[:4] else parse_or_none(data)
 
 
 def _answers(message: Mapping[str, Any], request_id: int) -> bool:

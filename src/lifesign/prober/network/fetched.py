@@ -1,5 +1,6 @@
 """The answer to a request, or why there is none."""
 
+import json
 from dataclasses import field, replace
 from datetime import datetime
 from typing import Final
@@ -97,6 +98,8 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
     """
     if fetched.scrubber is not scrubber:
         fetched = replace(fetched, scrubber=scrubber)
+    if 0 in fetched.body[:4]:
+        fetched = replace(fetched, body=_json_in_utf8(fetched.body))
     usual = SEPARATOR.join((fetched.reason, fetched.content_type, fetched.allow))
     body = fetched.body
     if fetched.etag or fetched.last_modified or fetched.status_links or fetched.challenges:
@@ -123,6 +126,18 @@ def scrubbed(fetched: Fetched, scrubber: Scrubber) -> Fetched:
         last_modified=_unchanged(fetched.last_modified, scrubber),
         allow=scrubber.clean_text(fetched.allow),
     )
+
+
+def _json_in_utf8(body: bytes) -> bytes:
+    """Return JSON in UTF-16 or UTF-32 in UTF-8, in which secrets with invisible characters are found.
+
+    Its parser reads all three. Other bodies are returned as they are.
+    """
+    try:
+        text = body.decode(json.detect_encoding(body))
+    except ValueError:
+        return body
+    return text.encode("utf-8", "surrogatepass") if text.lstrip("\ufeff \t\r\n")[:1] in {"{", "["} else body
 
 
 def _unchanged(text: str | None, scrubber: Scrubber) -> str | None:
