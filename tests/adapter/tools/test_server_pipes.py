@@ -1,5 +1,7 @@
 import asyncio
 import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from lifesign.adapter.errors import CommandFailed
 from lifesign.adapter.process.run_deadline import RunDeadline
 from lifesign.adapter.tools import server_pipes as module
 from lifesign.adapter.tools.server_pipes import ServerEnd, ServerProgram, server_pipes
+from lifesign.domain.credentials.secret import Scrubber
 
 ASKED = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="notifications/initialized"))
 ANSWER = '{"jsonrpc":"2.0","id":1,"result":{}}'
@@ -62,6 +65,29 @@ async def test_pipes_carry_requests_and_answers(tmp_path: Path) -> None:
         assert not end.is_there.is_set()
     assert (tmp_path / "asked").read_text() == '{"jsonrpc":"2.0","method":"notifications/initialized"}'
     assert end.is_there.is_set()
+
+
+RICH_LOG = """
+import logging, sys
+from rich.console import Console
+from rich.logging import RichHandler
+logging.basicConfig(handlers=[RichHandler(console=Console(stderr=True))])
+logging.error("the key was " + sys.argv[1])
+"""
+"""What the MCP SDK for Python logs by default."""
+
+
+async def test_secret_in_a_line_of_a_servers_log_is_not_wrapped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "log.py").write_text(RICH_LOG)
+    secret = "".join(f"{number:04x}" for number in range(64))
+    wanted = replace(
+        program(f"'{sys.executable}' log.py {secret}; cat", tmp_path), scrubber=Scrubber([secret])
+    )
+    async with server_pipes(wanted, ServerEnd()):
+        await asyncio.to_thread(until, "it is logged", lambda: "the key was" in caplog.text)
+    assert not any(secret[begin : begin + 20] in caplog.text for begin in range(len(secret) - 20))
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ from lifesign.adapter.tools.server_line import (
 from lifesign.adapter.tools.server_stderr import ServerLog, ServerLogPipe
 from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber
 
+WIDTH: Final = "10000"
+"""Width of a line in a server's log. A secret that is wrapped over several lines would not be recognised."""
 EXIT_SECONDS: Final = 2.0
 """Time for a server to end after its input was closed; again between SIGTERM and SIGKILL."""
 FLUSH_SECONDS: Final = 0.5
@@ -96,7 +98,7 @@ async def server_pipes(program: ServerProgram, end: ServerEnd) -> AsyncIterator[
     ends = _Ends(words)
     job = Job(
         command=program.command,
-        environment=get_default_environment() | dict(program.environment),
+        environment=get_default_environment() | {"COLUMNS": WIDTH} | dict(program.environment),
         directory=program.directory or Path.cwd(),
         input_fd=ends.input_fd,
         run_deadline=program.run_deadline,
