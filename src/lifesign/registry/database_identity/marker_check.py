@@ -8,11 +8,12 @@ from sqlalchemy.engine import URL
 from lifesign.domain.events.chain import Checkpoint
 from lifesign.domain.events.database_marker import DatabaseMarker, DatabaseState, Mismatch, mismatch
 from lifesign.domain.tasks.lease import COUNTERS_PER_EPOCH
-from lifesign.registry.database_identity.marker_file import MarkerFile, found_marker, sqlite_path
+from lifesign.registry.database_identity.marker_file import MarkerFile, found_marker
 from lifesign.registry.errors import DatabaseMismatch, InvalidMarker
 from lifesign.registry.leases.raise_epoch import raise_epoch
 from lifesign.storage.engine import registry_row, schema_version
 from lifesign.storage.engine.ownership import table_names
+from lifesign.storage.engine.sqlite_path import absolute_file
 from lifesign.storage.engine.table_definitions import registry
 from lifesign.storage.engine.transaction import Transaction
 from lifesign.storage.events import event_log
@@ -51,7 +52,7 @@ class KnownIdentity:
 
 def check_present(known: KnownIdentity, url: URL) -> None:
     """Raise DatabaseMismatch if a known SQLite file is absent: opening it would create an empty one."""
-    file = sqlite_path(url)
+    file = absolute_file(url)
     if not known.is_new and file is not None and not file.exists():
         raise _refused(known, Mismatch.EMPTY, f"{file} is absent")
 

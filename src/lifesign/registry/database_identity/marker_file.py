@@ -32,6 +32,7 @@ from lifesign.filesystem.private_file import write_private
 from lifesign.registry.errors import InvalidMarker, NewerMarker
 from lifesign.serving.state_home import state_home
 from lifesign.storage.engine.database import read_url
+from lifesign.storage.engine.sqlite_path import absolute_file
 
 FORMAT: Final = 1
 MAX_BYTES: Final = 4_096
@@ -57,13 +58,6 @@ def state_directory(given: Path | None, environment: Mapping[str, str] = os.envi
         raise InvalidValue("state_dir", None, "a directory, since this user has no home directory") from None
 
 
-def sqlite_path(url: URL) -> Path | None:
-    """Return the file of an SQLite database; None for any other, and for one in memory."""
-    if url.get_backend_name() != "sqlite" or url.database in {None, "", ":memory:"}:
-        return None
-    return Path(str(url.database)).absolute()
-
-
 def same_for_all_spellings(url: URL) -> str | None:
     """Return a database's URL without password, in one form for all its usual notations; None in memory.
 
@@ -71,7 +65,7 @@ def same_for_all_spellings(url: URL) -> str | None:
     must notice when it points to another file.
     """
     if url.get_backend_name() == "sqlite":
-        file = sqlite_path(url)
+        file = absolute_file(url)
         return None if file is None else f"sqlite:///{file.parent.resolve() / file.name}"
     query = {name: value for name, value in sorted(url.query.items()) if "password" not in name}
     plain = URL.create(
@@ -87,7 +81,7 @@ def same_for_all_spellings(url: URL) -> str | None:
 
 def _as_written(url: URL, resolved: str) -> str:
     """Return a database's URL with its links; `resolved`: the same without them."""
-    file = sqlite_path(url)
+    file = absolute_file(url)
     # Behind a link, `..` leads elsewhere than it reads.
     return resolved if file is None or ".." in file.parts else f"sqlite:///{file}"
 

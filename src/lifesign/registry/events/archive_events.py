@@ -21,9 +21,9 @@ from lifesign.domain.events.event_type import EventType
 from lifesign.domain.events.registry_payloads import LogArchived
 from lifesign.domain.events.replay import Replay
 from lifesign.errors import LifesignError
-from lifesign.registry.database_identity.marker_file import sqlite_path
 from lifesign.registry.events.erase_archives import ARCHIVIST, erase_archives
 from lifesign.registry.settings import RegistrySettings
+from lifesign.storage.engine.sqlite_path import absolute_file
 from lifesign.storage.engine.transaction import Database, Transaction
 from lifesign.storage.events import archive_erasures, event_log, webhooks
 from lifesign.storage.events.event_archive import Archived, ArchiveFile, archive_lock, files_in
@@ -90,7 +90,7 @@ def archive_directory(database: Database, settings: RegistrySettings) -> Path:
     """
     if settings.archive_dir is not None:
         return settings.archive_dir
-    file = sqlite_path(database.url)
+    file = absolute_file(database.url)
     if file is not None:
         return file.with_name(f"{file.name}.archive")
     return Path(f"{quote(database.url.database or 'lifesign', safe='')}.archive")
