@@ -6,6 +6,7 @@ import pytest
 from lifesign.adapter.errors import InvalidTools
 from lifesign.adapter.tools.tools_file import ToolSecret
 from lifesign.adapter.tools.tools_file_reader import read_upstreams, secret_of
+from lifesign.domain.credentials.secret import MAX_SECRET_CHARS
 from lifesign.errors import InvalidValue
 from lifesign.filesystem.changeable_path import SYSTEMD_DIRECTORY
 
@@ -200,6 +201,11 @@ def test_a_secret_is_one_line_of_ascii_and_never_shown(directory: Path) -> None:
     with pytest.raises(InvalidValue, match=r" X to be set$") as refused:
         secret_of(ToolSecret(env="X"), {})
     assert refused.value.name == "env"
+    long = "k" * MAX_SECRET_CHARS
+    assert secret_of(ToolSecret(env="X"), {"X": long}) == long
+    with pytest.raises(InvalidValue) as refused:
+        secret_of(ToolSecret(env="X", prefix="Bearer "), {"X": long})
+    assert refused.value.name == "secret"
     token = "ghp_abcdefghijklmnopqrstuvwxyz"
     for place in (ToolSecret(env=token), ToolSecret(systemd=token), ToolSecret(file=directory / token)):
         with pytest.raises(InvalidValue) as refused:

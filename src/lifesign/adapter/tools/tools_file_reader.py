@@ -12,6 +12,7 @@ from lifesign.adapter.errors import CommandFailed, InvalidTools
 from lifesign.adapter.process.program import program_called
 from lifesign.adapter.tools.tools_file import FORMS, ToolSecret, Upstreams
 from lifesign.client.secret_file import find_secret, systemd_file, without_file
+from lifesign.domain.credentials.secret import MAX_SECRET_CHARS
 from lifesign.domain.credentials.secret_place import env_text
 from lifesign.domain.errors import FileFault
 from lifesign.domain.files.yaml_document import MAX_FILE_BYTES, YamlDocument
@@ -68,7 +69,13 @@ def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -
         secret = _secret_in(source.file or Path(), "file")
     if not secret.isascii() or not secret.isprintable():
         raise InvalidValue("secret", None, "visible ASCII characters on one line (not shown)")
-    return source.prefix + secret
+    whole = source.prefix + secret
+    if len(whole) > MAX_SECRET_CHARS:
+        # It could not be removed from what the server writes.
+        raise InvalidValue(
+            "secret", None, f"at most {MAX_SECRET_CHARS} characters with its prefix (not shown)"
+        )
+    return whole
 
 
 def _secret_in(file: Path, member: str) -> str:
