@@ -73,7 +73,7 @@ def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -
     if len(whole) > MAX_SECRET_CHARS:
         # It could not be removed from what the server writes.
         raise InvalidValue(
-            "secret", None, f"at most {MAX_SECRET_CHARS} characters with its prefix (not shown)"
+            "secret", None, f"at most {MAX_SECRET_CHARS} characters (not shown)"
         )
     return whole
 
