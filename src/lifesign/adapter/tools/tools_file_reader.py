@@ -72,9 +72,7 @@ def secret_of(source: ToolSecret, environment: Mapping[str, str] = os.environ) -
     whole = source.prefix + secret
     if len(whole) > MAX_SECRET_CHARS:
         # It could not be removed from what the server writes.
-        raise InvalidValue(
-            "secret", None, f"at most {MAX_SECRET_CHARS} characters (not shown)"
-        )
+        raise InvalidValue("secret", None, f"at most {MAX_SECRET_CHARS} characters (not shown)")
     return whole
 
 
