@@ -35,11 +35,12 @@ def harmless(text: str, *, keep: str = "") -> str:
     )
 
 
-# Code points that Unicode calls default-ignorable, line and paragraph separators, and three blank signs: of
-# Braille, Khitan and music. Some count as letters or marks, so that `isprintable` does not exclude them.
+# Code points that Unicode calls default-ignorable, line and paragraph separators, three blank signs (of
+# Braille, Khitan and music) and two joiners (Tifinagh, Brahmi). Some count as letters or marks, so that
+# `isprintable` does not exclude them.
 _INVISIBLE: Final = re.compile(
-    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U00016fe4\U0001bca0-\U0001bca3\U0001d159"
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u2d7f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001107f\U00016fe4\U0001bca0-\U0001bca3\U0001d159"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
 OF_WRITING: Final = frozenset("\u061c\u200c\u200d\u200e\u200f\ufe0e\ufe0f")
