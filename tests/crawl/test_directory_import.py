@@ -126,7 +126,7 @@ async def test_only_a_replaced_import_is_no_failure(
     for error, has_failed in (
         (ImportOver("one", "dropped"), False),
         (Conflict("it is dropped", status=409, code="import_over"), False),
-        (TooMany("waiting pages", 400), True),
+        (TooMany("waiting pages", 600), True),
         (Conflict("too many pages", status=409, code="too_many"), True),
     ):
 

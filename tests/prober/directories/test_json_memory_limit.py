@@ -1,10 +1,34 @@
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lifesign.prober.directories.json_memory_limit import MAX_JSON_BYTES, MAX_PARSED_BYTES, read_json
+from lifesign.prober.directories import json_memory_limit
+from lifesign.prober.directories.json_memory_limit import (
+    MAX_DEPTH,
+    MAX_JSON_BYTES,
+    MAX_PARSED_BYTES,
+    read_json,
+)
+
+
+def nested(levels: int) -> list[Any] | None:
+    """Return a list in lists, with null in the innermost one."""
+    value: list[Any] | None = None
+    for _ in range(levels + 1):
+        value = [value]
+    return value
+
+
+def cut(value: Any, depth: int) -> Any:
+    """Return a JSON value with null in place of the lists and objects below `depth` levels."""
+    if isinstance(value, list):
+        return [cut(item, depth - 1) for item in value] if depth else None
+    if isinstance(value, dict):
+        return {key: cut(item, depth - 1) for key, item in value.items()} if depth else None
+    return value
 
 
 @given(st.dictionaries(st.text(), st.integers()) | st.lists(st.none() | st.booleans() | st.text()))
@@ -31,14 +55,50 @@ def test_scalar_json_is_not_parsed(body: bytes) -> None:
         (b"{", "not JSON"),
         (b'{"a": 1}\n{"a": 2}', "not JSON"),
         (b'{"a": \xff}', "not UTF-8 from byte 6 on"),
-        (b"[" * 100_000, "nested too deeply"),
-        (b"[" + b"9" * 5_000 + b"]", "4300 digits"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[" * 100_000 + b"]", "not JSON"),
     ],
 )
 def test_invalid_json_is_reported(body: bytes, fault: str) -> None:
     value, result = read_json(body)
     assert value is None
     assert fault in result
+
+
+@pytest.mark.parametrize(
+    ("entry", "read"),
+    [
+        (b"[" * 2_000 + b"]" * 2_000, nested(MAX_DEPTH - 2)),
+        (b'{"a":' * 20_000 + b"0" + b"}" * 20_000, ...),
+        (b'{"a": [' * 20_000 + b'"]}\\"[{" , "b"' + b"]}" * 20_000, ...),
+        (b"9" * 5_000, None),
+        (b"-" + b"9" * 5_000, None),
+    ],
+    ids=["lists", "objects", "brackets in texts", "number", "negative number"],
+)
+def test_entry_that_the_parser_would_refuse_does_not_hide_the_others(entry: bytes, read: object) -> None:
+    others = [{"url": "https://a.example/"}, 'b ] } \\" { [', "\\", 12, [[], {}]]
+    first, last = (json.dumps(others[::step]).encode()[1:-1] for step in (1, -1))
+    value, fault = read_json(b"[" + first + b"," + entry + b"," + last + b"]")
+    assert fault == ""
+    assert value[:5] == others
+    assert value[6:] == others[::-1]
+    assert read is ... or value[5] == read
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=50,
+    ),
+    st.integers(0, 6),
+)
+def test_only_values_below_the_depth_become_null(value: object, depth: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_memory_limit, "MAX_DEPTH", depth)
+        text = json_memory_limit._without_deep_values(json.dumps(value, ensure_ascii=False))
+    assert json.loads(text) == cut(value, depth)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,13 @@ from tests.support.hostile_server import Reply, answer, as_json, endless_body, r
 
 from lifesign.domain.net.allowed_addresses import read_networks
 from lifesign.prober.definition.pacing_settings import Timeouts
-from lifesign.prober.directories import ListSource, Snapshot, read_directory, server_cards
+from lifesign.prober.directories import (
+    ListSource,
+    Snapshot,
+    read_directory,
+    server_cards,
+    target_collection,
+)
 from lifesign.prober.directories.fetching import fetching_with
 from lifesign.prober.directories.format_parser import NESTED_SHARE, Kind
 from lifesign.prober.directories.server_cards import MAX_CARD_BYTES
@@ -157,6 +163,26 @@ async def test_nested_catalog_has_a_share_of_the_cards(
         assert "/card.json" in server.paths
     assert "https://a.example/mcp" in {entry.url for entry in read.entries}
     assert read.unread == len(many) - 2
+
+
+async def test_large_card_does_not_hide_the_servers_of_others(
+    fetcher: Fetcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_cards, "MAX_CARDS", 4)
+    monkeypatch.setattr(target_collection, "MAX_TARGETS_BYTES", NESTED_SHARE * 4 * 100)
+    large = [f"/large-{number}" for number in range(3)]
+    too_long = f"https://c.example/{'c' * 90}"
+    replies = {
+        "/list": as_json(catalog(*large, "/card.json")),
+        "/card.json": as_json(card("https://a.example/mcp")),
+        **{path: as_json(card(f"https://b.example{path}", too_long)) for path in large},
+    }
+    async with serving(replies) as server:
+        read = await found_at(f"{server.url}/list", fetcher)
+    expected = {"https://a.example/mcp", *(f"https://b.example{path}" for path in large)}
+    assert {entry.url for entry in read.entries} == expected
+    assert read.unread == len(large)
+    assert [one.name for one in read.findings] == ["nested_not_read"] * len(large)
 
 
 async def test_cards_are_requested_only_if_mcp_servers_are_wanted(fetcher: Fetcher) -> None:

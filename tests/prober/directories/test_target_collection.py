@@ -263,7 +263,7 @@ def test_nested_catalog_may_use_one_part_of_the_limits(monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "MAX_ENTRIES", 2 * NESTED_SHARE)
     found = gather("a.example", "b.example", "c.example")
     for catalog in range(2):
-        found.begin_catalog()
+        found.begin_part(NESTED_SHARE)
         with pytest.raises(TooManyEntries, match="more than 2 targets"):
             found.add(Listed(f"{catalog}-{number}.example") for number in range(9))
     assert len(found.entries) == 7
@@ -273,7 +273,7 @@ def test_nested_catalogs_may_not_use_more_than_the_directory() -> None:
     found = Gathered(max_entries=2)
     found.add([Listed("a.example")])
     for most in (1, 0):
-        found.begin_catalog()
+        found.begin_part(NESTED_SHARE)
         with pytest.raises(TooManyEntries, match=f"more than {most} target"):
             found.add([Listed("b.example"), Listed("c.example")])
 
@@ -283,10 +283,10 @@ def test_items_and_bytes_of_a_nested_catalog_are_bounded(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "MAX_TARGETS_BYTES", 100 * NESTED_SHARE)
     found = gather("a.example")
     for _ in range(2):
-        found.begin_catalog()
+        found.begin_part(NESTED_SHARE)
         with pytest.raises(TooManyEntries, match="more than 3 items"):
             found.add([Listed("a.example")] * 4)
-    found.begin_catalog()
+    found.begin_part(NESTED_SHARE)
     with pytest.raises(TooManyEntries, match="more than 100 bytes"):
         found.add([Listed("b.example", "x" * 90)])
 

@@ -13,9 +13,10 @@ from lifesign.domain.models.base import NAME_PATTERN, Body
 from lifesign.domain.observation.results import MAX_ETAG_CHARS, MAX_URL_CHARS
 from lifesign.domain.targets.target import StatedKind
 
-MAX_PAGE_URLS = 10_000
-MAX_PAGES = 200
-"""Maximum number of pages per import: two million targets."""
+MAX_PAGE_URLS = 4_000
+"""Maximum of entries per page. A page of the longest URLs has less than MAX_PAGE_BYTES."""
+MAX_PAGES = 510
+"""Maximum number of pages per import: two million targets, and an incomplete page for each of their kinds."""
 MAX_ENTRY_CHARS = 4096
 """Maximum length of an entry in a request. An entry that is too long for a URL is refused by itself."""
 MAX_PAGE_BYTES = 8_388_608

@@ -272,7 +272,7 @@ class _Reading:
         self._limits = _Limits(
             ends_at_s, max(0.0, ends_at_s - now_s), most_bytes, max(0, most_bytes - self._bytes)
         )
-        self._gathered.begin_catalog()
+        self._gathered.begin_part(NESTED_SHARE)
         self._cards.begin_catalog()
 
     async def _read_cards(self) -> None:
@@ -285,11 +285,7 @@ class _Reading:
 
             # An unchanged directory does not show that its cards are unchanged.
             self._walk.is_single = False
-            self._gathered.begin_catalog()
-            try:
-                await self._cards.read(self._get, is_over, self._gathered.add)
-            except* TooManyEntries as errors:
-                self._walk.leave_unread(f"server cards of its entries: {errors.exceptions[0]}")
+            await self._cards.read(self._get, is_over, self._add_endpoints)
         if self._cards.unread:
             message = (
                 f"{pluralize(self._cards.unread, 'URL')} taken as endpoints, without a search for a card"
@@ -297,6 +293,14 @@ class _Reading:
             # A known server may be behind each of them.
             self._walk.unread += self._cards.unread
             self._walk.note("server_cards_not_read", message)
+
+    def _add_endpoints(self, endpoints: Sequence[Entry], card_url: str) -> None:
+        """Add the endpoints of one server card; if they are too many, only this card is incomplete."""
+        self._gathered.begin_part(NESTED_SHARE * server_cards.MAX_CARDS)
+        try:
+            self._gathered.add(endpoints, card_url)
+        except TooManyEntries as error:
+            self._walk.leave_unread(f"server card {card_url}: {error}")
 
     async def _take(self, document: Document, depth: int) -> None:
         """Parse one document, and note the documents that it names; _NoReading if it cannot be used."""

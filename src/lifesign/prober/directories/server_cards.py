@@ -31,7 +31,7 @@ MAX_READING_S: Final = 600.0
 
 
 Add = Callable[[list[Entry], str], None]
-"""Takes the endpoints that were found for a URL."""
+"""Takes the endpoints that were found for a URL. Must not raise: the other cards would not be read."""
 
 
 class _Left(NamedTuple):
@@ -76,10 +76,7 @@ class ServerCards:
         return bool(self._named)
 
     async def read(self, get: Get, is_over: Callable[[], bool], add: Add) -> None:
-        """Request each possible server card, and add the endpoints found; once more those that failed.
-
-        Raises an ExceptionGroup of what `add` raises.
-        """
+        """Request each possible server card, and add the endpoints found; once more those that failed."""
         first = await self._read_all(list(self._named), get, is_over, add)
         last = await self._read_all([*first.failed, *first.unasked], get, is_over, add)
         self.unread += len(last.unasked)

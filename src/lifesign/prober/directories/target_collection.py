@@ -28,7 +28,6 @@ from lifesign.prober.directories.format_parser import (
     MAX_ENTRIES,
     MAX_ITEMS,
     MAX_NAME_CHARS,
-    NESTED_SHARE,
     Entry,
     Kind,
     Listed,
@@ -133,13 +132,13 @@ class Gathered:
         """Skipped entries, by the reason."""
         return dict(self._left_out)
 
-    def begin_catalog(self) -> None:
-        """Begin with a nested catalog: what is added from now on may use one part in NESTED_SHARE."""
+    def begin_part(self, share: int) -> None:
+        """Begin with a nested catalog or a server card, which may use one part in `share` of the limits."""
         used = self._used = _Used(self.items, len(self._found), self._found_bytes)
         self._most = _Used(
-            min(MAX_ITEMS, used.items + MAX_ITEMS // NESTED_SHARE),
-            min(self.max_entries, used.targets + MAX_ENTRIES // NESTED_SHARE),
-            min(MAX_TARGETS_BYTES, used.size + MAX_TARGETS_BYTES // NESTED_SHARE),
+            min(MAX_ITEMS, used.items + MAX_ITEMS // share),
+            min(self.max_entries, used.targets + MAX_ENTRIES // share),
+            min(MAX_TARGETS_BYTES, used.size + MAX_TARGETS_BYTES // share),
         )
 
     def add(self, entries: Iterable[Entry], base: str = "") -> None:

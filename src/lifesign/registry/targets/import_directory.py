@@ -42,8 +42,8 @@ PATH = "/api/v1/directories"
 MAX_DIRECTORIES = 1_000
 MAX_OPEN_IMPORTS = 20
 """Maximum of imports of one directory that are neither applied nor dropped."""
-MAX_WAITING_PAGES = 400
-"""Maximum of pages of one prober's key that wait in imports of all directories: two of the largest lists."""
+MAX_WAITING_PAGES = 600
+"""Maximum of pages of one prober's key that wait in imports of all directories: more than MAX_PAGES."""
 MAX_PAGE_DIGITS = 9
 MAX_REASONS = 50
 """Maximum number of reasons by which refused entries are counted; further reasons are counted together."""
