@@ -208,6 +208,17 @@ async def test_list_that_shrinks_by_more_than_half_is_suspended_until_it_recover
     assert await sizes(database) == {"agents.txt": 40}
 
 
+async def test_suspended_list_does_not_grow_without_bound(database: Database, tmp_path: Path) -> None:
+    definition = defined(tmp_path, directories=[{"file": "agents.txt"}], limits={"max_targets": 30})
+    outcomes = []
+    for reading in range(4):
+        write_list(tmp_path, *(f"a{reading}-{number}.example" for number in range(20)))
+        outcomes.append(await read(database, definition))
+    assert [outcome.is_suspended for outcome in outcomes] == [False, True, False, False]
+    assert [outcome.has_failed for outcome in outcomes] == [False, False, True, True]
+    assert await sizes(database) == {"agents.txt": 40}
+
+
 async def test_list_with_allowed_shrinking_removes_targets(database: Database, tmp_path: Path) -> None:
     definition = defined(tmp_path, directories=[{"file": "agents.txt", "allow_shrink": True}])
     write_list(tmp_path, *(f"a{number}.example" for number in range(40)))

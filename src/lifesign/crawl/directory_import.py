@@ -226,6 +226,10 @@ class DirectoryImporter:
         if kept + len(targets) > room:
             why = f"{unread}, and with the targets that are kept there could be " if kept else ""
             return _not_read_outcome(name, f"{why}more than {targets_text(room)}", record)
+        if record is not None and record.suspended is not None and record.size > room:
+            # Otherwise a list that changes completely at each reading would add its targets each time.
+            why = f"more than {targets_text(room)}, until an operator confirms the removal of former ones"
+            return _not_read_outcome(name, why, record)
         place = stored_location(printable(read.url), source, is_shared=self._is_shared)
         keep, shrink = read.unread > 0, source.allow_shrink
         outcome = await self._hand_over(
