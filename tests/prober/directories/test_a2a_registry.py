@@ -27,8 +27,9 @@ def test_an_agent_is_listed_by_its_card() -> None:
 
 def test_agent_without_card_is_listed_by_url_and_reported_without_either() -> None:
     first = {"name": "One", "wellKnownUri": CARD_URL}
-    found = read(REGISTRY, {"agents": [first, {"name": "Two", "url": "https://b.example/"}, {"id": "3"}, 4]})
-    assert listed(found)[1:] == [("https://b.example/", "Two", Kind.A2A_ENDPOINT)]
+    others = [{"name": "Two", "url": "https://b.example/"}, {"id": "3"}, 4]
+    found = read(REGISTRY, {"agents": [first, first, first, *others]})
+    assert listed(found)[3:] == [("https://b.example/", "Two", Kind.A2A_ENDPOINT)]
     assert skipped(found) == [("3", "no_url"), ("", "unreadable")]
 
 

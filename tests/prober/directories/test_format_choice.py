@@ -63,6 +63,34 @@ def test_format_is_recognized_by_content_only(name: str) -> None:
     assert others == [name] or BUILT_IN[name] in FALLBACK_FORMATS
 
 
+FOREIGN_ENTRIES = [
+    7,
+    {},
+    {"agent_id": "a", "status": "active"},
+    {"wellKnownURI": "https://a.example/"},
+    {"identifier": "urn:a", "type": "text/plain"},
+    {"server": {"name": "a", "packages": []}},
+    {"@type": "ad:AgentDescription"},
+    {"schema_version": "1", "skills": []},
+]
+
+
+@pytest.mark.parametrize("foreign", FOREIGN_ENTRIES, ids=str)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_first_entry_alone_does_not_decide_about_the_format(name: str, foreign: object) -> None:
+    example = EXAMPLES[name]
+    if isinstance(example, list):
+        example = [foreign, *example * 3]
+    elif isinstance(example, dict):
+        items = {
+            key: [foreign, *value * 3] for key, value in example.items() if value and isinstance(value, list)
+        }
+        example = example | items
+    found, _ = format_of(document(example))
+    assert found is not None
+    assert found.name == name
+
+
 def test_agntcy_page_is_not_mistaken_for_ard() -> None:
     entry = {"identifier": "urn:a:1", "type": "application/a2a-agent-card+json", "url": "https://a.example/"}
     made = document({"results": [entry], "nextPageToken": "abc", "totalCount": 219})

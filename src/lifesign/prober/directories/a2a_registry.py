@@ -20,6 +20,7 @@ from lifesign.prober.directories.format_parser import (
     count_in,
     first_text,
     is_object,
+    most_fit,
 )
 
 PAGE_ITEMS: Final = 100
@@ -43,7 +44,7 @@ class A2aRegistryFormat:
         if not isinstance(agents, list):
             return isinstance(value.get(_SEED_KEY), list)
         if agents:
-            return is_object(agents[0]) and first_text(agents[0], _CARD_KEYS) is not None
+            return most_fit(agents, _has_card)
         return {"limit", "offset"} <= value.keys()
 
     def read(self, document: Document) -> DirectoryPage:
@@ -60,6 +61,10 @@ class A2aRegistryFormat:
             total=total if total is not None else count_in(value, "count"),
             next_page=_next_page(value, len(agents), total, document.url),
         )
+
+
+def _has_card(agent: object) -> bool:
+    return is_object(agent) and first_text(agent, _CARD_KEYS) is not None
 
 
 def _next_page(value: Mapping[str, Any], items: int, total: int | None, url: str) -> dict[str, str] | None:

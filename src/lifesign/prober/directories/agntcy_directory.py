@@ -12,7 +12,7 @@ from typing import Any, Final
 from lifesign.domain.a2a.agent_card import CardKind, interpret_agent_card
 from lifesign.prober.directories.ai_catalog import (
     card_entries,
-    has_entries,
+    is_catalog_entry,
     media_type_of,
     nested_in,
     read_entry,
@@ -28,6 +28,7 @@ from lifesign.prober.directories.format_parser import (
     count_in,
     first_text,
     is_object,
+    most_fit,
     page_after,
 )
 
@@ -53,7 +54,7 @@ class AgntcyDirectory:
     place = f"/v1/agents?page_size={PAGE_ITEMS}"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a document is a record, or begins with a record or a catalog entry."""
+        """Return whether a document is a record, or a list of records or catalog entries."""
         value = document.value
         if _is_record(value):
             return True
@@ -63,7 +64,7 @@ class AgntcyDirectory:
         has_page_keys = is_object(value) and not _PAGE_KEYS.isdisjoint(value)
         if not items:
             return has_page_keys
-        return _is_record(items[0]) or (has_page_keys and has_entries(items))
+        return most_fit(items, lambda item: _is_record(item) or (has_page_keys and is_catalog_entry(item)))
 
     def read(self, document: Document) -> DirectoryPage:
         """Return the entries of a record, a list of records, or a page."""

@@ -23,6 +23,7 @@ from lifesign.prober.directories.format_parser import (
     count_in,
     first_text,
     is_object,
+    most_fit,
     page_after,
 )
 from lifesign.prober.directories.mcp_registry import server_card_entries
@@ -53,9 +54,11 @@ class AiCatalog:
         if not is_object(value):
             return False
         if isinstance(value.get("entries"), list):
-            return "specVersion" in value or has_entries(value["entries"])
+            return "specVersion" in value or most_fit(value["entries"], is_catalog_entry)
         items = _page_items(value)
-        return items is not None and (has_entries(items) or (not items and "pageToken" in value))
+        if not items:
+            return items is not None and "pageToken" in value
+        return most_fit(items, is_catalog_entry)
 
     def read(self, document: Document) -> DirectoryPage:
         """Return the entries of a catalog or a page."""
@@ -75,10 +78,9 @@ class AiCatalog:
         )
 
 
-def has_entries(items: list[Any]) -> bool:
-    """Return whether the first item of a list is a catalog entry, with an identifier and a type."""
-    first = items[0] if items else None
-    return is_object(first) and "identifier" in first and first_text(first, _TYPE_KEYS) is not None
+def is_catalog_entry(item: object) -> bool:
+    """Return whether a JSON value is a catalog entry, with an identifier and a type."""
+    return is_object(item) and "identifier" in item and first_text(item, _TYPE_KEYS) is not None
 
 
 def read_entry(item: object, depth: int = 0) -> Iterator[Entry]:

@@ -19,6 +19,7 @@ from lifesign.prober.directories.format_parser import (
     Skipped,
     first_text,
     is_object,
+    most_fit,
 )
 
 MAX_INTERFACES: Final = 64
@@ -34,14 +35,12 @@ class AnpDescriptions:
     place = "/.well-known/agent-descriptions"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a document is an ANP description, or a page whose first item is one."""
+        """Return whether a document is an ANP description, or a page of them."""
         value = document.value
         if not is_object(value):
             return False
         items = value.get("items")
-        return _is_description(value) or (
-            isinstance(items, list) and bool(items) and _is_description(items[0])
-        )
+        return _is_description(value) or (isinstance(items, list) and most_fit(items, _is_description))
 
     def read(self, document: Document) -> DirectoryPage:
         """Return the entries of a page, or of a single description."""

@@ -6,7 +6,7 @@ targets. A format reports each entry that it does not understand (`Skipped`), so
 entry.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeGuard
@@ -21,6 +21,8 @@ MAX_NESTING_DEPTH: Final = 4
 """Documents within documents; AI Catalog's own limit."""
 NESTED_SHARE: Final = 10
 """A nested catalog, with those nested in it, may use one part in so many of each limit of its directory."""
+SAMPLE: Final = 100
+"""Number of entries by which the format of a document is recognised."""
 MAX_NAME_CHARS: Final = 256
 MAX_TOKEN_CHARS: Final = 1024
 """Maximum length of a page token."""
@@ -158,6 +160,12 @@ class Document:
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:
     """Return whether a JSON value is an object."""
     return isinstance(value, dict)
+
+
+def most_fit(items: Sequence[object], fits: Callable[[Any], bool]) -> bool:
+    """Return whether at least half of the first SAMPLE items fit; anybody may have written one of them."""
+    sample = items[:SAMPLE]
+    return bool(sample) and 2 * sum(map(fits, sample)) >= len(sample)
 
 
 def first_text(item: Mapping[str, Any], keys: Iterable[str]) -> str | None:

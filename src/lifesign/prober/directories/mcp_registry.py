@@ -21,6 +21,7 @@ from lifesign.prober.directories.format_parser import (
     count_in,
     first_text,
     is_object,
+    most_fit,
     page_after,
 )
 
@@ -42,12 +43,12 @@ class McpRegistry:
     place = f"/v0.1/servers?limit={PAGE_ITEMS}"
 
     def recognises(self, document: Document) -> bool:
-        """Return whether a document has `servers` and `metadata`, or is a list that begins with a server."""
+        """Return whether a document has `servers` and `metadata`, or is a list of servers."""
         value = document.value
         if is_object(value):
             servers = value.get("servers")
-            return isinstance(servers, list) and ("metadata" in value or _has_server(servers))
-        return isinstance(value, list) and _has_server(value)
+            return isinstance(servers, list) and ("metadata" in value or most_fit(servers, _is_server))
+        return isinstance(value, list) and most_fit(value, _is_server)
 
     def read(self, document: Document) -> DirectoryPage:
         """Return the entries of one page, and where the next page begins."""
@@ -67,10 +68,10 @@ class McpRegistry:
         )
 
 
-def _has_server(servers: list[Any]) -> bool:
-    if not servers or not is_object(servers[0]):
+def _is_server(item: object) -> bool:
+    if not is_object(item):
         return False
-    return not _SEED_KEYS.isdisjoint(_server_in(servers[0])) or is_object(servers[0].get("server"))
+    return not _SEED_KEYS.isdisjoint(_server_in(item)) or is_object(item.get("server"))
 
 
 def _server_in(item: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, Final
 
 from lifesign.prober.directories.format_parser import (
+    SAMPLE,
     DirectoryPage,
     Document,
     Entry,
@@ -17,8 +18,6 @@ from lifesign.prober.directories.format_parser import (
     is_object,
 )
 
-SAMPLE: Final = 100
-"""Number of members that are examined to distinguish an index from another object."""
 _STATUS_KEY: Final = "agent_status"
 
 

@@ -21,6 +21,7 @@ from lifesign.prober.directories.format_parser import (
     count_in,
     first_text,
     is_object,
+    most_fit,
     page_after,
 )
 
@@ -44,7 +45,7 @@ class OurRegistry:
         if not is_object(value) or not isinstance(agents := value.get("agents"), list):
             return False
         if agents:
-            return is_object(agents[0]) and {"agent_id", "status"} <= agents[0].keys()
+            return most_fit(agents, lambda agent: is_object(agent) and {"agent_id", "status"} <= agent.keys())
         return value.keys() <= {"agents", "total", "cursor"} and value.get("total") == 0
 
     def read(self, document: Document) -> DirectoryPage:
