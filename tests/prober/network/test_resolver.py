@@ -6,16 +6,10 @@ from tests.support.both_loops import on_both_loops
 from tests.support.dns_server import Alias, Answer, Failure, Names, Turns, dns_serving
 from tests.support.open_files import no_more_than, open_files
 
+from lifesign.prober.network import lookup_width
 from lifesign.prober.network import resolver as resolver_module
-from lifesign.prober.network.resolver import (
-    FIRST_LOOKUPS_AT_ONCE,
-    LOOKUPS_PER_SAMPLE,
-    MAX_LOOKUPS_AT_ONCE,
-    MIN_LOOKUPS_AT_ONCE,
-    LookupWidth,
-    NoAddress,
-    Resolver,
-)
+from lifesign.prober.network.dns_lookup import NameAnswer, Report
+from lifesign.prober.network.resolver import NoAddress, Resolver
 
 HERE: Answer = ("127.0.0.1",)
 SHORT_S = 0.4
@@ -208,7 +202,7 @@ async def test_name_with_many_callers_is_resolved_once() -> None:
 
 @on_both_loops
 async def test_concurrent_lookups_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolver_module, "MAX_LOOKUPS_AT_ONCE", 3)
+    monkeypatch.setattr(lookup_width, "MAX_LOOKUPS_AT_ONCE", 3)
     names: Names = {f"n{number}.example": Failure.SILENCE for number in range(20)}
     async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=2) as resolver:
         # Callers that wait for the same name share the answer.
@@ -225,6 +219,51 @@ async def test_concurrent_lookups_are_limited(monkeypatch: pytest.MonkeyPatch) -
         asked = sorted(dns.asked.values())
         assert asked[:17] == [2] * 17
         assert set(asked[17:]) <= {3, 4}
+
+
+@on_both_loops
+async def test_names_without_a_server_do_not_delay_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_width, "MAX_LOOKUPS_AT_ONCE", 3)
+    monkeypatch.setattr(resolver_module, "SLOT_SECONDS", 0.01)
+    names: Names = {f"n{number}.example": Failure.SILENCE for number in range(20)}
+    async with (
+        dns_serving({**names, "good.example": HERE}) as dns,
+        Resolver([dns.address], timeout_s=2) as resolver,
+    ):
+        silent = [asyncio.create_task(resolver.resolve(name)) for name in names]
+        good = asyncio.create_task(resolver.resolve("good.example"))
+        await asyncio.wait([good, *silent], return_when=asyncio.FIRST_COMPLETED)
+        assert good.done()
+        assert not any(task.done() for task in silent)
+        await asyncio.gather(*silent)
+
+
+async def test_lookups_without_an_answer_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver_module, "MAX_UNANSWERED", 3)
+    monkeypatch.setattr(resolver_module, "SLOT_SECONDS", 0.0)
+    names: Names = {f"n{number}.example": Failure.SILENCE for number in range(20)}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=2) as resolver:
+        asking = [asyncio.create_task(resolver.resolve(name)) for name in names]
+        await asyncio.sleep(0.1)
+        assert len(dns.asked) == 3
+        for name in names:
+            dns.names[name] = HERE
+        found = await asyncio.gather(*asking)
+        assert [texts(one) for one in found] == [["127.0.0.1"]] * 20
+
+
+@pytest.mark.parametrize(
+    ("root", "expected"), [(Failure.NO_DATA, False), (Turns(HERE, HERE, Failure.SILENCE), True)]
+)
+async def test_name_server_that_drops_a_query_for_the_root_is_overloaded(
+    root: Answer | Turns, *, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup_width, "LOOKUPS_PER_SAMPLE", 1)
+    names = {"lost.example": Failure.SILENCE, "good.example": HERE, "": root}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=3) as resolver:
+        lost, good = await asyncio.gather(resolver.resolve("lost.example"), resolver.resolve("good.example"))
+        assert texts(good)
+        assert is_fault(lost) is expected
 
 
 @on_both_loops
@@ -291,6 +330,35 @@ async def test_lost_dns_query_is_repeated() -> None:
             await resolver.resolve(f"unknown{number}.example")
         assert texts(await resolver.resolve("lost.example")) == ["127.0.0.1"]
         assert resolver.faults == 0
+
+
+async def test_lost_dns_query_is_repeated_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Channel:
+        """Loses the first query for `lost.example`, and never answers any other."""
+
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def look_up(self, host: str, report: Report) -> None:
+            self.asked.append(host)
+            if self.asked == ["lost.example"]:
+                lost = NameAnswer(unclear="lost", is_lost=True)
+                asyncio.get_running_loop().call_later(0.001, report, lost)
+
+        def close(self) -> None:
+            """Do nothing."""
+
+    channel = Channel()
+    monkeypatch.setattr(resolver_module, "open_channel", lambda *_: channel)
+    monkeypatch.setattr(lookup_width, "MAX_LOOKUPS_AT_ONCE", 1)
+    monkeypatch.setattr(resolver_module, "SLOT_SECONDS", 0.01)
+    names = ["lost.example", *(f"n{number}.example" for number in range(9))]
+    async with Resolver() as resolver:
+        tasks = [asyncio.create_task(resolver.resolve(name)) for name in names]
+        while len(channel.asked) < 5:  # noqa: ASYNC110 - it is others who ask
+            await asyncio.sleep(0.01)
+    await asyncio.gather(*tasks)
+    assert channel.asked[:5].count("lost.example") == 2
 
 
 @on_both_loops
@@ -387,7 +455,7 @@ async def test_c_ares_is_restarted_regularly_while_no_server_answers(
 async def test_closed_resolver_fails_its_queries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resolver_module, "MAX_LOOKUPS_AT_ONCE", 1)
+    monkeypatch.setattr(lookup_width, "MAX_LOOKUPS_AT_ONCE", 1)
     names: Names = {"a.example": Failure.SILENCE, "": Failure.SILENCE}
     async with dns_serving(names) as dns:
         before = open_files()
@@ -400,31 +468,3 @@ async def test_closed_resolver_fails_its_queries(
         assert is_fault(await waiting)
         # c-ares closes its sockets in a thread of its own.
         await no_more_than(before)
-
-
-def width_after(*samples: int) -> int:
-    """Return the number of parallel lookups after samples with so many lost queries."""
-    width = LookupWidth()
-    for lost in samples:
-        for number in range(LOOKUPS_PER_SAMPLE):
-            width.note(is_lost=number < lost)
-    return width.at_once
-
-
-@pytest.mark.parametrize(
-    ("samples", "at_once"),
-    [
-        ((), FIRST_LOOKUPS_AT_ONCE),
-        ((0,), 2 * FIRST_LOOKUPS_AT_ONCE),
-        ((4,), 2 * FIRST_LOOKUPS_AT_ONCE),
-        # Queries for unserved names get lost too.
-        ((5,), FIRST_LOOKUPS_AT_ONCE),
-        ((16,), FIRST_LOOKUPS_AT_ONCE),
-        ((17,), FIRST_LOOKUPS_AT_ONCE // 2),
-        ((17, 0), FIRST_LOOKUPS_AT_ONCE),
-        ((50,) * 9, MIN_LOOKUPS_AT_ONCE),
-        ((0,) * 9, MAX_LOOKUPS_AT_ONCE),
-    ],
-)
-def test_lost_queries_reduce_the_number_of_concurrent_lookups(samples: tuple[int, ...], at_once: int) -> None:
-    assert width_after(*samples) == at_once

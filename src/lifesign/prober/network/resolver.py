@@ -24,6 +24,7 @@ from lifesign.prober.network.dns_lookup import (
     answers_uncached,
     open_channel,
 )
+from lifesign.prober.network.lookup_width import LookupWidth
 
 MIN_TTL_SECONDS: Final = 5.0
 """A name that changes with every question is one name for the few requests of a probe."""
@@ -41,11 +42,14 @@ RENEW_SECONDS: Final = 10.0
 """Interval at which c-ares is restarted while no name server answers."""
 MAX_NAMES: Final = 2 * MAX_LOOKUPS_OF_CHANNEL
 """Maximum of cached names: more than c-ares caches."""
-MAX_LOOKUPS_AT_ONCE: Final = 1_000
-FIRST_LOOKUPS_AT_ONCE: Final = 100
-MIN_LOOKUPS_AT_ONCE: Final = 20
-LOOKUPS_PER_SAMPLE: Final = 50
-"""Number of lookups after which the limit of concurrent lookups is adjusted."""
+SLOT_SECONDS: Final = 0.5
+"""Time for which a lookup counts against the limit of concurrent ones; names without a server take longer."""
+MAX_UNANSWERED: Final = 2_000
+"""Maximum of lookups without an answer, those included that no longer count."""
+ROOT_QUERIES: Final = 3
+"""Number of queries for the root, all of which a name server answers that is not overloaded."""
+DROPPING_SECONDS: Final = 30.0
+"""Time after such a drop for which an unanswered name is a fault of the name servers."""
 MAX_UNCLEAR_NAMES: Final = 10
 """Maximum number of failed names since the last success. Above it, answers for the root prove nothing."""
 ROOT_SECONDS: Final = 1.0
@@ -90,30 +94,6 @@ _UNKNOWN_NAME: Final = NoAddress("it does not exist, or has no address")
 _GIVEN_UP: Final = NoAddress("could not be looked up in the remaining time", is_given_up=True)
 
 
-class LookupWidth:
-    """Limit of concurrent lookups of names, which adapts to what the name servers can bear.
-
-    Some name servers answer fifty queries at once and drop the others. Names without a server get lost too,
-    but rarely a third of all names.
-    """
-
-    def __init__(self) -> None:
-        self.at_once = min(FIRST_LOOKUPS_AT_ONCE, MAX_LOOKUPS_AT_ONCE)
-        self._seen = self._lost = 0
-
-    def note(self, *, is_lost: bool) -> None:
-        """Record whether the answer to a lookup was lost, and adapt the limit."""
-        self._seen += 1
-        self._lost += is_lost
-        if self._seen < LOOKUPS_PER_SAMPLE:
-            return
-        if self._lost * 3 > self._seen:
-            self.at_once = max(self.at_once // 2, MIN_LOOKUPS_AT_ONCE)
-        elif self._lost * 10 < self._seen:
-            self.at_once = min(self.at_once * 2, MAX_LOOKUPS_AT_ONCE)
-        self._seen = self._lost = 0
-
-
 @dataclass(slots=True, eq=False)
 class _Lookup:
     """A name that is being resolved, or waits for it."""
@@ -152,9 +132,18 @@ class Resolver:
         """Cached answers, the oldest first."""
         self._pending: dict[str, _Lookup] = {}
         self._under_way = 0
+        """Lookups that count against the limit."""
+        self._unanswered = 0
         self._width = LookupWidth()
+        self._overload_check: asyncio.Task[None] | None = None
+        self._dropped_at_s = -math.inf
+        """When the name servers were last seen to drop queries that they could answer."""
         self._queued: deque[_Lookup] = deque()
         """Lookups that have not started."""
+        self._repeated: deque[_Lookup] = deque()
+        """Lookups whose answers were lost."""
+        self._is_repeats_turn = False
+        """Whether the latest turn was theirs: every second one is."""
         self._found_at_s = -1.0
         self._unclear: set[str] = set()
         """Names that could not be looked up since one was found."""
@@ -177,11 +166,14 @@ class Resolver:
         """Cancel running lookups, and release sockets and threads."""
         self._is_closed = True
         tasks = [*self._retiring, *(proof.answer for proof in self._proofs.values())]
+        if self._overload_check is not None:
+            tasks.append(self._overload_check)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._channel.close()
         self._queued.clear()
+        self._repeated.clear()
         for lookup in [*self._pending.values()]:
             self._end(lookup, NameAnswer(unclear="was given up"))
 
@@ -275,8 +267,14 @@ class Resolver:
             timer.cancel()
 
     def _start_next(self) -> None:
-        while self._queued and self._under_way < self._width.at_once:
-            self._start(self._queued.popleft())
+        while self._under_way < self._width.at_once and self._unanswered < MAX_UNANSWERED:
+            self._is_repeats_turn = not self._is_repeats_turn
+            queues = (
+                (self._repeated, self._queued) if self._is_repeats_turn else (self._queued, self._repeated)
+            )
+            if not (waiting := queues[0] or queues[1]):
+                return
+            self._start(waiting.popleft())
 
     def _start(self, lookup: _Lookup) -> None:
         """Send one query; a lost query is repeated while there is time for another one of this length."""
@@ -284,29 +282,68 @@ class Resolver:
         if self._lookups_left < 0 or self._records_left < 0 or lookup.host in self._answered:
             # c-ares would answer from its own cache, which keeps an answer without records for an hour.
             self._renew_channel()
-        self._under_way += 1
+        self._unanswered += 1
         requested_at_s = self._loop.time()
         if lookup.timer is None:
             lookup.until_s = requested_at_s + self._timeout_s
             late = NameAnswer(unclear=f"could not be looked up within {self._timeout_s:g} s")
             lookup.timer = self._loop.call_at(lookup.until_s, self._end, lookup, late)
 
+        free = self._take_slot()
+
         def settle(answer: NameAnswer) -> None:
             now_s = self._loop.time()
-            self._under_way -= 1
+            self._unanswered -= 1
+            free()
             self._records_left -= answer.records
-            self._width.note(is_lost=answer.is_lost)
+            if self._width.note(is_lost=answer.is_lost):
+                self._check_overload()
             is_awaited = not all(waiting.done() for waiting in lookup.waiting)
             if answer.is_lost and is_awaited and 2 * now_s - requested_at_s <= lookup.until_s:
-                self._queued.append(lookup)
+                self._repeated.append(lookup)
             else:
                 self._keep(lookup.host, answer)
                 self._end(lookup, answer)
-            if self._queued:
+            if self._queued or self._repeated:
                 # Not within this call: it may have come from within another one.
                 self._loop.call_soon(self._start_next)
 
         self._channel.look_up(lookup.host, settle)
+
+    def _take_slot(self) -> Callable[[], None]:
+        """Count a lookup against the limit; return the function to call at its end.
+
+        It counts for SLOT_SECONDS at most, because names without a server must not delay the others; but to
+        its end if the name servers are overloaded.
+        """
+        self._under_way += 1
+        is_taken = True
+
+        def free() -> None:
+            nonlocal is_taken
+            timer.cancel()
+            self._under_way -= is_taken
+            is_taken = False
+
+        def free_early() -> None:
+            if not self._width.is_overloaded:
+                free()
+                self._start_next()
+
+        timer = self._loop.call_later(SLOT_SECONDS, free_early)
+        return free
+
+    def _check_overload(self) -> None:
+        """Find out whether the name servers answer each of several queries for the root."""
+        if not self._is_closed and (self._overload_check is None or self._overload_check.done()):
+            self._overload_check = asyncio.create_task(self._query_root_often())
+
+    async def _query_root_often(self) -> None:
+        answered = await asyncio.gather(*(self._answers_for_root() for _ in range(ROOT_QUERIES)))
+        is_overloaded = not all(answered)
+        self._width.note_check(is_overloaded=is_overloaded)
+        if is_overloaded:
+            self._dropped_at_s = self._loop.time()
 
     def _end(self, lookup: _Lookup, answer: NameAnswer) -> None:
         """Pass the answer of a lookup to all waiting callers; a later answer only goes to the cache."""
@@ -338,7 +375,9 @@ class Resolver:
 
     async def _is_found_elsewhere(self, since_s: float) -> bool:
         """Return whether the name servers answer for other names."""
-        if self._is_closed:
+        if self._overload_check is not None and not self._is_closed:
+            await asyncio.shield(self._overload_check)
+        if self._is_closed or self._loop.time() < self._dropped_at_s + DROPPING_SECONDS:
             return False
         if len(self._unclear) >= MAX_UNCLEAR_NAMES:
             return self._witness is not None and await self._proved(self._answers_uncached, since_s)
