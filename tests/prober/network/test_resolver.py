@@ -238,6 +238,20 @@ async def test_names_without_a_server_do_not_delay_the_others(monkeypatch: pytes
         await asyncio.gather(*silent)
 
 
+async def test_name_for_which_nobody_waits_any_more_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookup_width, "MAX_LOOKUPS_AT_ONCE", 1)
+    names: Names = {"silent.example": Failure.SILENCE, "good.example": HERE}
+    async with dns_serving(names) as dns, Resolver([dns.address], timeout_s=1) as resolver:
+        first = asyncio.create_task(resolver.resolve("silent.example"))
+        await asyncio.sleep(0)
+        late = await resolver.resolve("late.example", asyncio.get_running_loop().time() + 0.05)
+        assert isinstance(late, NoAddress)
+        assert late.is_given_up
+        assert texts(await resolver.resolve("good.example"))
+        await first
+        assert dns.asked["late.example"] == 0
+
+
 async def test_lookups_without_an_answer_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolver_module, "MAX_UNANSWERED", 3)
     monkeypatch.setattr(resolver_module, "SLOT_SECONDS", 0.0)

@@ -274,7 +274,11 @@ class Resolver:
             )
             if not (waiting := queues[0] or queues[1]):
                 return
-            self._start(waiting.popleft())
+            lookup = waiting.popleft()
+            if all(future.done() for future in lookup.waiting):
+                self._end(lookup, NameAnswer(unclear="was given up"))
+            else:
+                self._start(lookup)
 
     def _start(self, lookup: _Lookup) -> None:
         """Send one query; a lost query is repeated while there is time for another one of this length."""
