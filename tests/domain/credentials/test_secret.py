@@ -24,7 +24,7 @@ from lifesign.domain.credentials.secret import (
     secrets_in_header,
     united,
 )
-from lifesign.domain.text.safe_text import OF_WRITING
+from lifesign.domain.text.safe_text import OF_WRITING, SPACES
 
 UNSEARCHED = str.maketrans("", "", " ;\\")
 SECRETS = st.text(
@@ -283,7 +283,7 @@ def test_text_that_was_cut_within_an_escaped_secret_is_replaced_as_a_whole(escap
     assert scrubber.clean_cut("Bad status line: other") == "Bad status line: other"
 
 
-@pytest.mark.parametrize("mark", sorted(OF_WRITING))
+@pytest.mark.parametrize("mark", sorted(OF_WRITING | SPACES))
 def test_secret_with_invisible_characters_is_removed_from_shown_texts(mark: str) -> None:
     scrubber, text = Scrubber(["a-Secret/of+ours"]), f"<{mark}a-Sec{mark}ret/of+{mark}ours>"
     upper = text.replace(mark, f"\\u{ord(mark):04X}")

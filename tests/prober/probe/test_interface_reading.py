@@ -167,3 +167,22 @@ async def test_token_that_is_a_word_of_the_tools_is_no_change(monkeypatch: pytes
             word = {"access_token": "plan-routes-by-train", "token_type": "Bearer"}
             provider.replies["/token"] = as_json(word)
             assert await read(probes, url) == (None, 0)
+
+
+async def test_secret_that_the_form_of_an_interface_would_show_is_not_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("DIGITS", "1234567890123456")
+
+    def listed(got: Got) -> Says:
+        schema = {"type": "object", "properties": {"n": {"default": "NUMBER"}}}
+        says = rpc(got, result={"tools": [{"name": "plan", "inputSchema": schema}]})
+        return Says(json.dumps(says.body).replace('"NUMBER"', "1.234567890123456E15").encode())
+
+    async with agent(serving_tools(listed), {}) as server:
+        url = f"{server.url}/mcp"
+        credential = {"name": "acme", "origin": server.url, "bearer": {"env": "DIGITS"}}
+        targets = [{"url": url, "kind": "mcp", "ask": TOOLS_ONLY}]
+        async with probing(targets=targets, credentials=[credential]) as probes:
+            interface, _ = await read(probes, url)
+            assert interface is None

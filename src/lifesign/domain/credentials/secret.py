@@ -6,6 +6,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import lru_cache
+from itertools import groupby
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -18,7 +19,7 @@ from lifesign.domain.credentials.disguise import (
     needles_of,
     without_json_escapes,
 )
-from lifesign.domain.text.safe_text import OF_WRITING
+from lifesign.domain.text.safe_text import OF_WRITING, SPACES
 
 MIN_SECRET_CHARS: Final = 8
 """A shorter secret could not be removed from texts without removing ordinary words."""
@@ -34,14 +35,17 @@ SEPARATOR: Final = "\x1f"
 """Stands between texts that are searched together: no escape contains it, so that none spans two texts."""
 
 _PRINTABLE: Final = re.compile(r"[ -~]*")
-# Those that `safe_text` removes from texts before they are shown, as they are and as JSON escapes.
-_INVISIBLE: Final = re.compile(
-    rf"[{''.join(sorted(OF_WRITING))}]|\\u(?i:{'|'.join(f'{ord(mark):04x}' for mark in sorted(OF_WRITING))})"
-)
-_INVISIBLE_IN_JSON: Final = re.compile(
-    b"|".join(form for mark in sorted(OF_WRITING) for form in (mark.encode(), rb"\\u%04x" % ord(mark))),
-    re.IGNORECASE,
-)
+# Characters that `safe_text` removes from shown texts, or shows as a space, which the search drops. They are
+# searched for as they are and as JSON escapes.
+_DROPPED: Final = sorted(OF_WRITING | SPACES)
+_ESCAPED: Final = rf"\\u(?i:{'|'.join(f'{ord(char):04x}' for char in _DROPPED)})"
+_INVISIBLE: Final = re.compile(rf"[{''.join(_DROPPED)}]|{_ESCAPED}")
+# As bytes, by all but the last one: 24 separate branches would take twice the time.
+_ENCODED: Final = [
+    prefix + b"[" + b"".join(char.encode()[-1:] for char in chars) + b"]"
+    for prefix, chars in groupby(_DROPPED, lambda char: char.encode()[:-1])
+]
+_INVISIBLE_IN_JSON: Final = re.compile(b"|".join((*_ENCODED, _ESCAPED.encode())))
 _TOO_OPEN: Final = stat.S_IWGRP | stat.S_IWOTH | stat.S_IROTH
 
 

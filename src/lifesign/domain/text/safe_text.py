@@ -14,11 +14,9 @@ from typing import Final
 
 REPLACEMENT: Final = "\ufffd"
 _MARKS: Final[dict[int, str | None]] = dict.fromkeys(map(ord, "\u200e\u200f\u061c"))
-# The spaces of Unicode (Zs), such as the ideographic one: people see a space.
-_SPACES: Final[dict[int, str | None]] = dict.fromkeys(
-    (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " "
-)
-_SHOWN: Final = _MARKS | _SPACES
+SPACES: Final = frozenset(map(chr, (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)))
+"""The spaces of Unicode (Zs) except the usual one, such as the ideographic one: people see a space."""
+_SHOWN: Final = _MARKS | dict.fromkeys(map(ord, SPACES), " ")
 _JOINED: Final = "[^\\x00-\\x7f\u200c\u200d]"
 _JOINERS: Final = re.compile(f"(?<={_JOINED})[\u200c\u200d](?={_JOINED})")
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import Any
 
 from lifesign.domain.a2a.interfaces import AgentInterface
+from lifesign.domain.credentials.secret import Scrubber
 from lifesign.domain.observation.probe_memory import MAX_IN_ROW
 from lifesign.domain.published_interface.card_interface import read_card_interface
 from lifesign.domain.published_interface.published import Interface, canonical
@@ -35,8 +36,11 @@ def note_card(visit: ProbeSession, fetched: Fetched, digest: str, places: Sequen
         note_interface(visit, interface)
 
 
-def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
-    """Record the published interface of an MCP server, from its complete list of tools."""
+def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]], scrubber: Scrubber) -> None:
+    """Record the published interface of an MCP server, from its complete list of tools.
+
+    `scrubber` has the secrets that the server received.
+    """
     memory = visit.entry.memory
     try:
         digest = sha256(canonical(tools).encode()).hexdigest()
@@ -47,7 +51,10 @@ def note_tools(visit: ProbeSession, tools: Sequence[Mapping[str, Any]]) -> None:
         note_same_interface(visit)
         return
     visit.learned["card_digest"] = digest
-    note_interface(visit, tool_interface(tools))
+    interface = tool_interface(tools)
+    # In the form of an interface, another number than a secret of digits may become it.
+    if not scrubber.is_quoted_in(interface.text):
+        note_interface(visit, interface)
 
 
 def note_interface(visit: ProbeSession, interface: Interface) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from lifesign.domain.credentials.secret import NO_SECRETS, Scrubber, united
 from lifesign.domain.mcp.conversation import EVENT_STREAM, McpSession
 from lifesign.domain.mcp.tools import (
     MAX_LIST_BYTES,
@@ -50,6 +51,8 @@ class _ToolList:
     """Whether a credential was missing: a server may list fewer tools to those without a login."""
     is_altered: bool = False
     """Whether secrets were removed from it."""
+    scrubber: Scrubber = NO_SECRETS
+    """Removes the secrets that the server received."""
 
     @property
     def is_whole(self) -> bool:
@@ -67,7 +70,7 @@ async def ask_tools(
         return NO_TOOLS
     found = await _list_tools(visit, exchange, session)
     if found.is_whole and not found.is_without_credential and not found.is_altered:
-        note_tools(visit, found.tools)
+        note_tools(visit, found.tools, found.scrubber)
     if asked.call is None:
         return ToolLayers(found.layer)
     tool = tool_named(found.tools, asked.call.tool)
@@ -84,6 +87,7 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
     bytes_left = MAX_LIST_BYTES
     last: McpAnswer | None = None
     is_without = is_altered = False
+    scrubbers: list[Scrubber] = []
     for _ in range(MAX_PAGES):
         request = list_request(session, cursor, request_id=exchange.next_id())
         answer = await exchange.send(request, max_bytes=bytes_left)
@@ -92,6 +96,7 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
         last = answer
         is_without |= visit.is_without_credential(answer.fetched)
         is_altered |= answer.fetched.is_altered
+        scrubbers.append(answer.fetched.scrubber)
         page = read_page(answer.reply)
         if page is None:
             return _ToolList(tools, _failed_page(visit, answer))
@@ -102,7 +107,7 @@ async def _list_tools(visit: ProbeSession, exchange: McpExchange, session: McpSe
         if page.next_cursor is None:
             text = pluralize(len(tools), "tool")
             layer = visit.layer(answer.fetched, ResultClass.OK, text)
-            return _ToolList(tools, layer, is_without, is_altered)
+            return _ToolList(tools, layer, is_without, is_altered, united(scrubbers))
         if page.next_cursor in cursors:
             reason = f"tools/list repeats a cursor after {pluralize(len(tools), 'tool')}"
             return _ToolList(tools, visit.layer(answer.fetched, ResultClass.INVALID_DOCUMENT, reason))
